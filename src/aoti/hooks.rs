@@ -1,0 +1,37 @@
+//! What the compiled code's calls need from whoever runs the pass.
+
+use crate::device::DevicePtr;
+use crate::error::Result;
+
+/// Serves one pass of compiled code. The session implements it; `aoti` calls it through the context that
+/// is installed for the calling thread while a container runs.
+pub trait PassHooks {
+    /// The compiled code is about to read the weight behind probe `id`. Returns the address of its bytes,
+    /// which stay in place until [`PassHooks::release`] is called with the same id.
+    fn probe(&mut self, id: i64) -> Result<DevicePtr>;
+
+    /// Shape of what probe `id` returns: the recorded layout of the probe's output.
+    fn probe_layout(&self, id: i64) -> Result<ProbeLayout<'_>>;
+
+    /// The last tensor handle that shared the storage of probe `id` was deleted: its lease ends. Never
+    /// fails towards the caller (a failure here would end the process inside compiled code); what goes
+    /// wrong is kept and reported when the pass ends.
+    fn release(&mut self, id: i64);
+
+    /// Memory for an activation, aligned to 64 bytes, on the device the program was compiled for.
+    fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr>;
+
+    /// Gives back what [`PassHooks::alloc_activation`] returned.
+    fn free_activation(&mut self, ptr: DevicePtr, bytes: u64);
+}
+
+/// Layout of a probe's output, in elements of `dtype`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeLayout<'a> {
+    /// Scalar type in the numbering of ExecuTorch and PyTorch (`ScalarType`).
+    pub dtype: i32,
+    /// Sizes, outermost first.
+    pub sizes: &'a [i64],
+    /// Strides in elements, outermost first.
+    pub strides: &'a [i64],
+}

@@ -1,0 +1,154 @@
+//! The one error type. Each variant says who can mend it, and carries the names of the things involved.
+
+use std::fmt;
+
+/// Result of everything fallible in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. `Display` is a full sentence for the user, naming the thing, what was expected and
+/// what was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file is damaged, truncated, or not of the kind it is used as.
+    Malformed {
+        /// Path or role of the file.
+        file: String,
+        /// Byte offset of the damage, as far as it is known.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The operating system refused a file operation.
+    Io {
+        /// Path of the file.
+        file: String,
+        /// The operation and the system's text.
+        what: String,
+    },
+    /// A named entry (weight, method, segment, compiled library) is not there.
+    Missing {
+        /// The name that was looked up: an FQN, a method, a key.
+        name: String,
+        /// Where it was looked up.
+        place: String,
+    },
+    /// Two things that must agree do not: dtype, sizes, bytes, build id.
+    Mismatch {
+        /// The thing (an FQN for weights).
+        name: String,
+        /// Which fact of it.
+        fact: &'static str,
+        /// The value that was expected, and by whom.
+        expected: String,
+        /// The value that was found, and where.
+        found: String,
+    },
+    /// The budget is below the floor. Nothing was allocated.
+    BudgetTooSmall {
+        /// The budget asked for, bytes.
+        budget: u64,
+        /// The least budget that is accepted, bytes.
+        floor: u64,
+        /// The parts of the floor, ready to print.
+        parts: String,
+    },
+    /// A runtime spec is unknown, of the wrong type, or cannot take effect.
+    Option {
+        /// The key as given.
+        key: String,
+        /// What is wrong and what is accepted.
+        what: String,
+    },
+    /// The program needs something that this machine or this build does not have.
+    Unsupported(String),
+    /// The compiled code did not call what the recorded trace says comes next. A bug of the export.
+    Divergence {
+        /// Index of the event in the recorded trace.
+        position: usize,
+        /// The event the trace holds there.
+        expected: String,
+        /// The event that happened.
+        found: String,
+    },
+    /// Inputs or outputs of a call are not what the program was exported for.
+    InvalidInput(String),
+    /// The handle is executing already.
+    Busy,
+    /// An earlier failure left the handle in a state that cannot be trusted.
+    Poisoned(String),
+    /// A function called by the compiled code failed.
+    Compiled {
+        /// Name of the function.
+        function: String,
+        /// Why.
+        what: String,
+    },
+    /// Device memory ran out within the budget, or the system's memory ran out.
+    OutOfMemory {
+        /// What the memory was for.
+        what: String,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// A device call failed.
+    Device {
+        /// The call.
+        call: &'static str,
+        /// The driver's or system's text.
+        what: String,
+    },
+    /// A rule inside this library was broken; please report it.
+    Internal(String),
+}
+
+/// Bytes as `123456789 bytes (117.8 MB)`, with the MB rounded up to a tenth. 1 MB = 1,048,576 bytes.
+pub fn bytes_text(bytes: u64) -> String {
+    let tenths = (bytes as u128 * 10).div_ceil(1 << 20);
+    format!("{bytes} bytes ({}.{} MB)", tenths / 10, tenths % 10)
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Malformed { file, offset, what } => {
+                write!(f, "{file}: malformed at byte {offset}: {what}")
+            }
+            Error::Io { file, what } => write!(f, "{file}: {what}"),
+            Error::Missing { name, place } => write!(f, "'{name}' is missing in {place}"),
+            Error::Mismatch { name, fact, expected, found } => {
+                write!(f, "'{name}': {fact} differs: expected {expected}, found {found}")
+            }
+            Error::BudgetTooSmall { budget, floor, parts } => write!(
+                f,
+                "weight budget of {} is too small: this program needs at least {floor} bytes \
+                 (weight_offload_budget_mb = {}): {parts}",
+                bytes_text(*budget),
+                floor.div_ceil(1 << 20)
+            ),
+            Error::Option { key, what } => write!(f, "option '{key}': {what}"),
+            Error::Unsupported(what) => write!(f, "unsupported: {what}"),
+            Error::Divergence { position, expected, found } => write!(
+                f,
+                "the compiled code left its recorded trace at event {position}: expected {expected}, \
+                 found {found}; the program was exported wrongly, export it again"
+            ),
+            Error::InvalidInput(what) => write!(f, "invalid input: {what}"),
+            Error::Busy => write!(
+                f,
+                "this handle is executing already: one execute at a time; load a second handle for a second thread"
+            ),
+            Error::Poisoned(why) => {
+                write!(f, "this handle cannot be used any more: {why}; destroy it and load again")
+            }
+            Error::Compiled { function, what } => write!(f, "{function} failed: {what}"),
+            Error::OutOfMemory { what, bytes } => {
+                write!(f, "out of memory: {} for {what}", bytes_text(*bytes))
+            }
+            Error::Device { call, what } => write!(f, "{call} failed: {what}"),
+            Error::Internal(what) => write!(f, "internal error, please report it: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,33 @@
+//! WeightStream: an ExecuTorch backend that runs AOTInductor-compiled models whose weights do not
+//! fit in device memory. `ARCHITECTURE.md` is the map; this page is its index.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`format`] | bytes of `.pte`, `.ptd` and the record → validated views; no I/O |
+//! | [`weights`] | the catalog of constants, and where their bytes come from (the mapping) |
+//! | [`schedule`] | the trace of a pass, the floor, the divergence check; pure data |
+//! | [`residency`] | which weights are on the device: policies (pure) and pools |
+//! | [`device`] | memory, copies and ordering of one device; `host` today |
+//! | [`session`] | one loaded method: serves probes, ends leases, counts |
+//! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
+//! | [`delegate`] | load, execute and destroy one delegate |
+//! | [`ffi`] | the C ABI and the bridge to the C++ adapter |
+//!
+//! The arrows go one way:
+//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config}`,
+//! and `session → aoti`.
+
+pub mod aoti;
+pub mod config;
+pub mod delegate;
+pub mod device;
+pub mod error;
+pub mod ffi;
+pub mod format;
+pub mod residency;
+pub mod schedule;
+pub mod session;
+pub mod weights;
+
+pub use config::Options;
+pub use error::{Error, Result};
