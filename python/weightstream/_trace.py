@@ -72,13 +72,24 @@ def capture(probes: list[str], mutable: set[str]) -> Iterator[list[CompiledTrace
     found: list[CompiledTrace] = []
     original = lines.PythonWrapperCodegen.run_wrapper_ir_passes
 
+    refusals: list[Exception] = []
+
     def run_and_read(self: Any, is_inference: bool) -> None:
         original(self, is_inference)
-        found.append(_Reader(self, probes, mutable).read())
+        try:
+            found.append(_Reader(self, probes, mutable).read())
+        except (ExportError, DroppedProbes) as refusal:
+            refusals.append(refusal)
+            raise
 
     lines.PythonWrapperCodegen.run_wrapper_ir_passes = run_and_read
     try:
         yield found
+    except Exception:
+        # The compiler wraps whatever is raised inside it; the caller wants the refusal itself.
+        if refusals:
+            raise refusals[0] from None
+        raise
     finally:
         lines.PythonWrapperCodegen.run_wrapper_ir_passes = original
 
