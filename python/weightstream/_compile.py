@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from . import _trampolines
 from ._embedding import realized_embedding
 from ._errors import ExportError
+from ._names import prefixed_constants
 from ._probe import PROBE, pin_before_first_reader, share_storage
 from ._progress import step
 from ._trace import CompiledTrace, capture
@@ -47,6 +48,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(_trampoline_library(Path(work)))
         stack.enter_context(_cache_directory(work))
         stack.enter_context(_fixed_isa(isa))
+        stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         stack.enter_context(torch.no_grad())
