@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -120,15 +121,12 @@ def load_a_hundred_times(pte: str, ptd: str) -> dict:
 
 def with_torch(order: str, pte: str, ptd: str) -> dict:
     """Runs the perceptron with torch imported before, after, or with global symbols; says how far off it is."""
-    sys.setdlopenflags(sys.getdlopenflags())
-    if order == "before":
-        import torch  # noqa: F401
-    elif order == "global":
-        flags = sys.getdlopenflags()
+    flags = sys.getdlopenflags()
+    if order == "global":
         sys.setdlopenflags(flags | os.RTLD_GLOBAL)
-        import torch  # noqa: F401
-
-        sys.setdlopenflags(flags)
+    if order != "after":
+        importlib.import_module("torch")
+    sys.setdlopenflags(flags)
     import weightstream as ws
 
     module = ws.Module(pte, ptd)

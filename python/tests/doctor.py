@@ -41,7 +41,8 @@ def tables(table: Table, slot: int) -> Iterator[Table]:
 
 def strings(table: Table, slot: int) -> list[str]:
     offset = table.Offset(field_offset(slot))
-    return [table.String(table.Vector(offset) + 4 * i).decode() for i in range(table.VectorLen(offset) if offset else 0)]
+    count = table.VectorLen(offset) if offset else 0
+    return [table.String(table.Vector(offset) + 4 * i).decode() for i in range(count)]
 
 
 def longs(table: Table, slot: int) -> list[int]:

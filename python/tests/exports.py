@@ -128,8 +128,9 @@ class Exports:
             except subprocess.TimeoutExpired:
                 code = f"none after {TIME_LIMIT} s"
         if code != 0:
-            tail = "\n".join((work / "export.log").read_text(errors="replace").splitlines()[-40:])
-            raise ExportFailed(f"exporting {name} failed (exit status {code}); the end of {work / 'export.log'}:\n{tail}")
+            log_path = work / "export.log"
+            tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-40:])
+            raise ExportFailed(f"exporting {name} failed (exit status {code}); the end of {log_path}:\n{tail}")
         for old in set(self.cache.glob(f"{name}-*")) - {work}:
             shutil.rmtree(old, ignore_errors=True)
         work.rename(folder)

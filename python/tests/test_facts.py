@@ -6,7 +6,7 @@ import gc
 
 import pytest
 from conftest import PASSES
-from doctor import DIRECT, KERNEL, MUTABLE, PROBE, RELEASE, WEIGHT, Pte, Ptd
+from doctor import DIRECT, KERNEL, MUTABLE, PROBE, RELEASE, WEIGHT, Ptd, Pte
 from fact_models import FACTS
 from models import ZOO
 from support import budget_of, open_module, run_passes

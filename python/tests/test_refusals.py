@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import weightstream as ws
-from doctor import Pte, Ptd, changed_record, swap_two_probes
+from doctor import Ptd, Pte, changed_record, swap_two_probes
 from exports import Files
 from models import ZOO
 from support import error_of, open_module, run_child, run_passes
@@ -274,7 +274,9 @@ MISSING_ISA = "x86-64-v5"  # no machine has it
 
 
 @pytest.mark.parametrize(
-    ("place", "value"), [(0, "plan9"), (1, "aarch64"), (2, MISSING_ISA), (3, "1.13.0")], ids=["os", "arch", "isa", "torch"]
+    ("place", "value"),
+    [(0, "plan9"), (1, "aarch64"), (2, MISSING_ISA), (3, "1.13.0")],
+    ids=["os", "arch", "isa", "torch"],
 )
 def test_compiled_for_something_else(place, value, mlp, tmp_path):
     def change(record):
