@@ -47,9 +47,7 @@ def export_model(name: str, folder: Path) -> None:
     ep = spec.export()
     if spec.offload:
         ep = ws.apply_weight_offload(ep)
-    edge = to_edge_transform_and_lower(
-        ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config()
-    )
+    edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config())
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
 
 
