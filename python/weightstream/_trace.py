@@ -151,7 +151,8 @@ class _Reader:
             raise ExportError(
                 f"weight '{self.fqns[source]}' is read with two layouts, {known} and {(sizes, strides)}; please report this"
             )
-        self.buffers[node.get_name()] = probe_id
+        for buffer in _results(node):
+            self.buffers[buffer.get_name()] = probe_id
         self.names[probe_id] = source
         self.events.append((PROBE, probe_id))
 
@@ -161,8 +162,7 @@ class _Reader:
             return
         if getattr(line, "is_reused", False):
             self._refuse_write(probe_id, "its buffer was given to an activation")
-        if (RELEASE, probe_id) not in self.events:
-            self.events.append((RELEASE, probe_id))
+        self.events.append((RELEASE, probe_id))
 
     def _alias(self, line: Any) -> None:
         for node in (line.node, line.reused_as):
@@ -242,8 +242,12 @@ class _Reader:
         return found
 
 
+def _results(node: Any) -> list[Any]:
+    """The buffers that hold the tensors a fallback kernel returns. Its own name stands in no C++ code if it has outputs of its own:
+    a free of that name ends no lease."""
+    return list(node.outputs) if isinstance(node.layout, ir.MultiOutputLayout) else [node]
+
+
 def _static(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    layout = node.get_output_spec() if hasattr(node, "get_output_spec") else node.layout
-    if isinstance(layout, ir.MultiOutputLayout):
-        layout = node.outputs[0].layout
+    layout = _results(node)[0].layout
     return tuple(int(n) for n in layout.size), tuple(int(n) for n in layout.stride)
