@@ -67,11 +67,11 @@ def export(folder: Path) -> None:
 
 
 def run_at(runner: Path, folder: Path, budget: int, passes: int) -> subprocess.CompletedProcess[str]:
-    """One run of the C++ program on input.bin; it writes the last pass's output to output.bin."""
-    (folder / "output.bin").unlink(missing_ok=True)
+    """One run of the C++ program on input.bin; it writes the last pass's output to output0.bin."""
+    (folder / "output0.bin").unlink(missing_ok=True)
     files = [str(folder / name) for name in ("model.pte", "model.ptd")]
     options = ["--method", "forward", "--policy", "lru", "--passes", str(passes), "--budget-bytes", str(budget), "--json"]
-    data = ["--input", str(folder / "input.bin"), "--output", str(folder / "output.bin")]
+    data = ["--input", str(folder / "input.bin"), "--output", str(folder / "output")]
     return subprocess.run([str(runner), *files, *options, *data], capture_output=True, text=True, check=False)
 
 
@@ -130,7 +130,7 @@ def compare(runner: Path, folder: Path, passes: int) -> int:
     print_row([title for title, _ in COLUMNS])
     for label, budget in steps:
         stats = stats_of(run_at(runner, folder, budget, passes))
-        data = bytearray((folder / "output.bin").read_bytes())
+        data = bytearray((folder / "output0.bin").read_bytes())
         found = torch.frombuffer(data, dtype=torch.float32).reshape(expected[0].shape)
         error = largest_error([found], expected)
         print_row(table_row(label, stats, error))
