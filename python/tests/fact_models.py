@@ -31,11 +31,11 @@ class CloneWrite(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.template = nn.Parameter(torch.randn(16, 64))
+        self.rows = nn.Parameter(torch.randn(16, 64))
         self.out = nn.Linear(64, 64)
 
     def forward(self, x, where):
-        t = self.template.clone()
+        t = self.rows.clone()
         t[where] = x
         return self.out(t) + t.sum(0)
 
@@ -163,6 +163,19 @@ class Tied(nn.Module):
         return self.head(h) - 0.5 * self.twin(torch.sin(h))
 
 
+class Names(nn.Module):
+    """Constants whose names mean something in the generated C++."""
+
+    def __init__(self):
+        super().__init__()
+        self.template = nn.Parameter(torch.randn(16, 16) / 4)
+        self.buf0 = nn.Parameter(torch.randn(16, 16) / 4)
+        self.register_buffer("constants_", torch.randn(16, 16) / 4)
+
+    def forward(self, x):
+        return torch.tanh(torch.tanh(x @ self.template) @ self.buf0) @ self.constants_
+
+
 def rows(*shape: int, count: int = 3):
     return lambda: [(torch.randn(*shape),) for _ in range(count)]
 
@@ -189,6 +202,7 @@ fact("three_reads", ThreeReads, rows(4, 128), "one weight, three probes, with ev
 fact("caches", Caches, written_rows(8, 32), "the update of a probed buffer goes to a temporary", stateful=True)
 fact("returned", Returned, rows(4, 16), "a returned weight is read around its probe")
 fact("odd_constants", OddConstants, rows(32, 8), "small constants baked into the code, literals, strides lost")
+fact("names", Names, rows(4, 16), "a constant's name is a C++ keyword or one of the wrapper's own variables")
 fact(
     "tied",
     Tied,
