@@ -245,7 +245,7 @@ fn layouts_are_complete_and_dense() {
         "where a number of dimensions is expected",
         change(0, 65),
     );
-    bad("layouts", "ends too early (at value 15)", change(15, 3));
+    bad("layouts", "ends too early (at value 19)", change(15, 3));
     bad("layouts", "ends too early", |spec| {
         spec.ints_mut("layouts").pop();
     });
@@ -333,7 +333,13 @@ fn inputs_and_outputs_are_whole() {
         &[6, 0, 6, 0],
         "holds more than the 1 inputs that have names",
     );
-    bad_strings("input_names", &[], "");
+    bad(
+        "inputs",
+        "holds more than the 0 inputs that have names",
+        |spec| {
+            spec.remove("input_names");
+        },
+    );
     bad_ints("outputs", &[6], "ends too early");
     bad_ints(
         "outputs",
