@@ -164,16 +164,16 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Convolutions (plain, strided, depthwise), batch norm, residual, both kinds of pooling."""
+    """Convolutions (plain, strided, depthwise), batch norm, residuals, both kinds of pooling."""
 
     def __init__(self):
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32)
-        self.conv2, self.norm2 = nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64)
-        self.depthwise = nn.Conv2d(64, 64, 3, padding=1, groups=64)
-        self.pointwise = nn.Conv2d(64, 64, 1)
-        self.conv3 = nn.Conv2d(64, 128, 3, padding=1)
-        self.head = nn.Linear(128, 10)
+        self.conv1, self.norm1 = nn.Conv2d(3, 24, 3, padding=1, bias=False), nn.BatchNorm2d(24)
+        self.conv2, self.norm2 = nn.Conv2d(24, 48, 3, stride=2, padding=1), nn.BatchNorm2d(48)
+        self.depthwise = nn.Conv2d(48, 48, 3, padding=1, groups=48)
+        self.pointwise = nn.Conv2d(48, 48, 1)
+        self.body = nn.ModuleList(nn.Conv2d(48, 48, 3, padding=1) for _ in range(5))
+        self.head = nn.Linear(48, 10)
         for norm in (self.norm1, self.norm2):
             norm.running_mean.normal_(0, 0.2)
             norm.running_var.uniform_(0.5, 1.5)
@@ -184,7 +184,8 @@ class Cnn(nn.Module):
         x = F.max_pool2d(F.relu(self.norm1(self.conv1(x))), 2)
         x = F.relu(self.norm2(self.conv2(x)))
         x = x + self.pointwise(F.relu(self.depthwise(x)))
-        x = F.relu(self.conv3(x))
+        for conv in self.body:
+            x = x + F.relu(conv(x))
         return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
@@ -214,14 +215,13 @@ class AnyLength(nn.Module):
         super().__init__()
         self.heads = heads
         self.inner, self.qkv, self.o = nn.Linear(dim, dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 32)
+        self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(self.inner(x))
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(h).chunk(3, dim=-1))
         scores = torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, dim=-1)
-        h = h + self.o((scores @ v).transpose(1, 2).flatten(2))
-        return self.head(self.norm(h))
+        return self.norm(h + self.o((scores @ v).transpose(1, 2).flatten(2)))
 
 
 def tokens(vocabulary: int, length: int, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
@@ -293,16 +293,16 @@ register(
 register(
     Spec(
         "experts",
-        lambda: Experts(dim=128, hidden=256, experts=4),
-        lambda: [(torch.randn(12, 128),) for _ in range(4)],
+        lambda: nn.Sequential(*(Experts(dim=64, hidden=128, experts=4) for _ in range(3))),
+        lambda: [(torch.randn(12, 64),) for _ in range(4)],
         "mixture-of-experts block without data-dependent control flow",
     )
 )
 register(
     Spec(
         "dynamic",
-        lambda: AnyLength(128, 4),
-        lambda: [(torch.randn(1, length, 128),) for length in (17, 3, 64)],
+        lambda: nn.Sequential(*(AnyLength(96, 4) for _ in range(3))),
+        lambda: [(torch.randn(1, length, 96),) for length in (17, 3, 64)],
         "one dynamic dimension, run at three sizes",
         dynamic_shapes=({1: torch.export.Dim("length", min=2, max=64)},),
     )
