@@ -1,0 +1,179 @@
+//! The bridge to the C++ adapter of ExecuTorch (`cpp/src/backend.cpp`), generated on both sides by cxx.
+//! Errors cross as exceptions with their text; [`last_status`] holds the code of the last one.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use super::capi::stats_json;
+use super::status::{caught, set_last_error, Failure, Status};
+use crate::config::{Options, Spec, SpecValue};
+use crate::delegate::{mapped, Delegate, InputTensor, LoadRequest, OutputTensor};
+use crate::error::{Error, Result};
+use crate::format::Record;
+
+#[cxx::bridge(namespace = "weightstream_bridge")]
+#[allow(missing_docs, clippy::missing_safety_doc)]
+mod ffi {
+    /// Type of a runtime spec's value.
+    enum SpecKind {
+        Bool,
+        Int,
+        Text,
+    }
+
+    /// One runtime spec.
+    struct RuntimeSpec {
+        key: String,
+        kind: SpecKind,
+        number: i64,
+        text: String,
+    }
+
+    /// One input of a call; sizes and strides lie in `shape`, one after the other.
+    struct Input<'a> {
+        dtype: i32,
+        sizes: &'a [i64],
+        strides: &'a [i64],
+        bytes: &'a [u8],
+    }
+
+    unsafe extern "C++" {
+        include!("weightstream/detail/bridge_types.h");
+
+        type NamedData;
+        fn bytes<'a>(self: &'a NamedData, key: &str) -> Result<&'a [u8]>;
+
+        type OutputSink;
+        fn room<'a>(
+            self: Pin<&'a mut OutputSink>,
+            index: usize,
+            dtype: i32,
+            sizes: &[i64],
+            strides: &mut Vec<i64>,
+        ) -> Result<&'a mut [u8]>;
+    }
+
+    extern "Rust" {
+        type Loaded;
+
+        fn load(processed: &[u8], method: &str, specs: Vec<RuntimeSpec>, named: &NamedData) -> Result<Box<Loaded>>;
+        fn execute(self: &Loaded, inputs: Vec<Input>, outputs: Pin<&mut OutputSink>) -> Result<()>;
+        fn stats_json(self: &Loaded) -> String;
+        fn method(self: &Loaded) -> &str;
+        fn last_status() -> i32;
+    }
+}
+
+use ffi::{Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
+
+thread_local! {
+    static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Code of the last failure on this thread, a `ws_status`.
+fn last_status() -> i32 {
+    LAST_STATUS.get()
+}
+
+/// Runs `work` behind the boundary. What fails is kept for [`last_status`] and `ws_last_error`.
+fn crossing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
+    caught(work).map_err(|failure| {
+        let (status, text): (Status, String) = failure.report();
+        LAST_STATUS.set(status as i32);
+        set_last_error(&text);
+        text
+    })
+}
+
+/// A delegate of an ExecuTorch program.
+pub struct Loaded {
+    delegate: Delegate,
+}
+
+fn load(
+    processed: &[u8],
+    method: &str,
+    specs: Vec<RuntimeSpec>,
+    named: &NamedData,
+) -> Result<Box<Loaded>, String> {
+    super::log::install();
+    crossing(|| {
+        let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<Result<_>>()?;
+        let options = Options::parse(&specs)?;
+        let record = Record::from_processed("delegate payload", processed)?;
+        if record.method != method {
+            return Err(Failure::from(Error::Mismatch {
+                name: method.to_owned(),
+                fact: "method of the delegate's payload",
+                expected: method.to_owned(),
+                found: record.method,
+            }));
+        }
+        let data = data_file(&options, &record, named)?;
+        let library = |key: &str| named_bytes(named, key);
+        let delegate = Delegate::load(LoadRequest { record, library: &library, data }, &options)?;
+        Ok(Box::new(Loaded { delegate }))
+    })
+}
+
+fn spec(spec: RuntimeSpec) -> Result<Spec> {
+    let value = match spec.kind {
+        SpecKind::Bool => SpecValue::Bool(spec.number != 0),
+        SpecKind::Int => SpecValue::Int(spec.number),
+        SpecKind::Text => SpecValue::Text(spec.text),
+        other => return Err(Error::Internal(format!("runtime spec of type {}", other.repr))),
+    };
+    Ok(Spec { key: spec.key, value })
+}
+
+/// The `.ptd`: as the options say, else the file in which the mapped build id lies.
+fn data_file(options: &Options, record: &Record, named: &NamedData) -> Result<PathBuf> {
+    if let Some(path) = &options.data {
+        return Ok(path.clone());
+    }
+    let id = named_bytes(named, &record.build_id_key())?;
+    mapped::file_at(id.as_ptr() as usize)
+}
+
+fn named_bytes<'a>(named: &'a NamedData, key: &str) -> Result<&'a [u8]> {
+    named.bytes(key).map_err(|error| Error::Missing {
+        name: key.to_owned(),
+        place: format!("the program's named data ({error})"),
+    })
+}
+
+impl Loaded {
+    fn execute(&self, inputs: Vec<Input<'_>>, mut outputs: Pin<&mut OutputSink>) -> Result<(), String> {
+        crossing(|| {
+            let inputs: Vec<InputTensor<'_>> = inputs.iter().map(input).collect();
+            self.delegate.execute(&inputs, &mut |index, tensor| write(outputs.as_mut(), index, tensor))?;
+            Ok(())
+        })
+    }
+
+    fn stats_json(&self) -> String {
+        stats_json(&self.delegate.stats())
+    }
+
+    fn method(&self) -> &str {
+        self.delegate.method()
+    }
+}
+
+fn input<'a>(input: &Input<'a>) -> InputTensor<'a> {
+    InputTensor {
+        dtype: input.dtype,
+        sizes: input.sizes,
+        strides: Some(input.strides),
+        bytes: input.bytes,
+    }
+}
+
+fn write(outputs: Pin<&mut OutputSink>, index: usize, tensor: &OutputTensor<'_>) -> Result<()> {
+    let mut strides = Vec::with_capacity(tensor.sizes.len());
+    let room = outputs
+        .room(index, tensor.dtype, tensor.sizes, &mut strides)
+        .map_err(|error| Error::InvalidInput(format!("output {index}: {error}")))?;
+    tensor.copy_to(room, &strides)
+}
