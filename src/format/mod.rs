@@ -1,1 +1,45 @@
-//! (skeleton)
+//! Bytes of a `.pte`, a `.ptd` and the record → validated views. No I/O and no unsafe: whoever holds the
+//! bytes (a mapping, a test) lends them as a slice.
+//!
+//! Everything a file says is checked before it is used: the header is capped first, every sum is a
+//! checked one, the flatbuffer is verified, and segments must cover their region. What is wrong is
+//! reported as [`Error::Malformed`](crate::Error::Malformed) with the file and the byte offset.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `header` | the extended headers behind the file identifiers |
+//! | `flat` | verification of a flatbuffer, with limits taken from its size |
+//! | `segments` | the table of segments: in order, inside, covering |
+//! | `pte`, `ptd` | the two containers |
+//! | `record` | what was recorded at export about one method |
+//! | `scalar` | element types |
+#![deny(unsafe_code)]
+
+mod flat;
+mod generated;
+mod header;
+pub mod ptd;
+pub mod pte;
+pub mod record;
+pub mod scalar;
+mod segments;
+
+pub use ptd::{EntryLayout, Ptd, PtdEntry};
+pub use pte::{ConstantMethod, Delegate, Pte};
+pub use record::{
+    BuildId, ConstantKind, Dim, InputSpec, OutputSpec, Record, RecordedConstant, Target,
+};
+pub use scalar::{sizes_text, ScalarType};
+
+use crate::error::Error;
+
+/// The error for damaged bytes.
+fn malformed(file: &str, offset: impl TryInto<u64>, what: impl Into<String>) -> Error {
+    // An offset that does not fit 64 bits cannot come from a file that was read.
+    let offset = offset.try_into().unwrap_or(u64::MAX);
+    Error::Malformed {
+        file: file.to_owned(),
+        offset,
+        what: what.into(),
+    }
+}

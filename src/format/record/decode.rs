@@ -1,0 +1,142 @@
+//! From the bag of fields to the record: single facts here, lists in the files beside this one.
+
+use super::fields::Fields;
+use super::{constants, signature, trace, BuildId, Record, Target};
+use crate::error::{Error, Result};
+use crate::format::ScalarType;
+
+/// What the key of the compiled library starts with; the SHA-256 of its bytes follows.
+const SO_PREFIX: &str = "weightstream_so_";
+
+pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
+    let offload = flag(fields, "offload")?;
+    let device = device(fields)?;
+    let constants = constants::read(fields, offload)?;
+    let probes = trace::probes(fields, &constants)?;
+    let trace = trace::events(fields, probes.len())?;
+    let access_order = trace::access_order(fields, &trace, &probes)?;
+    let (floor, hard_minimum) = (fields.bytes("floor")?, fields.bytes("hard_minimum")?);
+    if floor < hard_minimum {
+        let what = format!("is {floor}, below the hard minimum of {hard_minimum}");
+        return Err(fields.bad("floor", what));
+    }
+    let method = fields.string("method")?.to_owned();
+    if method.is_empty() {
+        return Err(fields.bad("method", "is empty"));
+    }
+    Ok(Record {
+        method,
+        build_id: build_id(fields)?,
+        so_key: so_key(fields)?,
+        offload,
+        target: target(fields, &device)?,
+        device,
+        constants,
+        probes,
+        access_order,
+        trace,
+        floor,
+        hard_minimum,
+        inputs: signature::inputs(fields)?,
+        outputs: signature::outputs(fields)?,
+    })
+}
+
+/// The scalar type with this number, from field `name`.
+pub(super) fn scalar(fields: &Fields<'_>, name: &str, number: i64) -> Result<ScalarType> {
+    ScalarType::from_number(number).ok_or_else(|| {
+        fields.bad(
+            name,
+            format!("holds {number}, which is not the number of a scalar type"),
+        )
+    })
+}
+
+fn flag(fields: &Fields<'_>, name: &str) -> Result<bool> {
+    match fields.int(name)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(fields.bad(name, format!("is {other}, expected 0 or 1"))),
+    }
+}
+
+fn device(fields: &Fields<'_>) -> Result<String> {
+    match fields.string("device")? {
+        known @ ("cpu" | "cuda") => Ok(known.to_owned()),
+        other => Err(Error::Unsupported(format!(
+            "{} was exported for device '{other}'; this runtime knows 'cpu' and 'cuda'",
+            fields.file()
+        ))),
+    }
+}
+
+fn is_lower_hex(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn build_id(fields: &Fields<'_>) -> Result<BuildId> {
+    let text = fields.string("build_id")?;
+    let bad = || {
+        fields.bad(
+            "build_id",
+            format!("is '{text}', expected 32 lowercase hex digits"),
+        )
+    };
+    if text.len() != 32 || !is_lower_hex(text) {
+        return Err(bad());
+    }
+    let value = u128::from_str_radix(text, 16).map_err(|_| bad())?;
+    Ok(BuildId(value.to_be_bytes()))
+}
+
+fn so_key(fields: &Fields<'_>) -> Result<String> {
+    let key = fields.string("so_key")?;
+    match key.strip_prefix(SO_PREFIX) {
+        Some(digest) if digest.len() == 64 && is_lower_hex(digest) => Ok(key.to_owned()),
+        _ => {
+            let what = format!("is '{key}', expected '{SO_PREFIX}' and 64 lowercase hex digits");
+            Err(fields.bad("so_key", what))
+        }
+    }
+}
+
+fn target(fields: &Fields<'_>, device: &str) -> Result<Target> {
+    let [os, arch, isa, torch, sms] = fields.strings("target") else {
+        let count = fields.strings("target").len();
+        return Err(fields.bad("target", format!("holds {count} values, expected 5")));
+    };
+    if [os, arch, isa, torch].iter().any(|text| text.is_empty()) {
+        return Err(fields.bad(
+            "target",
+            "lacks the OS, the architecture, the ISA level or the torch version",
+        ));
+    }
+    let sms = sm_list(sms).ok_or_else(|| {
+        fields.bad(
+            "target",
+            format!("holds the SM list '{sms}', expected numbers like '90,100'"),
+        )
+    })?;
+    if (device == "cuda") == sms.is_empty() {
+        return Err(fields.bad(
+            "target",
+            format!("holds {} SM versions for device '{device}'", sms.len()),
+        ));
+    }
+    let owned = |text: &str| text.to_owned();
+    Ok(Target {
+        os: owned(os),
+        arch: owned(arch),
+        isa: owned(isa),
+        torch: owned(torch),
+        sms,
+    })
+}
+
+fn sm_list(text: &str) -> Option<Vec<u32>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',').map(|sm| sm.parse().ok()).collect()
+}

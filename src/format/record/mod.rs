@@ -1,0 +1,199 @@
+//! What the export recorded about one method: its constants, the order in which the compiled code reads
+//! them, and what it was compiled for.
+//!
+//! A record is a bag of named lists of integers or strings, written twice: as constant methods
+//! `{method}__weight_offload__{field}` of the program, and in the delegate's processed bytes
+//! (`schema/record.fbs`, identifier `WSR1`). An absent field is an empty list. A field that is not in this
+//! table is an error, unless its name starts with `x_`.
+//!
+//! | field | holds | meaning |
+//! |---|---|---|
+//! | `format_version` | 1 int | 1 |
+//! | `method` | 1 string | the method |
+//! | `build_id` | 1 string | 32 lowercase hex digits; also in the `.ptd` |
+//! | `so_key` | 1 string | key of the compiled library: `weightstream_so_` and the SHA-256 of its bytes |
+//! | `offload` | 1 int | 1: weights are read through probes; 0: no probes, everything direct |
+//! | `device` | 1 string | `cpu` or `cuda` |
+//! | `target` | 5 strings | OS, architecture, ISA level, torch version, SM list (`90,100`; empty on `cpu`) |
+//! | `fqns` | n strings | every constant; the position is its weight index, the name its key in the `.ptd` |
+//! | `kinds` | n ints | 0 weight, 1 direct, 2 direct and mutable |
+//! | `dtypes` | n ints | scalar type numbers |
+//! | `nbytes` | n ints | exact bytes of the dense tensor |
+//! | `crc32` | n ints | CRC-32 (IEEE) of these bytes |
+//! | `layouts` | ints | per constant: number of dimensions, sizes, strides in elements, as kernels index it |
+//! | `probes` | p ints | weight index of each probe |
+//! | `access_order` | p ints | weight indices in the order of the trace's probes |
+//! | `trace` | ints | `op + 4 * id`: 0 probe, 1 kernel (running number), 2 release |
+//! | `floor`, `hard_minimum` | 1 int | bytes, for policy `lru` on `host` |
+//! | `inputs` | ints | per input: dtype, number of dimensions, then per dimension minimum, maximum, symbol or -1 |
+//! | `input_names` | strings | one per input |
+//! | `outputs` | ints | per output: dtype, number of dimensions |
+
+mod constants;
+mod decode;
+mod fields;
+mod signature;
+mod trace;
+
+use std::fmt;
+
+use super::{Pte, ScalarType};
+use crate::error::Result;
+use crate::schedule::{Event, ProbeId, WeightIndex};
+
+/// Everything recorded about one method, validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The method.
+    pub method: String,
+    /// Ties program, payload and data file together.
+    pub build_id: BuildId,
+    /// Key of the compiled library among the program's named data.
+    pub so_key: String,
+    /// Whether weights are read through probes.
+    pub offload: bool,
+    /// `cpu` or `cuda`.
+    pub device: String,
+    /// What the compiled library was built for.
+    pub target: Target,
+    /// All constants; the position is the weight index.
+    pub constants: Vec<RecordedConstant>,
+    /// Weight index of each probe.
+    pub probes: Vec<WeightIndex>,
+    /// Weight indices in the order in which one pass reads them.
+    pub access_order: Vec<WeightIndex>,
+    /// One pass, in host issue order.
+    pub trace: Vec<Event>,
+    /// Bytes: the floor of policy `lru` on `host`.
+    pub floor: u64,
+    /// Bytes: below this some probe cannot be served at all.
+    pub hard_minimum: u64,
+    /// Inputs of the compiled code.
+    pub inputs: Vec<InputSpec>,
+    /// Outputs of the compiled code.
+    pub outputs: Vec<OutputSpec>,
+}
+
+/// 128 bits that differ from export to export.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BuildId(pub [u8; 16]);
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BuildId({self})")
+    }
+}
+
+/// What the compiled library was built for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Operating system, as Rust names it: `linux`.
+    pub os: String,
+    /// Architecture, as Rust names it: `x86_64`.
+    pub arch: String,
+    /// ISA level: `x86-64`, `x86-64-v2`, `x86-64-v3` or `x86-64-v4`.
+    pub isa: String,
+    /// Version of torch that compiled it.
+    pub torch: String,
+    /// SM versions of the embedded kernels; empty on `cpu`.
+    pub sms: Vec<u32>,
+}
+
+/// How a constant is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConstantKind {
+    /// Offloaded: read through probes.
+    Weight,
+    /// Loaded once and resident.
+    Direct,
+    /// Direct, and written to by the program: never merged with another of equal bytes.
+    Mutable,
+}
+
+/// One constant as recorded at export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedConstant {
+    /// Its name, and its key in the `.ptd`.
+    pub fqn: String,
+    /// How it is read.
+    pub kind: ConstantKind,
+    /// Element type.
+    pub dtype: ScalarType,
+    /// Exact bytes in the `.ptd`.
+    pub nbytes: u64,
+    /// CRC-32 of these bytes.
+    pub crc32: u32,
+    /// Sizes of what kernels index, outermost first.
+    pub sizes: Vec<i64>,
+    /// Its strides in elements; dense.
+    pub strides: Vec<i64>,
+}
+
+/// One input of the compiled code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputSpec {
+    /// For messages.
+    pub name: String,
+    /// Element type.
+    pub dtype: ScalarType,
+    /// Dimensions, outermost first.
+    pub dims: Vec<Dim>,
+}
+
+/// One dimension of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dim {
+    /// Least extent.
+    pub min: i64,
+    /// Largest extent.
+    pub max: i64,
+    /// Dimensions with equal symbols have equal extents in one call.
+    pub symbol: Option<u32>,
+}
+
+/// One output of the compiled code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputSpec {
+    /// Element type.
+    pub dtype: ScalarType,
+    /// Number of dimensions.
+    pub ndim: usize,
+}
+
+impl Record {
+    /// Reads the record from a delegate's processed bytes. `name` is what errors call them.
+    pub fn from_payload(name: &str, bytes: &[u8]) -> Result<Self> {
+        decode::record(&fields::Fields::from_payload(name, bytes)?)
+    }
+
+    /// Reads the record of `method` from the program's constant methods.
+    pub fn from_pte(pte: &Pte<'_>, method: &str) -> Result<Self> {
+        let fields = fields::Fields::from_pte(pte, method)?;
+        let record = decode::record(&fields)?;
+        if record.method != method {
+            return Err(crate::Error::Mismatch {
+                name: method.to_owned(),
+                fact: "method of its record",
+                expected: method.to_owned(),
+                found: format!("{} in {}", record.method, pte.name()),
+            });
+        }
+        Ok(record)
+    }
+
+    /// Key of the entry in the `.ptd` that holds the 16 raw bytes of the build id.
+    pub fn build_id_key(&self) -> String {
+        format!("weightstream_build_id_{}", self.method)
+    }
+
+    /// The constant that probe `id` reads.
+    pub fn probed(&self, id: ProbeId) -> Option<&RecordedConstant> {
+        self.constants.get(*self.probes.get(id as usize)? as usize)
+    }
+}

@@ -1,0 +1,57 @@
+//! Inputs and outputs of a record.
+
+use super::decode::scalar;
+use super::fields::{Cursor, Fields};
+use super::{Dim, InputSpec, OutputSpec};
+use crate::error::Result;
+
+pub(super) fn inputs(fields: &Fields<'_>) -> Result<Vec<InputSpec>> {
+    let names = fields.strings("input_names");
+    let mut cursor = fields.cursor("inputs");
+    let mut inputs = Vec::with_capacity(names.len());
+    for name in names {
+        let dtype = scalar(fields, "inputs", cursor.int()?)?;
+        let ndim = cursor.ndim()?;
+        let dims = (0..ndim).map(|_| dim(&mut cursor)).collect::<Result<_>>()?;
+        inputs.push(InputSpec {
+            name: (*name).to_owned(),
+            dtype,
+            dims,
+        });
+    }
+    if !cursor.at_end() {
+        return Err(cursor.bad(format!(
+            "holds more than the {} inputs that have names",
+            names.len()
+        )));
+    }
+    Ok(inputs)
+}
+
+fn dim(cursor: &mut Cursor<'_, '_>) -> Result<Dim> {
+    let (min, max, symbol) = (cursor.int()?, cursor.int()?, cursor.int()?);
+    if min < 0 || max < min {
+        return Err(cursor.bad(format!("holds a dimension of {min} to {max}")));
+    }
+    let symbol = match symbol {
+        -1 => None,
+        symbol => match u32::try_from(symbol) {
+            Ok(symbol) => Some(symbol),
+            Err(_) => return Err(cursor.bad(format!("holds the symbol {symbol}"))),
+        },
+    };
+    Ok(Dim { min, max, symbol })
+}
+
+pub(super) fn outputs(fields: &Fields<'_>) -> Result<Vec<OutputSpec>> {
+    let mut cursor = fields.cursor("outputs");
+    let mut outputs = Vec::new();
+    while !cursor.at_end() {
+        let dtype = scalar(fields, "outputs", cursor.int()?)?;
+        outputs.push(OutputSpec {
+            dtype,
+            ndim: cursor.ndim()?,
+        });
+    }
+    Ok(outputs)
+}
