@@ -3,34 +3,11 @@
 #![deny(unsafe_code)]
 
 use super::tensor::{elements, is_contiguous, InputTensor};
-use crate::error::{Error, Result};
-
-/// One extent of an input, as recorded at export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DimSpec {
-    /// Least extent.
-    pub min: i64,
-    /// Greatest extent.
-    pub max: i64,
-    /// Dimensions with the same symbol have the same extent; `None` for a fixed one or an expression.
-    pub symbol: Option<i64>,
-}
-
-/// One input, as recorded at export.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputSpec {
-    /// Name for messages.
-    pub name: String,
-    /// Scalar type in the numbering of ExecuTorch and PyTorch.
-    pub dtype: i32,
-    /// Bytes per element.
-    pub item: usize,
-    /// Extents, outermost first.
-    pub dims: Vec<DimSpec>,
-}
+use crate::error::Error;
+use crate::format::{Dim, InputSpec, ScalarType};
 
 /// Refuses inputs that the program was not exported for.
-pub fn check(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> Result<()> {
+pub fn check(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> crate::Result<()> {
     if specs.len() != inputs.len() {
         let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         return Err(refuse(format!(
@@ -54,16 +31,20 @@ fn refuse(what: String) -> Error {
 
 /// An extent already seen for a symbol, and where.
 struct Bound {
-    symbol: i64,
+    symbol: u32,
     extent: i64,
     place: String,
 }
 
-fn check_one(spec: &InputSpec, input: &InputTensor<'_>, symbols: &mut Vec<Bound>) -> Result<(), String> {
-    if spec.dtype != input.dtype {
+fn check_one(
+    spec: &InputSpec,
+    input: &InputTensor<'_>,
+    symbols: &mut Vec<Bound>,
+) -> Result<(), String> {
+    if spec.dtype.number() != input.dtype {
         return Err(format!(
             "expected dtype {}, found {}",
-            dtype_text(spec.dtype),
+            spec.dtype,
             dtype_text(input.dtype)
         ));
     }
@@ -82,7 +63,7 @@ fn check_one(spec: &InputSpec, input: &InputTensor<'_>, symbols: &mut Vec<Bound>
     check_layout(spec, input)
 }
 
-fn check_dim(dim: usize, spec: &DimSpec, size: i64, sizes: &[i64]) -> Result<(), String> {
+fn check_dim(dim: usize, spec: &Dim, size: i64, sizes: &[i64]) -> Result<(), String> {
     if (spec.min..=spec.max).contains(&size) && size >= 0 {
         return Ok(());
     }
@@ -91,25 +72,34 @@ fn check_dim(dim: usize, spec: &DimSpec, size: i64, sizes: &[i64]) -> Result<(),
     } else {
         format!("{} to {}", spec.min, spec.max)
     };
-    Err(format!("expected {expected} in dimension {dim}, found {size} (sizes {sizes:?})"))
+    Err(format!(
+        "expected {expected} in dimension {dim}, found {size} (sizes {sizes:?})"
+    ))
 }
 
 fn check_symbol(
     input: &InputSpec,
     dim: usize,
-    spec: &DimSpec,
+    spec: &Dim,
     size: i64,
     symbols: &mut Vec<Bound>,
 ) -> Result<(), String> {
-    let Some(symbol) = spec.symbol else { return Ok(()) };
+    let Some(symbol) = spec.symbol else {
+        return Ok(());
+    };
     match symbols.iter().find(|bound| bound.symbol == symbol) {
-        Some(bound) if bound.extent != size => {
-            Err(format!("expected {} in dimension {dim}, as in {}, found {size}", bound.extent, bound.place))
-        }
+        Some(bound) if bound.extent != size => Err(format!(
+            "expected {} in dimension {dim}, as in {}, found {size}",
+            bound.extent, bound.place
+        )),
         Some(_) => Ok(()),
         None => {
             let place = format!("dimension {dim} of '{}'", input.name);
-            symbols.push(Bound { symbol, extent: size, place });
+            symbols.push(Bound {
+                symbol,
+                extent: size,
+                place,
+            });
             Ok(())
         }
     }
@@ -125,7 +115,7 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
             ));
         }
     }
-    let expected = elements(input.sizes) * spec.item;
+    let expected = elements(input.sizes) * spec.dtype.itemsize() as usize;
     if input.bytes.len() < expected {
         return Err(format!(
             "expected {expected} bytes for sizes {:?}, found {}",
@@ -136,22 +126,9 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
     Ok(())
 }
 
-/// Name and number of a scalar type.
-pub fn dtype_text(dtype: i32) -> String {
-    let name = match dtype {
-        0 => "uint8",
-        1 => "int8",
-        2 => "int16",
-        3 => "int32",
-        4 => "int64",
-        5 => "float16",
-        6 => "float32",
-        7 => "float64",
-        11 => "bool",
-        15 => "bfloat16",
-        _ => return format!("number {dtype}"),
-    };
-    name.to_owned()
+fn dtype_text(dtype: i32) -> String {
+    ScalarType::from_number(i64::from(dtype))
+        .map_or_else(|| format!("number {dtype}"), |known| known.to_string())
 }
 
 #[cfg(test)]
@@ -161,13 +138,26 @@ mod tests {
     fn spec(name: &str, dims: &[(i64, i64, i64)]) -> InputSpec {
         let dims = dims
             .iter()
-            .map(|&(min, max, symbol)| DimSpec { min, max, symbol: (symbol >= 0).then_some(symbol) })
+            .map(|&(min, max, symbol)| Dim {
+                min,
+                max,
+                symbol: u32::try_from(symbol).ok(),
+            })
             .collect();
-        InputSpec { name: name.to_owned(), dtype: 6, item: 4, dims }
+        InputSpec {
+            name: name.to_owned(),
+            dtype: ScalarType::F32,
+            dims,
+        }
     }
 
     fn input<'a>(sizes: &'a [i64], bytes: &'a [u8]) -> InputTensor<'a> {
-        InputTensor { dtype: 6, sizes, strides: None, bytes }
+        InputTensor {
+            dtype: 6,
+            sizes,
+            strides: None,
+            bytes,
+        }
     }
 
     fn refusal(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> String {
@@ -181,7 +171,10 @@ mod tests {
     fn a_wrong_count_names_the_inputs() {
         let specs = [spec("x", &[(2, 2, -1)]), spec("mask", &[(2, 2, -1)])];
         let what = refusal(&specs, &[input(&[2], &[0; 8])]);
-        assert!(what.contains("takes 2 inputs (x, mask), 1 were given"), "{what}");
+        assert!(
+            what.contains("takes 2 inputs (x, mask), 1 were given"),
+            "{what}"
+        );
     }
 
     #[test]
@@ -189,11 +182,23 @@ mod tests {
         let specs = [spec("x", &[(2, 2, -1), (1, 8, 0)])];
         let bytes = [0; 64];
         assert_eq!(check(&specs, &[input(&[2, 8], &bytes)]), Ok(()));
-        let what = refusal(&specs, &[InputTensor { dtype: 4, ..input(&[2, 8], &bytes) }]);
-        assert!(what.contains("input 0 'x': expected dtype float32, found int64"), "{what}");
+        let what = refusal(
+            &specs,
+            &[InputTensor {
+                dtype: 4,
+                ..input(&[2, 8], &bytes)
+            }],
+        );
+        assert!(
+            what.contains("input 0 'x': expected dtype float32, found int64"),
+            "{what}"
+        );
         let what = refusal(&specs, &[input(&[2], &bytes)]);
         assert!(what.contains("expected 2 dimensions, found 1"), "{what}");
-        for (sizes, expected) in [([3, 8], "expected 2 in dimension 0, found 3"), ([2, 9], "expected 1 to 8 in")] {
+        for (sizes, expected) in [
+            ([3, 8], "expected 2 in dimension 0, found 3"),
+            ([2, 9], "expected 1 to 8 in"),
+        ] {
             let what = refusal(&specs, &[input(&sizes, &bytes)]);
             assert!(what.contains(expected), "{what}");
         }
@@ -209,17 +214,30 @@ mod tests {
     fn equal_symbols_need_equal_extents() {
         let specs = [spec("x", &[(1, 8, 0)]), spec("y", &[(1, 8, 1), (1, 8, 0)])];
         let bytes = [0; 256];
-        assert_eq!(check(&specs, &[input(&[3], &bytes), input(&[5, 3], &bytes)]), Ok(()));
+        assert_eq!(
+            check(&specs, &[input(&[3], &bytes), input(&[5, 3], &bytes)]),
+            Ok(())
+        );
         let what = refusal(&specs, &[input(&[3], &bytes), input(&[3, 4], &bytes)]);
-        assert!(what.contains("input 1 'y'") && what.contains("as in dimension 0 of 'x'"), "{what}");
+        assert!(
+            what.contains("input 1 'y'") && what.contains("as in dimension 0 of 'x'"),
+            "{what}"
+        );
     }
 
     #[test]
     fn strided_and_short_inputs_are_refused_by_name() {
         let specs = [spec("x", &[(2, 2, -1), (3, 3, -1)])];
-        let strided = InputTensor { strides: Some(&[1, 2]), ..input(&[2, 3], &[0; 24]) };
-        assert!(refusal(&specs, &[strided]).contains("'x': expected a contiguous tensor, found strides [1, 2]"));
-        let contiguous = InputTensor { strides: Some(&[3, 1]), ..input(&[2, 3], &[0; 24]) };
+        let strided = InputTensor {
+            strides: Some(&[1, 2]),
+            ..input(&[2, 3], &[0; 24])
+        };
+        assert!(refusal(&specs, &[strided])
+            .contains("'x': expected a contiguous tensor, found strides [1, 2]"));
+        let contiguous = InputTensor {
+            strides: Some(&[3, 1]),
+            ..input(&[2, 3], &[0; 24])
+        };
         assert_eq!(check(&specs, &[contiguous]), Ok(()));
         assert!(refusal(&specs, &[input(&[2, 3], &[0; 23])]).contains("expected 24 bytes"));
     }

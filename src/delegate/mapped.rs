@@ -15,8 +15,10 @@ const MAPS: &str = "/proc/self/maps";
 
 /// Path of the file that is mapped at `address`.
 pub fn file_at(address: usize) -> Result<PathBuf> {
-    let maps = std::fs::read(MAPS)
-        .map_err(|error| Error::Io { file: MAPS.to_owned(), what: format!("cannot read it: {error}") })?;
+    let maps = std::fs::read(MAPS).map_err(|error| Error::Io {
+        file: MAPS.to_owned(),
+        what: format!("cannot read it: {error}"),
+    })?;
     match find(&maps, address) {
         Place::File(path) => Ok(path),
         Place::Deleted(path) => Err(ask(&format!("its file '{}' was deleted", path.display()))),
@@ -30,7 +32,9 @@ pub fn file_at(address: usize) -> Result<PathBuf> {
 fn ask(why: &str) -> Error {
     Error::Option {
         key: config::DATA.to_owned(),
-        what: format!("is needed, the path of the .ptd: the named data cannot be used, since {why}"),
+        what: format!(
+            "is needed, the path of the .ptd: the named data cannot be used, since {why}"
+        ),
     }
 }
 
@@ -43,7 +47,9 @@ enum Place {
 
 /// A line is `start-end perms offset device inode   path`; memory of no file has inode 0.
 fn find(maps: &[u8], address: usize) -> Place {
-    let line = maps.split(|&byte| byte == b'\n').find(|line| covers(line, address));
+    let line = maps
+        .split(|&byte| byte == b'\n')
+        .find(|line| covers(line, address));
     line.and_then(path_of).map_or(Place::Memory, place)
 }
 
@@ -51,7 +57,10 @@ fn covers(line: &[u8], address: usize) -> bool {
     let range = line.split(|&byte| byte == b' ').next().unwrap_or_default();
     let range = std::str::from_utf8(range).unwrap_or_default();
     let bounds = range.split_once('-').and_then(|(start, end)| {
-        Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+        Some((
+            usize::from_str_radix(start, 16).ok()?,
+            usize::from_str_radix(end, 16).ok()?,
+        ))
     });
     bounds.is_some_and(|(start, end)| (start..end).contains(&address))
 }
@@ -102,14 +111,26 @@ mod tests {
 
     #[test]
     fn an_address_in_a_mapping_is_its_file() {
-        assert_eq!(find(MAPS_TEXT, 0x7f00), Place::File("/data/my weights.ptd".into()));
-        assert_eq!(find(MAPS_TEXT, 0x7f7f), Place::File("/data/my weights.ptd".into()));
-        assert_eq!(find(MAPS_TEXT, 0x7fa1), Place::File("/data/a\nb.ptd".into()));
+        assert_eq!(
+            find(MAPS_TEXT, 0x7f00),
+            Place::File("/data/my weights.ptd".into())
+        );
+        assert_eq!(
+            find(MAPS_TEXT, 0x7f7f),
+            Place::File("/data/my weights.ptd".into())
+        );
+        assert_eq!(
+            find(MAPS_TEXT, 0x7fa1),
+            Place::File("/data/a\nb.ptd".into())
+        );
     }
 
     #[test]
     fn a_deleted_file_is_said_to_be_deleted() {
-        assert_eq!(find(MAPS_TEXT, 0x7f80), Place::Deleted("/data/gone.ptd".into()));
+        assert_eq!(
+            find(MAPS_TEXT, 0x7f80),
+            Place::Deleted("/data/gone.ptd".into())
+        );
     }
 
     #[test]
@@ -124,6 +145,9 @@ mod tests {
         let heap = vec![1_u8; 1 << 20];
         let error = file_at(heap.as_ptr() as usize).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains(config::DATA) && text.contains("LoadMode::Mmap"), "{text}");
+        assert!(
+            text.contains(config::DATA) && text.contains("LoadMode::Mmap"),
+            "{text}"
+        );
     }
 }

@@ -39,14 +39,22 @@ impl OutputTensor<'_> {
 
     /// Copies the tensor into `to`, which has `strides` (in elements).
     pub fn copy_to(&self, to: &mut [u8], strides: &[i64]) -> Result<()> {
-        let walk = Walk { sizes: self.sizes, from: self.strides, to: strides, item: self.item };
+        let walk = Walk {
+            sizes: self.sizes,
+            from: self.strides,
+            to: strides,
+            item: self.item,
+        };
         walk.copy(self.bytes, to)
     }
 }
 
 /// Number of elements of these sizes.
 pub fn elements(sizes: &[i64]) -> usize {
-    sizes.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product()
+    sizes
+        .iter()
+        .map(|&size| usize::try_from(size).unwrap_or(0))
+        .product()
 }
 
 /// Strides of a contiguous tensor.
@@ -92,16 +100,29 @@ impl Walk<'_> {
         }
         if is_contiguous(self.sizes, self.from) && is_contiguous(self.sizes, self.to) {
             let source = from.get(..bytes).ok_or_else(outside)?;
-            to.get_mut(..bytes).ok_or_else(outside)?.copy_from_slice(source);
+            to.get_mut(..bytes)
+                .ok_or_else(outside)?
+                .copy_from_slice(source);
             return Ok(());
         }
         self.copy_dim(0, from, 0, to, 0)
     }
 
-    fn copy_dim(&self, dim: usize, from: &[u8], from_at: usize, to: &mut [u8], to_at: usize) -> Result<()> {
+    fn copy_dim(
+        &self,
+        dim: usize,
+        from: &[u8],
+        from_at: usize,
+        to: &mut [u8],
+        to_at: usize,
+    ) -> Result<()> {
         if dim == self.sizes.len() {
-            let source = range(from_at, self.item).and_then(|range| from.get(range)).ok_or_else(outside)?;
-            let target = range(to_at, self.item).and_then(|range| to.get_mut(range)).ok_or_else(outside)?;
+            let source = range(from_at, self.item)
+                .and_then(|range| from.get(range))
+                .ok_or_else(outside)?;
+            let target = range(to_at, self.item)
+                .and_then(|range| to.get_mut(range))
+                .ok_or_else(outside)?;
             target.copy_from_slice(source);
             return Ok(());
         }
@@ -133,7 +154,13 @@ mod tests {
     use super::*;
 
     fn output<'a>(sizes: &'a [i64], strides: &'a [i64], bytes: &'a [u8]) -> OutputTensor<'a> {
-        OutputTensor { dtype: 0, item: 1, sizes, strides, bytes }
+        OutputTensor {
+            dtype: 0,
+            item: 1,
+            sizes,
+            strides,
+            bytes,
+        }
     }
 
     #[test]
@@ -150,14 +177,18 @@ mod tests {
     #[test]
     fn a_transposed_output_is_copied_in_logical_order() {
         let mut to = [0; 6];
-        output(&[2, 3], &[1, 2], &[1, 4, 2, 5, 3, 6]).copy_to(&mut to, &[3, 1]).unwrap();
+        output(&[2, 3], &[1, 2], &[1, 4, 2, 5, 3, 6])
+            .copy_to(&mut to, &[3, 1])
+            .unwrap();
         assert_eq!(to, [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
     fn an_expanded_output_is_copied_element_by_element() {
         let mut to = [0; 6];
-        output(&[2, 3], &[0, 1], &[7, 8, 9]).copy_to(&mut to, &[3, 1]).unwrap();
+        output(&[2, 3], &[0, 1], &[7, 8, 9])
+            .copy_to(&mut to, &[3, 1])
+            .unwrap();
         assert_eq!(to, [7, 8, 9, 7, 8, 9]);
     }
 
@@ -178,8 +209,14 @@ mod tests {
     #[test]
     fn a_layout_outside_its_bytes_is_an_error() {
         let mut to = [0; 6];
-        assert!(output(&[2, 3], &[3, 1], &[0; 5]).copy_to(&mut to, &[3, 1]).is_err());
-        assert!(output(&[2, 3], &[1, 2], &[0; 5]).copy_to(&mut to, &[3, 1]).is_err());
-        assert!(output(&[2, 3], &[3, 1], &[0; 6]).copy_to(&mut to[..5], &[3, 1]).is_err());
+        assert!(output(&[2, 3], &[3, 1], &[0; 5])
+            .copy_to(&mut to, &[3, 1])
+            .is_err());
+        assert!(output(&[2, 3], &[1, 2], &[0; 5])
+            .copy_to(&mut to, &[3, 1])
+            .is_err());
+        assert!(output(&[2, 3], &[3, 1], &[0; 6])
+            .copy_to(&mut to[..5], &[3, 1])
+            .is_err());
     }
 }

@@ -5,11 +5,10 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use super::capi::stats_json;
 use super::status::{caught, set_last_error, Failure, Status};
 use crate::config::{Options, Spec, SpecValue};
 use crate::delegate::{mapped, Delegate, InputTensor, LoadRequest, OutputTensor};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::format::Record;
 
 #[cxx::bridge(namespace = "weightstream_bridge")]
@@ -30,12 +29,30 @@ mod ffi {
         text: String,
     }
 
-    /// One input of a call; sizes and strides lie in `shape`, one after the other.
+    /// One input of a call.
+    #[derive(Clone, Copy)]
     struct Input<'a> {
         dtype: i32,
         sizes: &'a [i64],
         strides: &'a [i64],
         bytes: &'a [u8],
+    }
+
+    /// Counters of a delegate; see the README for their meaning.
+    struct Counters {
+        budget_bytes: u64,
+        floor_bytes: u64,
+        hard_minimum_bytes: u64,
+        direct_bytes: u64,
+        total_weight_bytes: u64,
+        peak_bytes: u64,
+        passes: u64,
+        hits: u64,
+        misses: u64,
+        evictions: u64,
+        prefetches: u64,
+        bytes_copied: u64,
+        bytes_copied_last_pass: u64,
     }
 
     unsafe extern "C++" {
@@ -57,15 +74,23 @@ mod ffi {
     extern "Rust" {
         type Loaded;
 
-        fn load(processed: &[u8], method: &str, specs: Vec<RuntimeSpec>, named: &NamedData) -> Result<Box<Loaded>>;
-        fn execute(self: &Loaded, inputs: Vec<Input>, outputs: Pin<&mut OutputSink>) -> Result<()>;
-        fn stats_json(self: &Loaded) -> String;
+        fn load(
+            processed: &[u8],
+            method: &str,
+            specs: Vec<RuntimeSpec>,
+            named: &NamedData,
+        ) -> Result<Box<Loaded>>;
+        fn execute(self: &Loaded, inputs: &[Input], outputs: Pin<&mut OutputSink>) -> Result<()>;
+        fn stats(self: &Loaded) -> Counters;
         fn method(self: &Loaded) -> &str;
+        fn num_inputs(self: &Loaded) -> usize;
         fn last_status() -> i32;
+        fn set_error(text: &str);
+        fn clear_error();
     }
 }
 
-use ffi::{Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
+use ffi::{Counters, Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
 
 thread_local! {
     static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
@@ -74,6 +99,18 @@ thread_local! {
 /// Code of the last failure on this thread, a `ws_status`.
 fn last_status() -> i32 {
     LAST_STATUS.get()
+}
+
+/// Sets the text of `ws_last_error` for a failure on the C++ side.
+fn set_error(text: &str) {
+    LAST_STATUS.set(Status::InvalidArgument as i32);
+    set_last_error(text);
+}
+
+/// Forgets the last error, so that it can be told whether a call left one.
+fn clear_error() {
+    LAST_STATUS.set(Status::Ok as i32);
+    set_last_error("");
 }
 
 /// Runs `work` behind the boundary. What fails is kept for [`last_status`] and `ws_last_error`.
@@ -99,9 +136,9 @@ fn load(
 ) -> Result<Box<Loaded>, String> {
     super::log::install();
     crossing(|| {
-        let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<Result<_>>()?;
+        let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<crate::Result<_>>()?;
         let options = Options::parse(&specs)?;
-        let record = Record::from_processed("delegate payload", processed)?;
+        let record = Record::from_payload("the delegate's payload", processed)?;
         if record.method != method {
             return Err(Failure::from(Error::Mismatch {
                 name: method.to_owned(),
@@ -112,23 +149,38 @@ fn load(
         }
         let data = data_file(&options, &record, named)?;
         let library = |key: &str| named_bytes(named, key);
-        let delegate = Delegate::load(LoadRequest { record, library: &library, data }, &options)?;
+        let delegate = Delegate::load(
+            LoadRequest {
+                record,
+                library: &library,
+                data,
+            },
+            &options,
+        )?;
         Ok(Box::new(Loaded { delegate }))
     })
 }
 
-fn spec(spec: RuntimeSpec) -> Result<Spec> {
+fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {
     let value = match spec.kind {
         SpecKind::Bool => SpecValue::Bool(spec.number != 0),
         SpecKind::Int => SpecValue::Int(spec.number),
         SpecKind::Text => SpecValue::Text(spec.text),
-        other => return Err(Error::Internal(format!("runtime spec of type {}", other.repr))),
+        other => {
+            return Err(Error::Internal(format!(
+                "runtime spec of type {}",
+                other.repr
+            )))
+        }
     };
-    Ok(Spec { key: spec.key, value })
+    Ok(Spec {
+        key: spec.key,
+        value,
+    })
 }
 
 /// The `.ptd`: as the options say, else the file in which the mapped build id lies.
-fn data_file(options: &Options, record: &Record, named: &NamedData) -> Result<PathBuf> {
+fn data_file(options: &Options, record: &Record, named: &NamedData) -> crate::Result<PathBuf> {
     if let Some(path) = &options.data {
         return Ok(path.clone());
     }
@@ -136,7 +188,7 @@ fn data_file(options: &Options, record: &Record, named: &NamedData) -> Result<Pa
     mapped::file_at(id.as_ptr() as usize)
 }
 
-fn named_bytes<'a>(named: &'a NamedData, key: &str) -> Result<&'a [u8]> {
+fn named_bytes<'a>(named: &'a NamedData, key: &str) -> crate::Result<&'a [u8]> {
     named.bytes(key).map_err(|error| Error::Missing {
         name: key.to_owned(),
         place: format!("the program's named data ({error})"),
@@ -144,16 +196,41 @@ fn named_bytes<'a>(named: &'a NamedData, key: &str) -> Result<&'a [u8]> {
 }
 
 impl Loaded {
-    fn execute(&self, inputs: Vec<Input<'_>>, mut outputs: Pin<&mut OutputSink>) -> Result<(), String> {
+    fn execute(
+        &self,
+        inputs: &[Input<'_>],
+        mut outputs: Pin<&mut OutputSink>,
+    ) -> Result<(), String> {
         crossing(|| {
             let inputs: Vec<InputTensor<'_>> = inputs.iter().map(input).collect();
-            self.delegate.execute(&inputs, &mut |index, tensor| write(outputs.as_mut(), index, tensor))?;
+            self.delegate.execute(&inputs, &mut |index, tensor| {
+                write(outputs.as_mut(), index, tensor)
+            })?;
             Ok(())
         })
     }
 
-    fn stats_json(&self) -> String {
-        stats_json(&self.delegate.stats())
+    fn stats(&self) -> Counters {
+        let stats = self.delegate.stats();
+        Counters {
+            budget_bytes: stats.budget_bytes,
+            floor_bytes: stats.floor_bytes,
+            hard_minimum_bytes: stats.hard_minimum_bytes,
+            direct_bytes: stats.direct_bytes,
+            total_weight_bytes: stats.total_weight_bytes,
+            peak_bytes: stats.peak_bytes,
+            passes: stats.passes,
+            hits: stats.hits,
+            misses: stats.misses,
+            evictions: stats.evictions,
+            prefetches: stats.prefetches,
+            bytes_copied: stats.bytes_copied,
+            bytes_copied_last_pass: stats.bytes_copied_last_pass,
+        }
+    }
+
+    fn num_inputs(&self) -> usize {
+        self.delegate.num_inputs()
     }
 
     fn method(&self) -> &str {
@@ -170,7 +247,11 @@ fn input<'a>(input: &Input<'a>) -> InputTensor<'a> {
     }
 }
 
-fn write(outputs: Pin<&mut OutputSink>, index: usize, tensor: &OutputTensor<'_>) -> Result<()> {
+fn write(
+    outputs: Pin<&mut OutputSink>,
+    index: usize,
+    tensor: &OutputTensor<'_>,
+) -> crate::Result<()> {
     let mut strides = Vec::with_capacity(tensor.sizes.len());
     let room = outputs
         .room(index, tensor.dtype, tensor.sizes, &mut strides)

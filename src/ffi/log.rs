@@ -69,5 +69,7 @@ pub fn install() {
 /// Sets the sink; `None` is standard error.
 pub fn set_sink(sink: Option<Sink>) {
     install();
-    *SINK.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = sink;
+    *SINK
+        .write()
+        .unwrap_or_else(|poisoned| poisoned.into_inner()) = sink;
 }

@@ -70,7 +70,9 @@ impl Failure {
     /// Status and text for the caller.
     pub fn report(&self) -> (Status, String) {
         match self {
-            Failure::Argument(what) => (Status::InvalidArgument, format!("invalid argument: {what}")),
+            Failure::Argument(what) => {
+                (Status::InvalidArgument, format!("invalid argument: {what}"))
+            }
             Failure::Work(error) => (Status::from(error), error.to_string()),
         }
     }
@@ -128,7 +130,9 @@ mod tests {
 
     fn last_text() -> String {
         // SAFETY: the pointer is the thread's own CString, which nothing replaces during the copy.
-        unsafe { CStr::from_ptr(last_error()) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(last_error()) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     #[test]
@@ -157,7 +161,9 @@ mod tests {
     #[test]
     fn each_thread_has_its_own_text() {
         set_last_error("mine");
-        std::thread::spawn(|| assert_eq!(last_text(), "")).join().unwrap();
+        std::thread::spawn(|| assert_eq!(last_text(), ""))
+            .join()
+            .unwrap();
         assert_eq!(last_text(), "mine");
     }
 

@@ -26,7 +26,9 @@ pub unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str, Failu
     }
     // SAFETY: not NULL, and a C string by this function's contract.
     let bytes = unsafe { CStr::from_ptr(text) };
-    bytes.to_str().map_err(|_| Failure::Argument(format!("argument '{name}' is not UTF-8")))
+    bytes
+        .to_str()
+        .map_err(|_| Failure::Argument(format!("argument '{name}' is not UTF-8")))
 }
 
 /// A path, in whatever encoding the system uses.
@@ -72,7 +74,9 @@ pub unsafe fn array<'a, T>(name: &str, items: *const T, count: usize) -> Result<
         return Err(Failure::null(name));
     }
     if count > isize::MAX as usize / std::mem::size_of::<T>().max(1) {
-        return Err(Failure::Argument(format!("argument '{name}' cannot have {count} items")));
+        return Err(Failure::Argument(format!(
+            "argument '{name}' cannot have {count} items"
+        )));
     }
     // SAFETY: not NULL, `count` live values by this function's contract, and no more than fit in memory.
     Ok(unsafe { std::slice::from_raw_parts(items, count) })
@@ -84,14 +88,22 @@ pub unsafe fn array<'a, T>(name: &str, items: *const T, count: usize) -> Result<
 /// `options` is NULL or points to options whose items, keys and texts live during the call.
 pub unsafe fn options(options: *const ws_options) -> Result<Options, Failure> {
     // SAFETY: NULL or live, by this function's contract.
-    let Some(options) = (unsafe { options.as_ref() }) else { return Ok(Options::default()) };
+    let Some(options) = (unsafe { options.as_ref() }) else {
+        return Ok(Options::default());
+    };
     if options.count > MAX_ITEMS {
-        return Err(Failure::Argument(format!("options->count is {}", options.count)));
+        return Err(Failure::Argument(format!(
+            "options->count is {}",
+            options.count
+        )));
     }
     // SAFETY: the items live, by this function's contract.
     let items = unsafe { array("options->items", options.items, options.count) }?;
     // SAFETY: keys and texts live, by this function's contract.
-    let specs: Vec<Spec> = items.iter().map(|item| unsafe { spec(item) }).collect::<Result<_, _>>()?;
+    let specs: Vec<Spec> = items
+        .iter()
+        .map(|item| unsafe { spec(item) })
+        .collect::<Result<_, _>>()?;
     Ok(Options::parse(&specs)?)
 }
 
@@ -104,7 +116,9 @@ unsafe fn spec(item: &ws_option) -> Result<Spec, Failure> {
         0 => SpecValue::Bool(item.number != 0),
         1 => SpecValue::Int(item.number),
         // SAFETY: by this function's contract.
-        2 => SpecValue::Text(unsafe { text(&format!("text of option {key}"), item.text) }?.to_owned()),
+        2 => SpecValue::Text(
+            unsafe { text(&format!("text of option {key}"), item.text) }?.to_owned(),
+        ),
         kind => {
             let what = format!("has the type number {kind}; 0 is bool, 1 int, 2 string");
             return Err(Error::Option { key, what }.into());
@@ -118,21 +132,31 @@ unsafe fn spec(item: &ws_option) -> Result<Spec, Failure> {
 /// # Safety
 /// `tensors` is NULL or points to `count` tensors whose data, sizes and strides live and are not
 /// written during `'a`.
-pub unsafe fn inputs<'a>(tensors: *const ws_tensor, count: usize) -> Result<Vec<InputTensor<'a>>, Failure> {
+pub unsafe fn inputs<'a>(
+    tensors: *const ws_tensor,
+    count: usize,
+) -> Result<Vec<InputTensor<'a>>, Failure> {
     if count > MAX_ITEMS {
         return Err(Failure::Argument(format!("num_inputs is {count}")));
     }
     // SAFETY: `count` tensors by this function's contract.
     let tensors = unsafe { array("inputs", tensors, count) }?;
     // SAFETY: their parts live, by this function's contract.
-    tensors.iter().enumerate().map(|(index, tensor)| unsafe { input(index, tensor) }).collect()
+    tensors
+        .iter()
+        .enumerate()
+        .map(|(index, tensor)| unsafe { input(index, tensor) })
+        .collect()
 }
 
 /// # Safety
 /// The tensor's data, sizes and strides live and are not written during `'a`.
 unsafe fn input<'a>(index: usize, tensor: &ws_tensor) -> Result<InputTensor<'a>, Failure> {
     if !(0..=MAX_DIMS).contains(&tensor.ndim) {
-        return Err(Failure::Argument(format!("inputs[{index}].ndim is {}", tensor.ndim)));
+        return Err(Failure::Argument(format!(
+            "inputs[{index}].ndim is {}",
+            tensor.ndim
+        )));
     }
     let ndim = tensor.ndim as usize;
     // SAFETY: by this function's contract, here and for the two below.
@@ -144,6 +168,17 @@ unsafe fn input<'a>(index: usize, tensor: &ws_tensor) -> Result<InputTensor<'a>,
         Some(unsafe { array(&format!("inputs[{index}].strides"), tensor.strides, ndim) }?)
     };
     // SAFETY: see above.
-    let bytes = unsafe { array(&format!("inputs[{index}].data"), tensor.data.cast(), tensor.nbytes) }?;
-    Ok(InputTensor { dtype: tensor.dtype, sizes, strides, bytes })
+    let bytes = unsafe {
+        array(
+            &format!("inputs[{index}].data"),
+            tensor.data.cast(),
+            tensor.nbytes,
+        )
+    }?;
+    Ok(InputTensor {
+        dtype: tensor.dtype,
+        sizes,
+        strides,
+        bytes,
+    })
 }

@@ -4,7 +4,7 @@ use super::args;
 use super::load::Model;
 use super::types::ws_tensor;
 use crate::delegate::{contiguous_strides, OutputTensor};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// Outputs of one execution, copied out of the pass; `ws_outputs` in the header.
@@ -20,16 +20,24 @@ struct Output {
 }
 
 impl Output {
-    fn copy(tensor: &OutputTensor<'_>) -> Result<Output> {
+    fn copy(tensor: &OutputTensor<'_>) -> crate::Result<Output> {
         let strides = contiguous_strides(tensor.sizes);
         let length = tensor.dense_bytes();
         let mut bytes = Vec::new();
         bytes
             .try_reserve_exact(length)
-            .map_err(|_| Error::OutOfMemory { what: "an output".to_owned(), bytes: length as u64 })?;
+            .map_err(|_| Error::OutOfMemory {
+                what: "an output".to_owned(),
+                bytes: length as u64,
+            })?;
         bytes.resize(length, 0);
         tensor.copy_to(&mut bytes, &strides)?;
-        Ok(Output { dtype: tensor.dtype, sizes: tensor.sizes.to_vec(), strides, bytes })
+        Ok(Output {
+            dtype: tensor.dtype,
+            sizes: tensor.sizes.to_vec(),
+            strides,
+            bytes,
+        })
     }
 }
 
@@ -86,10 +94,17 @@ pub unsafe extern "C" fn ws_outputs_get(
 ) -> Status {
     guarded(|| {
         // SAFETY: both by this function's contract.
-        let (outputs, tensor) =
-            unsafe { (args::reference("outputs", outputs)?, args::output("tensor", tensor)?) };
+        let (outputs, tensor) = unsafe {
+            (
+                args::reference("outputs", outputs)?,
+                args::output("tensor", tensor)?,
+            )
+        };
         let output = outputs.items.get(index).ok_or_else(|| {
-            Failure::Argument(format!("index is {index}, there are {} outputs", outputs.items.len()))
+            Failure::Argument(format!(
+                "index is {index}, there are {} outputs",
+                outputs.items.len()
+            ))
         })?;
         *tensor = ws_tensor {
             data: output.bytes.as_ptr().cast_mut().cast(),

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use super::args;
 use super::types::{ws_options, ws_program};
-use crate::delegate::{program, Delegate, Program};
+use crate::delegate::{Delegate, Program};
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// A loaded method; `ws_model` in the header.
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ws_init(
                 args::output("model", model)?,
             )
         };
-        let delegate = program::load(&program, method, ptd, &options)?;
+        let delegate = program.load(method, ptd, &options)?;
         *model = Box::into_raw(Box::new(Model { delegate }));
         Ok(())
     })
@@ -70,12 +70,16 @@ pub unsafe extern "C" fn ws_init(
 /// The program's data and path are NULL or valid as the header says, during `'a`.
 unsafe fn open<'a>(program: &ws_program) -> Result<Program<'a>, Failure> {
     match (program.data.is_null(), program.path.is_null()) {
-        (true, true) => Err(Failure::Argument("program has neither data nor path".to_owned())),
-        (false, false) => Err(Failure::Argument("program has both data and path; give one".to_owned())),
+        (true, true) => Err(Failure::Argument(
+            "program has neither data nor path".to_owned(),
+        )),
+        (false, false) => Err(Failure::Argument(
+            "program has both data and path; give one".to_owned(),
+        )),
         (false, true) => {
             // SAFETY: `size` bytes by this function's contract.
             let bytes = unsafe { args::array("program->data", program.data.cast(), program.size) }?;
-            Ok(Program::from_bytes(bytes)?)
+            Ok(Program::from_bytes(bytes))
         }
         (true, false) => {
             // SAFETY: a C string by this function's contract.

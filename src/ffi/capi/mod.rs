@@ -9,7 +9,7 @@ mod types;
 
 pub use execute::{ws_execute, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs};
 pub use load::{ws_destroy, ws_init, ws_required_budget, Model};
-pub use stats::{to_json as stats_json, ws_stats, ws_stats_json};
+pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
 
 use std::ffi::c_char;

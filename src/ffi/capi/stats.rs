@@ -46,8 +46,12 @@ impl From<Stats> for ws_stats_data {
 pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data) -> Status {
     guarded(|| {
         // SAFETY: by this function's contract; the field is the first one in every version.
-        let (model, size) =
-            unsafe { (args::reference("model", model)?, args::reference("stats", stats.cast_const().cast::<u64>())?) };
+        let (model, size) = unsafe {
+            (
+                args::reference("model", model)?,
+                args::reference("stats", stats.cast_const().cast::<u64>())?,
+            )
+        };
         let size = *size as usize;
         if size < FIRST_SIZE || size % size_of::<u64>() != 0 {
             return Err(Failure::Argument(format!(
@@ -59,7 +63,9 @@ pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data
         data.struct_size = size as u64;
         // SAFETY: `size` bytes are writable by this function's contract, and `length` is at most that and
         // at most the size of `data`.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const data).cast::<u8>(), stats.cast(), length) };
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const data).cast::<u8>(), stats.cast(), length)
+        };
         Ok(())
     })
 }
@@ -72,7 +78,12 @@ pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data
 pub unsafe extern "C" fn ws_stats_json(model: *const Model, json: *mut *const c_char) -> Status {
     guarded(|| {
         // SAFETY: both by this function's contract.
-        let (model, json) = unsafe { (args::reference("model", model)?, args::output("json", json)?) };
+        let (model, json) = unsafe {
+            (
+                args::reference("model", model)?,
+                args::output("json", json)?,
+            )
+        };
         // The JSON holds names and numbers only.
         let text = CString::new(to_json(&model.delegate.stats())).unwrap_or_default();
         *json = LAST_JSON.with_borrow_mut(|last| {
@@ -100,6 +111,9 @@ pub fn to_json(stats: &Stats) -> String {
         ("bytes_copied", stats.bytes_copied),
         ("bytes_copied_last_pass", stats.bytes_copied_last_pass),
     ];
-    let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|(key, value)| format!("\"{key}\": {value}"))
+        .collect();
     format!("{{{}}}", fields.join(", "))
 }
