@@ -1,1 +1,21 @@
-//! (skeleton)
+//! The catalog of a method's constants, and where their bytes come from.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `bytes` | host bytes together with what keeps them alive |
+//! | `catalog` | the record and the data file, checked against each other |
+//! | `verify` | checksums, on demand |
+//! | `target` | whether this machine can run what was compiled |
+//! | `mapping` | files in memory; the only place that maps |
+
+mod bytes;
+mod catalog;
+mod mapping;
+mod target;
+mod verify;
+
+pub use bytes::HostBytes;
+pub use catalog::{Catalog, Constant, NamedData, Segment, SegmentId};
+pub use mapping::{MappedFile, MappedPtd};
+pub use target::{check_target, Host};
+pub use verify::verify_crc;

@@ -1,0 +1,150 @@
+//! Files in memory. This is the only place that maps, and it maps for reading only: the pages stay the
+//! file's own, clean and shared, and are never counted as this process's memory.
+//!
+//! While a file is mapped it must not be changed: a write by another process would show in the weights,
+//! and reading beyond the end of a file that was truncated meanwhile ends the process with SIGBUS. To
+//! replace a file that may be in use, write a new one beside it and rename it over the old.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use super::{HostBytes, NamedData};
+use crate::error::{Error, Result};
+use crate::format::{EntryLayout, Ptd, PtdEntry};
+
+/// A file, mapped for reading. Clones share the mapping.
+#[derive(Debug, Clone)]
+pub struct MappedFile {
+    name: String,
+    map: Arc<Mmap>,
+}
+
+impl MappedFile {
+    /// Maps the file at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let io = |call: &str, error: std::io::Error| Error::Io {
+            file: name.clone(),
+            what: format!("{call}: {error}"),
+        };
+        let file = File::open(path).map_err(|error| io("cannot open", error))?;
+        let facts = file.metadata().map_err(|error| io("cannot stat", error))?;
+        if !facts.is_file() {
+            return Err(Error::Io {
+                file: name,
+                what: "this is not a regular file".to_owned(),
+            });
+        }
+        // SAFETY: the mapping is private to `MappedFile`, which only lends shared slices of it. That nobody
+        // truncates or rewrites the file meanwhile cannot be enforced on Linux; it is the documented duty
+        // of whoever replaces files (module doc).
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| io("cannot map", error))?;
+        Ok(MappedFile {
+            name,
+            map: Arc::new(map),
+        })
+    }
+
+    /// The path, as errors show it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// The bytes of the file as a value that keeps the mapping alive.
+    pub fn host_bytes(&self) -> HostBytes {
+        let all = 0..self.map.len();
+        // The range is the owner's own length, so this cannot fail; an empty value would be caught by any check.
+        HostBytes::new(self.map.clone(), all).unwrap_or_else(|_| HostBytes::from_vec(Vec::new()))
+    }
+}
+
+/// A `.ptd`, mapped and checked.
+#[derive(Debug, Clone)]
+pub struct MappedPtd {
+    file: MappedFile,
+    ptd: Ptd,
+}
+
+impl MappedPtd {
+    /// Maps and checks the file at `path`. Reads its header and tables, not the weights.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = MappedFile::open(path)?;
+        let ptd = Ptd::parse(file.name(), file.bytes())?;
+        Ok(MappedPtd { file, ptd })
+    }
+
+    /// Its index.
+    pub fn ptd(&self) -> &Ptd {
+        &self.ptd
+    }
+
+    /// The mapped file.
+    pub fn file(&self) -> &MappedFile {
+        &self.file
+    }
+
+    fn entry(&self, key: &str) -> Result<&PtdEntry> {
+        self.ptd.entry(key).ok_or_else(|| Error::Missing {
+            name: key.to_owned(),
+            place: self.file.name.clone(),
+        })
+    }
+}
+
+impl NamedData for MappedPtd {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn layout(&self, key: &str) -> Result<Option<EntryLayout>> {
+        Ok(self.entry(key)?.layout.clone())
+    }
+
+    fn bytes(&self, key: &str) -> Result<HostBytes> {
+        HostBytes::new(self.file.map.clone(), self.entry(key)?.range.clone())
+    }
+}
+
+/// Bytes that somebody outside of this library keeps alive.
+struct Foreign {
+    addr: *const u8,
+    len: usize,
+}
+
+// SAFETY: the bytes are only read, and `HostBytes::foreign` makes its caller promise that every thread may.
+unsafe impl Send for Foreign {}
+// SAFETY: as above: shared reading of bytes that nobody writes.
+unsafe impl Sync for Foreign {}
+
+impl AsRef<[u8]> for Foreign {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: `HostBytes::foreign` made its caller promise readable, unchanged bytes for this value's life.
+        unsafe { std::slice::from_raw_parts(self.addr, self.len) }
+    }
+}
+
+impl HostBytes {
+    /// Bytes that somebody else keeps, such as ExecuTorch's `NamedDataMap` over a mapped file.
+    ///
+    /// # Safety
+    /// `addr..addr + len` is readable from every thread, and its bytes do not change, until this value and
+    /// all its clones are gone (and with them every catalog and copy that was made of them). With `len` 0
+    /// any address will do.
+    pub unsafe fn foreign(addr: *const u8, len: usize) -> Result<Self> {
+        if len > 0 && (addr.is_null() || isize::try_from(len).is_err()) {
+            return Err(Error::Internal(format!("foreign bytes: {len} at {addr:p}")));
+        }
+        HostBytes::new(Arc::new(Foreign { addr, len }), 0..len)
+    }
+}
