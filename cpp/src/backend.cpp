@@ -30,7 +30,8 @@ class NamedBuffers final : public rs::NamedData {
     if (map_ == nullptr) {
       throw std::runtime_error("the program was loaded without named data");
     }
-    auto buffer = map_->get_data(std::string_view(key.data(), key.size()));
+    // A string, not a view: ExecuTorch reads keys up to their NUL.
+    auto buffer = map_->get_data(std::string(key));
     if (!buffer.ok()) {
       throw std::runtime_error(et::to_string(buffer.error()));
     }

@@ -2,9 +2,9 @@
 //! boundary, and a wrong shape reads outside the input.
 #![deny(unsafe_code)]
 
-use super::tensor::{elements, is_contiguous, InputTensor};
+use super::tensor::{is_contiguous, InputTensor};
 use crate::error::Error;
-use crate::format::{Dim, InputSpec, ScalarType};
+use crate::format::{Dim, InputSpec, OutputSpec, ScalarType};
 
 /// Refuses inputs that the program was not exported for.
 pub fn check(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> crate::Result<()> {
@@ -115,13 +115,31 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
             ));
         }
     }
-    let expected = elements(input.sizes) * spec.dtype.itemsize() as usize;
-    if input.bytes.len() < expected {
+    let expected = spec.dtype.dense_bytes(input.sizes.iter().copied());
+    let expected = expected.ok_or_else(|| format!("sizes {:?} are too large", input.sizes))?;
+    if (input.bytes.len() as u64) < expected {
         return Err(format!(
             "expected {expected} bytes for sizes {:?}, found {}",
             input.sizes,
             input.bytes.len()
         ));
+    }
+    Ok(())
+}
+
+/// Refuses an output that is not what the record says: it would not fit where the caller puts it.
+pub fn check_output(index: usize, spec: &OutputSpec, dtype: i32, sizes: &[i64]) -> crate::Result<()> {
+    let differs = |fact, expected, found| Error::Mismatch {
+        name: format!("output {index}"),
+        fact,
+        expected: format!("{expected} (record)"),
+        found: format!("{found} (compiled code)"),
+    };
+    if dtype != spec.dtype.number() {
+        return Err(differs("dtype", spec.dtype.to_string(), dtype_text(dtype)));
+    }
+    if sizes.len() != spec.ndim {
+        return Err(differs("number of dimensions", spec.ndim.to_string(), sizes.len().to_string()));
     }
     Ok(())
 }

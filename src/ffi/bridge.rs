@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::pin::Pin;
 
 use super::status::{caught, set_last_error, Failure, Status};
+use crate::aoti::outputs::Output;
 use crate::config::{Options, Spec, SpecValue};
-use crate::delegate::{mapped, Delegate, InputTensor, LoadRequest, OutputTensor};
+use crate::delegate::{mapped, Delegate, InputTensor, LoadRequest};
 use crate::error::Error;
 use crate::format::Record;
 
@@ -250,11 +251,11 @@ fn input<'a>(input: &Input<'a>) -> InputTensor<'a> {
 fn write(
     outputs: Pin<&mut OutputSink>,
     index: usize,
-    tensor: &OutputTensor<'_>,
+    tensor: &Output<'_>,
 ) -> crate::Result<()> {
     let mut strides = Vec::with_capacity(tensor.sizes.len());
     let room = outputs
-        .room(index, tensor.dtype, tensor.sizes, &mut strides)
+        .room(index, tensor.dtype.0, tensor.sizes, &mut strides)
         .map_err(|error| Error::InvalidInput(format!("output {index}: {error}")))?;
     tensor.copy_to(room, &strides)
 }

@@ -3,7 +3,8 @@
 use super::args;
 use super::load::Model;
 use super::types::ws_tensor;
-use crate::delegate::{contiguous_strides, OutputTensor};
+use crate::aoti::outputs::Output as PassOutput;
+use crate::delegate::contiguous_strides;
 use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
@@ -20,9 +21,9 @@ struct Output {
 }
 
 impl Output {
-    fn copy(tensor: &OutputTensor<'_>) -> crate::Result<Output> {
+    fn copy(tensor: &PassOutput<'_>) -> crate::Result<Output> {
         let strides = contiguous_strides(tensor.sizes);
-        let length = tensor.dense_bytes();
+        let length = tensor.nbytes();
         let mut bytes = Vec::new();
         bytes
             .try_reserve_exact(length)
@@ -31,9 +32,9 @@ impl Output {
                 bytes: length as u64,
             })?;
         bytes.resize(length, 0);
-        tensor.copy_to(&mut bytes, &strides)?;
+        tensor.copy_to_dense(&mut bytes)?;
         Ok(Output {
-            dtype: tensor.dtype,
+            dtype: tensor.dtype.0,
             sizes: tensor.sizes.to_vec(),
             strides,
             bytes,
