@@ -1,3 +1,26 @@
 //! Tensor handles, the `aoti_torch_*` functions, and the compiled container.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`hooks`] | what the compiled code's calls need from whoever runs the pass |
+//! | [`registry`] | compiled libraries: opened once per content, table filled |
+//! | [`container`] | one compiled program: constants, runs |
+//! | [`outputs`] | the outputs of a run, while they live |
+//! | `context` | the pass that runs on this thread, and its first error |
+//! | [`slab`], [`tensor`] | handles and storages; a lease ends with its storage's last handle |
+//! | [`shims`] | the functions themselves, by topic |
+//! | [`view`], [`dtype`], [`kernels`] | the arithmetic behind them |
 
+pub mod container;
+mod context;
+pub mod dtype;
 pub mod hooks;
+pub mod kernels;
+pub mod outputs;
+pub mod registry;
+pub mod shims;
+pub mod slab;
+pub mod tensor;
+pub mod view;
+
+pub use context::{calls_of_last_pass, fail_call};

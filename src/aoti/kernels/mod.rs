@@ -1,0 +1,3 @@
+//! Arithmetic behind the functions that Inductor calls instead of compiling: plain loops over views.
+
+pub mod gemm;

@@ -1,0 +1,94 @@
+//! Matrix products.
+
+use super::super::context::{Context, Shim};
+use super::super::kernels::gemm::{product, Affine};
+use super::super::slab::Handle;
+use super::args::run;
+use super::shim_table;
+
+shim_table! {
+    aoti_torch_cpu_mm_out, aoti_torch_cpu_addmm_out, aoti_torch_cpu_bmm_out, aoti_torch_cpu_baddbmm_out,
+    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out,
+}
+
+fn plain(c: &mut Context<'_>, out: Handle, a: Handle, b: Handle) -> Shim {
+    Ok(product(
+        &c.view(out)?,
+        &c.view(a)?,
+        &c.view(b)?,
+        Affine::PRODUCT,
+    )?)
+}
+
+fn sum(
+    c: &mut Context<'_>,
+    out: Handle,
+    add: Handle,
+    a: Handle,
+    b: Handle,
+    beta: f64,
+    alpha: f64,
+) -> Shim {
+    let (add, out) = (c.view(add)?, c.view(out)?);
+    Ok(product(
+        &out,
+        &c.view(a)?,
+        &c.view(b)?,
+        Affine {
+            add: Some(&add),
+            beta,
+            alpha,
+        },
+    )?)
+}
+
+extern "C" fn aoti_torch_cpu_mm_out(out: Handle, a: Handle, b: Handle) -> i32 {
+    run("aoti_torch_cpu_mm_out", |c| plain(c, out, a, b))
+}
+
+extern "C" fn aoti_torch_cpu_bmm_out(out: Handle, a: Handle, b: Handle) -> i32 {
+    run("aoti_torch_cpu_bmm_out", |c| plain(c, out, a, b))
+}
+
+extern "C" fn aoti_torch_cpu__int_mm_out(out: Handle, a: Handle, b: Handle) -> i32 {
+    run("aoti_torch_cpu__int_mm_out", |c| plain(c, out, a, b))
+}
+
+extern "C" fn aoti_torch_cpu_addmm_out(
+    out: Handle,
+    add: Handle,
+    a: Handle,
+    b: Handle,
+    beta: f64,
+    alpha: f64,
+) -> i32 {
+    run("aoti_torch_cpu_addmm_out", |c| {
+        sum(c, out, add, a, b, beta, alpha)
+    })
+}
+
+extern "C" fn aoti_torch_cpu_baddbmm_out(
+    out: Handle,
+    add: Handle,
+    a: Handle,
+    b: Handle,
+    beta: f64,
+    alpha: f64,
+) -> i32 {
+    run("aoti_torch_cpu_baddbmm_out", |c| {
+        sum(c, out, add, a, b, beta, alpha)
+    })
+}
+
+extern "C" fn aoti_torch__mm_plus_mm_out(
+    out: Handle,
+    a: Handle,
+    b: Handle,
+    x: Handle,
+    y: Handle,
+) -> i32 {
+    run("aoti_torch__mm_plus_mm_out", |c| {
+        plain(c, out, a, b)?;
+        sum(c, out, out, x, y, 1.0, 1.0)
+    })
+}

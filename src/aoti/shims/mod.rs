@@ -1,0 +1,79 @@
+//! The functions that compiled code calls, by topic. Their names and signatures are PyTorch's
+//! (`torch/csrc/inductor/aoti_torch/c/shim.h` and `generated/c_shim_cpu.h`).
+//!
+//! None of them is exported from the process: a compiled library finds them through its own table, which
+//! [`lookup`] fills (see `python/weightstream/_trampolines.py`). Each returns 0, or 1 after keeping its
+//! error in the pass's context.
+
+// The functions' names are PyTorch's.
+#![allow(non_snake_case)]
+
+mod args;
+mod gemm;
+mod memory;
+mod meta;
+mod misc;
+mod probe;
+mod scalar;
+mod views;
+
+use std::ffi::c_void;
+
+/// Declares the functions of one topic for [`lookup`].
+macro_rules! shim_table {
+    ($($name:ident),* $(,)?) => {
+        /// Names of this topic's functions.
+        pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        /// The function called `name`.
+        pub(super) fn lookup(name: &str) -> Option<*const std::ffi::c_void> {
+            $(if name == stringify!($name) {
+                return Some($name as *const std::ffi::c_void);
+            })*
+            None
+        }
+    };
+}
+use shim_table;
+
+type Topic = (&'static [&'static str], fn(&str) -> Option<*const c_void>);
+
+const TOPICS: &[Topic] = &[
+    (gemm::NAMES, gemm::lookup),
+    (memory::NAMES, memory::lookup),
+    (meta::NAMES, meta::lookup),
+    (misc::NAMES, misc::lookup),
+    (probe::NAMES, probe::lookup),
+    (scalar::NAMES, scalar::lookup),
+    (views::NAMES, views::lookup),
+];
+
+/// Address of the function called `name`; `None` if this runtime does not provide it.
+pub fn lookup(name: &str) -> Option<*const c_void> {
+    TOPICS.iter().find_map(|(_, topic)| topic(name))
+}
+
+/// Names of all functions, sorted. `python/weightstream/shims.txt` lists the same.
+pub fn names() -> Vec<&'static str> {
+    let mut all: Vec<_> = TOPICS
+        .iter()
+        .flat_map(|(names, _)| names.iter().copied())
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_that_export_reads_is_the_table() {
+        let listed: Vec<_> = include_str!("../../../python/weightstream/shims.txt")
+            .lines()
+            .collect();
+        assert_eq!(listed, names());
+        assert!(listed.iter().all(|name| lookup(name).is_some()));
+        assert!(lookup("aoti_torch_no_such_function").is_none());
+    }
+}

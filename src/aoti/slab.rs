@@ -1,0 +1,272 @@
+//! Tensor handles and storages of one container, kept in slabs: making and deleting a handle allocates
+//! nothing once the slab has grown to the pass's size.
+//!
+//! A handle is a number that is never dereferenced: the slab's tag, the slot's generation and its index.
+//! A handle that was deleted, or belongs to another container, is told from a live one.
+#![deny(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::tensor::{Storage, Tensor};
+
+/// `AtenTensorHandle`: opaque to the compiled code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Handle(pub usize);
+
+impl Handle {
+    /// No tensor.
+    pub const NULL: Handle = Handle(0);
+}
+
+/// Index of a storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StorageId(u32);
+
+const INDEX_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 24;
+const INDEX_MASK: usize = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: usize = (1 << GENERATION_BITS) - 1;
+/// Slots of one chunk. Chunks never move: the compiled code keeps pointers to sizes and strides.
+const CHUNK: usize = 64;
+
+struct Slot {
+    generation: usize,
+    storage: StorageId,
+    constant: bool,
+    tensor: Option<Tensor>,
+}
+
+#[derive(Clone, Copy)]
+struct StorageSlot {
+    storage: Storage,
+    refs: u32,
+}
+
+/// All handles of one container.
+pub struct Slab {
+    tag: usize,
+    chunks: Vec<Box<[Slot]>>,
+    free: Vec<u32>,
+    storages: Vec<StorageSlot>,
+    free_storages: Vec<u32>,
+    live: usize,
+    constants: usize,
+}
+
+impl Slab {
+    /// An empty slab with a tag of its own.
+    pub fn new() -> Slab {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let tag = (NEXT.fetch_add(1, Ordering::Relaxed) % 0x7fff) as usize + 1;
+        Slab {
+            tag,
+            chunks: Vec::new(),
+            free: Vec::new(),
+            storages: Vec::new(),
+            free_storages: Vec::new(),
+            live: 0,
+            constants: 0,
+        }
+    }
+
+    /// Handles alive, constants not counted.
+    pub fn live(&self) -> usize {
+        self.live - self.constants
+    }
+
+    /// A handle to `tensor` in a new storage.
+    pub fn insert(&mut self, storage: Storage, tensor: Tensor) -> Result<Handle, String> {
+        tensor.check_within(storage.bytes)?;
+        let id = match self.free_storages.pop() {
+            Some(id) => id,
+            None => {
+                self.storages.push(StorageSlot { storage, refs: 0 });
+                self.storages.len() as u32 - 1
+            }
+        };
+        self.storages[id as usize] = StorageSlot { storage, refs: 0 };
+        self.place(StorageId(id), tensor)
+    }
+
+    /// Another handle into the storage of `of`.
+    pub fn share(&mut self, of: Handle, tensor: Tensor) -> Result<Handle, String> {
+        let id = self.slot(of)?.storage;
+        tensor.check_within(self.storages[id.0 as usize].storage.bytes)?;
+        self.place(id, tensor)
+    }
+
+    /// Marks a handle as a constant of the container: it outlives passes.
+    pub fn keep(&mut self, handle: Handle) -> Result<(), String> {
+        let (chunk, at) = self.locate(handle)?;
+        let slot = &mut self.chunks[chunk][at];
+        self.constants += usize::from(!slot.constant);
+        slot.constant = true;
+        Ok(())
+    }
+
+    /// The tensor behind a handle.
+    pub fn tensor(&self, handle: Handle) -> Result<&Tensor, String> {
+        let slot = self.slot(handle)?;
+        slot.tensor.as_ref().ok_or_else(|| stale(handle))
+    }
+
+    /// The storage behind a handle.
+    pub fn storage(&self, handle: Handle) -> Result<Storage, String> {
+        Ok(self.storages[self.slot(handle)?.storage.0 as usize].storage)
+    }
+
+    /// Deletes a handle. Returns the storage if this was its last one.
+    pub fn delete(&mut self, handle: Handle) -> Result<Option<Storage>, String> {
+        let (chunk, at) = self.locate(handle)?;
+        let slot = &mut self.chunks[chunk][at];
+        slot.tensor = None;
+        slot.generation = next_generation(slot.generation);
+        let (id, constant) = (slot.storage, std::mem::take(&mut slot.constant));
+        self.free.push((chunk * CHUNK + at) as u32);
+        self.live -= 1;
+        self.constants -= usize::from(constant);
+        let storage = &mut self.storages[id.0 as usize];
+        storage.refs -= 1;
+        if storage.refs > 0 {
+            return Ok(None);
+        }
+        let ended = storage.storage;
+        self.free_storages.push(id.0);
+        Ok(Some(ended))
+    }
+
+    /// Every live handle that is not a constant.
+    pub fn leftovers(&self) -> Vec<Handle> {
+        let slots = self
+            .chunks
+            .iter()
+            .flat_map(|chunk| chunk.iter())
+            .enumerate();
+        slots
+            .filter(|(_, slot)| slot.tensor.is_some() && !slot.constant)
+            .map(|(index, slot)| self.encode(index, slot.generation))
+            .collect()
+    }
+
+    /// Checks the counts against the slots. For tests, after each operation.
+    pub fn validate(&self) -> Result<(), String> {
+        let slots = || self.chunks.iter().flat_map(|chunk| chunk.iter());
+        let mut refs = vec![0u32; self.storages.len()];
+        for slot in slots().filter(|slot| slot.tensor.is_some()) {
+            refs[slot.storage.0 as usize] += 1;
+        }
+        for free in &self.free_storages {
+            if refs[*free as usize] != 0 {
+                return Err(format!("storage {free} is free and used"));
+            }
+        }
+        let live = slots().filter(|slot| slot.tensor.is_some()).count();
+        let constants = slots().filter(|slot| slot.constant).count();
+        if live != self.live
+            || constants != self.constants
+            || live + self.free.len() != slots().count()
+        {
+            return Err(format!("{live} live handles, {} counted", self.live));
+        }
+        match self
+            .storages
+            .iter()
+            .zip(&refs)
+            .position(|(s, n)| *n > 0 && s.refs != *n)
+        {
+            Some(bad) => Err(format!("storage {bad} has a wrong count of handles")),
+            None => Ok(()),
+        }
+    }
+
+    fn place(&mut self, storage: StorageId, tensor: Tensor) -> Result<Handle, String> {
+        if self.free.is_empty() {
+            self.grow()?;
+        }
+        let index = self.free.pop().unwrap_or_default() as usize;
+        let slot = &mut self.chunks[index / CHUNK][index % CHUNK];
+        slot.tensor = Some(tensor);
+        slot.storage = storage;
+        slot.constant = false;
+        let generation = slot.generation;
+        self.storages[storage.0 as usize].refs += 1;
+        self.live += 1;
+        Ok(self.encode(index, generation))
+    }
+
+    fn grow(&mut self) -> Result<(), String> {
+        let start = self.chunks.len() * CHUNK;
+        if start + CHUNK > INDEX_MASK {
+            return Err(format!("{start} tensor handles are alive: the limit"));
+        }
+        let slot = || Slot {
+            generation: 1,
+            storage: StorageId(0),
+            constant: false,
+            tensor: None,
+        };
+        self.chunks.push((0..CHUNK).map(|_| slot()).collect());
+        self.free
+            .extend((start..start + CHUNK).rev().map(|i| i as u32));
+        // So that deleting never allocates.
+        let slots = self.chunks.len() * CHUNK;
+        self.free.reserve(slots);
+        self.storages
+            .reserve(slots.saturating_sub(self.storages.len()));
+        self.free_storages.reserve(slots);
+        Ok(())
+    }
+
+    fn encode(&self, index: usize, generation: usize) -> Handle {
+        Handle((self.tag << (INDEX_BITS + GENERATION_BITS)) | (generation << INDEX_BITS) | index)
+    }
+
+    fn locate(&self, handle: Handle) -> Result<(usize, usize), String> {
+        let index = handle.0 & INDEX_MASK;
+        let generation = (handle.0 >> INDEX_BITS) & GENERATION_MASK;
+        if handle == Handle::NULL || handle.0 >> (INDEX_BITS + GENERATION_BITS) != self.tag {
+            return Err(format!(
+                "{:#x} is not a tensor handle of this program",
+                handle.0
+            ));
+        }
+        let slot = self
+            .chunks
+            .get(index / CHUNK)
+            .map(|chunk| &chunk[index % CHUNK]);
+        match slot {
+            Some(slot) if slot.generation == generation && slot.tensor.is_some() => {
+                Ok((index / CHUNK, index % CHUNK))
+            }
+            _ => Err(stale(handle)),
+        }
+    }
+
+    fn slot(&self, handle: Handle) -> Result<&Slot, String> {
+        let (chunk, at) = self.locate(handle)?;
+        Ok(&self.chunks[chunk][at])
+    }
+}
+
+impl Default for Slab {
+    fn default() -> Slab {
+        Slab::new()
+    }
+}
+
+fn stale(handle: Handle) -> String {
+    format!("tensor handle {:#x} was deleted before", handle.0)
+}
+
+fn next_generation(generation: usize) -> usize {
+    // Zero is left out so that no handle is null.
+    match (generation + 1) & GENERATION_MASK {
+        0 => 1,
+        next => next,
+    }
+}
+
+#[cfg(test)]
+#[path = "slab_tests.rs"]
+mod tests;
