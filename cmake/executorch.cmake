@@ -18,3 +18,9 @@ if(NOT TARGET executorch::runtime)
   message(FATAL_ERROR "This ExecuTorch package has no C++ runtime (target executorch::runtime). "
     "Install the wheel executorch >= 1.5.1, or point CMAKE_PREFIX_PATH to <site-packages>/executorch.")
 endif()
+
+# The root of the package, for projects that are configured from here.
+get_target_property(executorch_library executorch::runtime IMPORTED_LOCATION)
+get_filename_component(executorch_library_dir "${executorch_library}" DIRECTORY)
+file(REAL_PATH "${executorch_library_dir}" executorch_library_dir)
+get_filename_component(EXECUTORCH_PREFIX "${executorch_library_dir}" DIRECTORY)

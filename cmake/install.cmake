@@ -3,8 +3,6 @@
 include(CMakePackageConfigHelpers)
 
 # The wheel of ExecuTorch may lie anywhere: keep the place it was found in, and look beside the library first.
-get_target_property(executorch_library executorch::runtime IMPORTED_LOCATION)
-get_filename_component(executorch_library_dir "${executorch_library}" DIRECTORY)
 set_target_properties(weightstream PROPERTIES INSTALL_RPATH "$ORIGIN;${executorch_library_dir}")
 
 install(TARGETS weightstream EXPORT weightstreamTargets
