@@ -8,16 +8,94 @@
 //! - [`Device::record_copy`] marks all copies issued so far; [`Device::compute_wait`] makes every later
 //!   kernel wait for it. This orders a kernel behind the copy of the bytes it reads.
 //! - [`Device::alloc`] and [`Device::free`] act in copy-stream order: memory freed here may be handed out
-//!   again at once, but only to copies issued later.
+//!   again at once, but only to copies issued later. [`Device::alloc_scratch`] and
+//!   [`Device::free_scratch`] act in compute-stream order: the memory of activations.
 //! - An event may be queried or waited for any number of times, and lives as long as its value.
 //!
 //! The callers validate; a device reports only what the caller cannot foresee (memory, a lost device).
+//! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
+//! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
+
+pub mod host;
 
 use crate::error::Result;
+
+pub use host::HostDevice;
 
 /// An address in device memory. On `host` it is a plain address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address of memory without bytes: aligned, not null, never read.
+    pub const EMPTY: DevicePtr = DevicePtr(64);
+
+    /// The address `bytes` further on.
+    pub fn offset(self, bytes: u64) -> DevicePtr {
+        DevicePtr(self.0 + bytes)
+    }
+}
+
+/// Bytes in host memory that weights are copied from: a part of the `.ptd` mapping.
+///
+/// Whoever makes one vouches that the bytes outlive every device that they are handed to (see
+/// [`HostBytes::new`]); a session must thus be dropped before the mapping it was built over.
+#[derive(Debug, Clone, Copy)]
+pub struct HostBytes {
+    ptr: *const u8,
+    len: u64,
+}
+
+// SAFETY: `new` demands bytes that nobody writes, so that any thread may read them.
+unsafe impl Send for HostBytes {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for HostBytes {}
+
+impl HostBytes {
+    /// # Safety
+    /// `ptr..ptr+len` must stay readable and unchanged until every device that this value was handed to is
+    /// dropped. `ptr` may be anything if `len` is 0.
+    pub unsafe fn new(ptr: *const u8, len: u64) -> Self {
+        HostBytes { ptr, len }
+    }
+
+    /// Bytes that live for ever.
+    pub fn from_static(bytes: &'static [u8]) -> Self {
+        HostBytes {
+            ptr: bytes.as_ptr(),
+            len: bytes.len() as u64,
+        }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte; readable for [`HostBytes::len`] bytes.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    /// The bytes `range` of these. Panics if the range is not inside: ranges are the policies' own.
+    pub fn slice(&self, range: std::ops::Range<u64>) -> HostBytes {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "range outside of the bytes"
+        );
+        // Without `unsafe`: the address is only formed here, and it stays inside by the check above.
+        let ptr = self.ptr.wrapping_add(range.start as usize);
+        HostBytes {
+            ptr,
+            len: range.end - range.start,
+        }
+    }
+}
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {
@@ -31,16 +109,21 @@ pub trait Device: Send {
     fn granule(&self) -> u64;
 
     /// Reserves `bytes` (already rounded to the granule) in copy-stream order, aligned to at least 64.
+    /// No bytes give [`DevicePtr::EMPTY`].
     fn alloc(&mut self, bytes: u64) -> Result<DevicePtr>;
 
     /// Gives back what [`Device::alloc`] returned, in copy-stream order.
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
-    /// Starts copying host bytes to the device on the copy stream.
-    ///
-    /// # Safety
-    /// `src..src+len` must stay readable and unchanged, and `dst..dst+len` allocated, until the copy is done.
-    unsafe fn copy_to_device(&mut self, dst: DevicePtr, src: *const u8, len: u64) -> Result<()>;
+    /// Reserves memory for an activation in compute-stream order, aligned to at least 64. Not part of
+    /// the weight budget.
+    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr>;
+
+    /// Gives back what [`Device::alloc_scratch`] returned, in compute-stream order.
+    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()>;
+
+    /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
+    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
 
     /// An event behind all compute work issued so far.
     fn record_compute(&mut self) -> Result<Self::Event>;

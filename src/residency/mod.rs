@@ -1,1 +1,101 @@
-//! (skeleton)
+//! Which weights are on the device. Policies are pure: sizes, trace and leases in, actions out. Pools hold
+//! the memory and keep the cap. The session carries the actions out, in order, on the copy stream.
+#![deny(unsafe_code)]
+
+mod list;
+mod lru;
+mod pool;
+mod upfront;
+
+pub use lru::Lru;
+pub use pool::{Pool, StreamOrdered};
+pub use upfront::Upfront;
+
+use crate::error::Result;
+use crate::schedule::{ProbeId, WeightIndex};
+use std::ops::Range;
+
+/// Where a load puts its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In memory of its own, taken from the pool for the whole weight.
+    Pool,
+    /// At this offset of the fixed block: packed residents, or a slot of a ring.
+    Block {
+        /// Bytes from the block's start.
+        offset: u64,
+    },
+}
+
+/// What the session has to do, in the order given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Give up the weight's memory, behind its last reader.
+    Evict {
+        /// The weight.
+        weight: WeightIndex,
+    },
+    /// Copy bytes of a weight to the device.
+    Load {
+        /// The weight.
+        weight: WeightIndex,
+        /// Which of its bytes.
+        range: Range<u64>,
+        /// Where to.
+        place: Place,
+        /// Issued for a read that comes later, not for the one being served.
+        ahead: bool,
+    },
+}
+
+/// Whether a read found its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// They were there, or on their way.
+    Hit,
+    /// They had to be copied on demand.
+    Miss,
+}
+
+/// Decides which weights are on the device.
+///
+/// Reads are named by probe id, since a policy may give each read of one weight its own place. In a pass
+/// each probe is demanded once, in the order of the trace, and followed by its lease.
+///
+/// Two rules hold for every policy: a weight with an open lease is never evicted, nor is one that was
+/// loaded or kept for a read that is not yet served.
+pub trait Policy: Send {
+    /// Bytes of one block that is allocated at load and kept, for [`Place::Block`]; 0 for none.
+    fn block_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What is loaded at load, before the first pass.
+    fn start(&mut self, _actions: &mut Vec<Action>) {}
+
+    /// The read of probe `id` is next: appends what must be issued before its address is valid.
+    fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served>;
+
+    /// The address of probe `id` is handed out.
+    fn lease(&mut self, id: ProbeId);
+
+    /// The lease of probe `id` ended. Returns its weight if this was its last lease and its memory may be
+    /// given up one day: then the point in the compute stream must be kept.
+    fn release(&mut self, id: ProbeId) -> Option<WeightIndex>;
+
+    /// Appends the copies for later reads, as deep as the budget allows.
+    fn ahead(&mut self, actions: &mut Vec<Action>);
+
+    /// The pass ended before its trace did: the next demand is the first probe's. Open leases stay.
+    fn abort(&mut self);
+
+    /// The load of `weight` could not be carried out: it is not on the device. What was planned behind it
+    /// was not carried out either, and is named in calls of its own.
+    fn load_failed(&mut self, weight: WeightIndex);
+
+    /// The eviction of `weight` could not be carried out: it still has its memory.
+    fn evict_failed(&mut self, weight: WeightIndex);
+
+    /// Recounts everything; a text says what does not add up.
+    fn validate(&self) -> std::result::Result<(), String>;
+}

@@ -1,6 +1,14 @@
 //! The trace of one pass: what the compiled code asks for, in host issue order. Pure data.
 #![deny(unsafe_code)]
 
+mod divergence;
+mod floor;
+mod trace;
+
+pub use divergence::Follower;
+pub use floor::{floor, hard_minimum, Floor, KernelPair, Part};
+pub use trace::Trace;
+
 /// Index of a weight in the catalog.
 pub type WeightIndex = u32;
 /// Index of a probe, 0..N-1; each is served once per pass and maps to one weight.
@@ -15,4 +23,36 @@ pub enum Event {
     Kernel(u32),
     /// The lease of this probe ends.
     Release(ProbeId),
+}
+
+/// How one constant of the compiled model is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WeightKind {
+    /// Through probes; its device memory comes and goes.
+    Weight,
+    /// Around the probes; loaded once, resident.
+    Direct,
+    /// Direct, and written by the compiled code.
+    Mutable,
+}
+
+/// One constant of the compiled model, as far as the schedule is concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightSpec {
+    /// Fully qualified name, for messages.
+    pub fqn: String,
+    /// Exact size of its bytes.
+    pub bytes: u64,
+    /// How it is read.
+    pub kind: WeightKind,
+}
+
+impl WeightSpec {
+    /// Bytes of the budget it occupies while it is on the device. Saturates: sizes come from files, and a
+    /// sum that overflows must end as a budget that is too small, not as a small number.
+    pub fn occupied(&self, granule: u64) -> u64 {
+        self.bytes
+            .checked_next_multiple_of(granule.max(1))
+            .unwrap_or(u64::MAX)
+    }
 }

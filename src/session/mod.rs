@@ -1,1 +1,216 @@
-//! (skeleton)
+//! One loaded method: loads what stays, serves probes, ends leases, counts.
+//!
+//! The session decides nothing about residency and moves nothing itself: a [`Policy`] says what to load and
+//! evict, the session carries it out on the copy stream (`actions.rs`), and the follower of the trace
+//! refuses a probe that is not the next one before anything else happens.
+//!
+//! A pass is `begin_pass`, then probes and releases through [`PassHooks`](crate::aoti::hooks::PassHooks),
+//! then `end_pass`. After a failure the pass has to be ended with `end_pass(false)`; the next one starts
+//! afresh.
+#![deny(unsafe_code)]
+
+mod actions;
+mod build;
+mod hooks;
+mod stats;
+
+pub use build::{Layout, Program, SessionOptions};
+pub use stats::Stats;
+
+use crate::device::{Device, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use crate::residency::{Action, Policy, Pool, StreamOrdered};
+use crate::schedule::{Floor, Follower, Trace, WeightSpec};
+
+/// What the device holds of one weight.
+struct Tenant<E> {
+    /// Its address; kept when it is evicted, but then not handed out.
+    at: DevicePtr,
+    /// Its memory was taken from the pool and holds it.
+    pooled: bool,
+    /// Behind its copy. `None` once the compute stream has waited for it.
+    ready: Option<E>,
+    /// Behind the last kernel that read the bytes that are there now.
+    last_read: Option<E>,
+}
+
+/// One loaded method on one device.
+///
+/// The bytes that it was built over must outlive it ([`HostBytes::new`]).
+pub struct Session<D: Device> {
+    device: D,
+    pool: StreamOrdered,
+    policy: Box<dyn Policy>,
+    follower: Follower,
+    tenants: Vec<Tenant<D::Event>>,
+    program: Program,
+    /// The bytes of each constant, by index.
+    bytes: Vec<HostBytes>,
+    floor: Floor,
+    block: DevicePtr,
+    /// Filled by the policy and emptied by the session; kept, so that nothing allocates in a pass.
+    actions: Vec<Action>,
+    /// Whether the lease of each probe is open.
+    leased: Vec<bool>,
+    open_leases: usize,
+    in_pass: bool,
+    /// First failure of a probe in this pass; what follows it is refused.
+    failed: Option<Error>,
+    /// First failure where nobody could be told: in a release, or in a copy for later.
+    kept: Option<Error>,
+    poisoned: Option<String>,
+    stats: Stats,
+    copied_before_pass: u64,
+    activation_bytes: u64,
+    activation_peak: u64,
+}
+
+impl<D: Device> Session<D> {
+    /// The floor of this program and its parts.
+    pub fn floor(&self) -> &Floor {
+        &self.floor
+    }
+
+    /// All constants, by index.
+    pub fn weights(&self) -> &[WeightSpec] {
+        &self.program.weights
+    }
+
+    /// The recorded trace.
+    pub fn trace(&self) -> &Trace {
+        &self.program.trace
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, for what runs on its compute stream between probes.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Counters since load.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            peak_bytes: Pool::<D>::peak_bytes(&self.pool),
+            ..self.stats
+        }
+    }
+
+    /// Bytes of activations that are allocated now.
+    pub fn activation_bytes(&self) -> u64 {
+        self.activation_bytes
+    }
+
+    /// Most bytes of activations that were ever allocated at one time.
+    pub fn activation_peak_bytes(&self) -> u64 {
+        self.activation_peak
+    }
+
+    /// The address of a direct constant, final from load on; `None` for weights that are read through probes.
+    pub fn direct_address(&self, index: usize) -> Option<DevicePtr> {
+        let spec = self.program.weights.get(index)?;
+        (!build::is_probed(spec)).then(|| self.tenants[index].at)
+    }
+
+    /// Starts a pass. An error if the last one was not ended, if a lease of it is still open, or if the
+    /// session cannot be trusted any more.
+    pub fn begin_pass(&mut self) -> Result<()> {
+        if let Some(why) = &self.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        if self.in_pass {
+            return Err(Error::Internal(
+                "a pass began before the last one was ended".to_string(),
+            ));
+        }
+        self.check_no_lease()?;
+        self.follower.restart();
+        self.in_pass = true;
+        self.failed = None;
+        self.kept = None;
+        self.copied_before_pass = self.stats.bytes_copied;
+        Ok(())
+    }
+
+    /// Ends a pass; `completed` says that the compiled code returned without an error. Returns the first
+    /// error that was kept during the pass; of a completed one also a divergence from the trace, and a
+    /// lease that is still open.
+    pub fn end_pass(&mut self, completed: bool) -> Result<()> {
+        if !self.in_pass {
+            return Err(Error::Internal(
+                "a pass ended that had not begun".to_string(),
+            ));
+        }
+        self.in_pass = false;
+        self.stats.bytes_copied_last_pass = self.stats.bytes_copied - self.copied_before_pass;
+        let outcome = self.outcome(completed);
+        match completed && outcome.is_ok() {
+            true => self.stats.passes += 1,
+            false => self.policy.abort(),
+        }
+        outcome
+    }
+
+    fn outcome(&mut self, completed: bool) -> Result<()> {
+        if let Some(kept) = self.kept.take() {
+            return Err(kept);
+        }
+        if !completed {
+            return Ok(());
+        }
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        self.follower
+            .finish(|id| build::probe_name(&self.program, id))?;
+        self.check_no_lease()
+    }
+
+    fn check_no_lease(&self) -> Result<()> {
+        if self.open_leases == 0 {
+            return Ok(());
+        }
+        let open = self
+            .leased
+            .iter()
+            .position(|&open| open)
+            .unwrap_or_default();
+        Err(Error::Internal(format!(
+            "{} lease(s) outlived the pass, the first one of probe {}: a tensor handle was not deleted",
+            self.open_leases,
+            build::probe_name(&self.program, open as i64)
+        )))
+    }
+
+    /// Keeps the first error that cannot be returned where it happens.
+    #[cold]
+    fn keep(&mut self, error: Error) {
+        self.kept.get_or_insert(error);
+    }
+
+    /// Recounts everything; an error says what does not add up. For tests and bug reports.
+    pub fn validate(&self) -> Result<()> {
+        self.policy.validate().map_err(Error::Internal)?;
+        let granule = self.device.granule();
+        let sizes = self
+            .program
+            .weights
+            .iter()
+            .zip(&self.tenants)
+            .filter(|(_, t)| t.pooled);
+        let pooled: u64 = sizes.map(|(w, _)| w.occupied(granule)).sum();
+        let used = Pool::<D>::used_bytes(&self.pool);
+        let fixed = self.floor.direct + self.policy.block_bytes();
+        let open = self.leased.iter().filter(|open| **open).count();
+        match used == fixed + pooled && used <= self.stats.budget_bytes && open == self.open_leases {
+            true => Ok(()),
+            false => Err(Error::Internal(format!(
+                "pool: {used} used, {fixed} fixed, {pooled} by weights; leases: {open} open, {} counted",
+                self.open_leases
+            ))),
+        }
+    }
+}

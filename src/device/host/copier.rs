@@ -1,0 +1,183 @@
+//! The copy thread: performs its commands in the order of issue, and says how many it has done.
+
+use super::block::{Block, Target};
+use crate::device::HostBytes;
+use crate::error::{Error, Result};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// What the copy thread does.
+pub(super) enum Command {
+    Copy {
+        target: Target,
+        src: HostBytes,
+    },
+    /// Frees the block. A command that is never run frees it too, when the queue is dropped.
+    Free(Block),
+    #[cfg(test)]
+    Panic,
+    /// Holds the queue until the other end is dropped.
+    #[cfg(test)]
+    Hold(Receiver<()>),
+}
+
+/// What both threads see.
+#[derive(Default)]
+struct Progress {
+    /// Number of commands done. Written under the lock, read without it.
+    done: AtomicU64,
+    /// Why the thread ended before its time.
+    failed: Mutex<Option<String>>,
+    changed: Condvar,
+}
+
+/// The issuing end.
+pub(super) struct Copier {
+    queue: Option<Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
+    progress: Arc<Progress>,
+    issued: u64,
+}
+
+impl Copier {
+    pub(super) fn start() -> Result<Self> {
+        let (queue, commands) = channel();
+        let progress = Arc::new(Progress::default());
+        let theirs = Arc::clone(&progress);
+        let thread = std::thread::Builder::new()
+            .name("weightstream-copy".to_string())
+            .spawn(move || run(commands, &theirs))
+            .map_err(|e| Error::Device {
+                call: "starting the copy thread",
+                what: e.to_string(),
+            })?;
+        Ok(Copier {
+            queue: Some(queue),
+            thread: Some(thread),
+            progress,
+            issued: 0,
+        })
+    }
+
+    /// Number of commands issued so far.
+    pub(super) fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    pub(super) fn issue(&mut self, command: Command) -> Result<()> {
+        let sent = self
+            .queue
+            .as_ref()
+            .is_some_and(|queue| queue.send(command).is_ok());
+        if !sent {
+            return Err(self.failure());
+        }
+        self.issued += 1;
+        Ok(())
+    }
+
+    /// Whether the first `commands` commands are done; an error if they never will be.
+    pub(super) fn is_done(&self, commands: u64) -> Result<bool> {
+        if self.progress.reached(commands) {
+            return Ok(true);
+        }
+        let failed = self.progress.failed().is_some();
+        if failed {
+            return Err(self.failure());
+        }
+        Ok(false)
+    }
+
+    /// Returns when the first `commands` commands are done; an error if they never will be.
+    pub(super) fn wait(&self, commands: u64) -> Result<()> {
+        if self.progress.reached(commands) {
+            return Ok(());
+        }
+        let mut failed = self.progress.failed();
+        while failed.is_none() && !self.progress.reached(commands) {
+            failed = self
+                .progress
+                .changed
+                .wait(failed)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(failed);
+        match self.progress.reached(commands) {
+            true => Ok(()),
+            false => Err(self.failure()),
+        }
+    }
+
+    /// Ends the thread after what was issued. Later calls fail.
+    pub(super) fn stop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in it is in `failed` already, and there is nobody left to tell.
+            drop(thread.join());
+        }
+    }
+
+    #[cold]
+    fn failure(&self) -> Error {
+        let why = self.progress.failed().clone();
+        let what = why.unwrap_or_else(|| "the copy thread has ended".to_string());
+        Error::Device {
+            call: "copying to the device",
+            what,
+        }
+    }
+}
+
+impl Progress {
+    fn reached(&self, commands: u64) -> bool {
+        // Pairs with the store in `run`: what the commands wrote is visible behind this load.
+        self.done.load(Ordering::Acquire) >= commands
+    }
+
+    fn failed(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread. A panic ends it and is kept; whoever waits is woken and gets an error instead of waiting
+/// for ever.
+fn run(commands: Receiver<Command>, progress: &Progress) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        for command in &commands {
+            perform(command);
+            // Under the lock, or a waiter could check, miss this, and then sleep.
+            let _guard = progress.failed();
+            progress.done.fetch_add(1, Ordering::Release);
+            progress.changed.notify_all();
+        }
+    }));
+    if let Err(panic) = outcome {
+        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let why = text.unwrap_or_else(|| "unknown panic".to_string());
+        *progress.failed() = Some(format!("the copy thread panicked: {why}"));
+        progress.changed.notify_all();
+    }
+}
+
+fn perform(command: Command) {
+    match command {
+        Command::Copy { target, src } => {
+            // SAFETY: `src` is readable by the promise in `HostBytes::new`. `target` lies in a block that was
+            // live when the copy was issued; blocks are freed by later commands of this queue, or when
+            // the device is dropped, after this thread has ended. Nobody else accesses the bytes: kernels
+            // that read the previous content are done, and those that read this one wait for its event.
+            unsafe {
+                std::ptr::copy_nonoverlapping(src.as_ptr(), target.as_ptr(), src.len() as usize)
+            }
+        }
+        Command::Free(block) => drop(block),
+        #[cfg(test)]
+        Command::Panic => panic!("told to"),
+        #[cfg(test)]
+        Command::Hold(gate) => drop(gate.recv()),
+    }
+}

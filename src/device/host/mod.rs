@@ -1,0 +1,190 @@
+//! The CPU as a device: the calling thread is the compute stream, one thread is the copy stream.
+//!
+//! Copies run on their own thread, in the order of issue, so prefetching is real. A compute event is
+//! complete as soon as it is recorded, since the calling thread has done everything before it.
+
+mod block;
+mod copier;
+
+use super::{Device, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use block::{Block, Blocks};
+use copier::{Command, Copier};
+
+/// Allocation granule: the alignment that compiled code expects of its buffers.
+const GRANULE: u64 = 64;
+
+/// A point in one of the streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostEvent {
+    /// Commands of the copy thread that lie before it; 0 for a point of the compute stream, before
+    /// which everything is done.
+    commands: u64,
+}
+
+/// The CPU, its memory and its copy thread.
+pub struct HostDevice {
+    copier: Copier,
+    live: Blocks,
+    scratch: Blocks,
+    /// Freed blocks kept for the next allocation of their size, oldest first. Fresh memory costs a page
+    /// fault per 4 KiB, about as much as the copy itself. Never more than what keeps
+    /// `live + cached <= peak`, so that the process's memory stays within what the pool once held.
+    cached: Vec<Block>,
+    cached_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl HostDevice {
+    /// Starts the copy thread.
+    pub fn new() -> Result<Self> {
+        Ok(HostDevice {
+            copier: Copier::start()?,
+            live: Blocks::default(),
+            scratch: Blocks::default(),
+            cached: Vec::new(),
+            cached_bytes: 0,
+            peak_bytes: 0,
+        })
+    }
+
+    /// Bytes allocated and not freed, without activations.
+    pub fn live_bytes(&self) -> u64 {
+        self.live.bytes()
+    }
+
+    /// Bytes of activations allocated and not freed.
+    pub fn live_scratch_bytes(&self) -> u64 {
+        self.scratch.bytes()
+    }
+
+    fn take_cached(&mut self, bytes: u64) -> Option<Block> {
+        let at = self.cached.iter().rposition(|b| b.bytes() == bytes)?;
+        self.cached_bytes -= bytes;
+        Some(self.cached.remove(at))
+    }
+
+    /// Frees cached blocks, oldest first, until `bytes` fresh ones keep within the peak. In copy-stream
+    /// order: the thread unmaps them before it touches the fresh memory, so the process never holds more.
+    fn trim_cache(&mut self, bytes: u64) -> Result<()> {
+        let needed = self.live.bytes().saturating_add(bytes);
+        let allowed = self.peak_bytes.max(needed);
+        while self.cached_bytes > 0 && needed.saturating_add(self.cached_bytes) > allowed {
+            let block = self.cached.remove(0);
+            self.cached_bytes -= block.bytes();
+            self.copier.issue(Command::Free(block))?;
+        }
+        Ok(())
+    }
+}
+
+impl Device for HostDevice {
+    type Event = HostEvent;
+
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn granule(&self) -> u64 {
+        GRANULE
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let block = match self.take_cached(bytes) {
+            Some(block) => block,
+            None => {
+                self.trim_cache(bytes)?;
+                Block::new(bytes).ok_or_else(|| out_of_memory("weights", bytes))?
+            }
+        };
+        let ptr = self.live.insert(block);
+        self.peak_bytes = self.peak_bytes.max(self.live.bytes());
+        Ok(ptr)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let block = self.live.remove(ptr, bytes)?;
+        if block.is_mapped() {
+            // Queued copies may still write it. Whoever gets it next writes it by a later copy only.
+            self.cached_bytes += bytes;
+            self.cached.push(block);
+            return Ok(());
+        }
+        self.copier.issue(Command::Free(block))
+    }
+
+    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let block = Block::heap(bytes).ok_or_else(|| out_of_memory("an activation", bytes))?;
+        Ok(self.scratch.insert(block))
+    }
+
+    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes > 0 {
+            // At once: the calling thread, which is the compute stream, has read it for the last time.
+            drop(self.scratch.remove(ptr, bytes)?);
+        }
+        Ok(())
+    }
+
+    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        let target = self.live.target(dst, src.len())?;
+        self.copier.issue(Command::Copy { target, src })
+    }
+
+    fn record_compute(&mut self) -> Result<HostEvent> {
+        Ok(HostEvent { commands: 0 })
+    }
+
+    fn copy_wait(&mut self, event: &HostEvent) -> Result<()> {
+        // The copy stream is one queue, so it has nothing to wait for in an event of its own either.
+        debug_assert!(event.commands <= self.copier.issued());
+        Ok(())
+    }
+
+    fn record_copy(&mut self) -> Result<HostEvent> {
+        Ok(HostEvent {
+            commands: self.copier.issued(),
+        })
+    }
+
+    fn compute_wait(&mut self, event: &HostEvent) -> Result<()> {
+        self.copier.wait(event.commands)
+    }
+
+    fn is_done(&self, event: &HostEvent) -> Result<bool> {
+        self.copier.is_done(event.commands)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.copier.wait(self.copier.issued())
+    }
+}
+
+impl Drop for HostDevice {
+    fn drop(&mut self) {
+        // Before the blocks go: the thread may be writing into them.
+        self.copier.stop();
+    }
+}
+
+fn out_of_memory(what: &str, bytes: u64) -> Error {
+    Error::OutOfMemory {
+        what: what.to_string(),
+        bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests;

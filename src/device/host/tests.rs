@@ -1,0 +1,166 @@
+use super::*;
+use std::sync::mpsc::channel;
+
+const BIG: u64 = 1 << 20;
+
+fn leaked(byte: u8, len: u64) -> HostBytes {
+    HostBytes::from_static(Box::leak(vec![byte; len as usize].into_boxed_slice()))
+}
+
+fn read(ptr: DevicePtr, len: u64) -> Vec<u8> {
+    // SAFETY: the tests read only what they have allocated, after waiting for its copy.
+    unsafe { std::slice::from_raw_parts(ptr.0 as *const u8, len as usize) }.to_vec()
+}
+
+/// Stops the copy thread until the result is dropped.
+fn hold(device: &mut HostDevice) -> std::sync::mpsc::Sender<()> {
+    let (gate, held) = channel();
+    device.copier.issue(Command::Hold(held)).unwrap();
+    gate
+}
+
+#[test]
+fn bytes_arrive_and_events_tell() {
+    let mut device = HostDevice::new().unwrap();
+    for len in [64, 1 << 12, BIG] {
+        let ptr = device.alloc(len).unwrap();
+        assert_eq!(ptr.0 % 64, 0);
+        let gate = hold(&mut device);
+        device.copy_to_device(ptr, leaked(7, len)).unwrap();
+        let event = device.record_copy().unwrap();
+        assert_eq!(device.is_done(&event), Ok(false));
+        drop(gate);
+        device.compute_wait(&event).unwrap();
+        assert_eq!(device.is_done(&event), Ok(true));
+        assert_eq!(read(ptr, len), vec![7; len as usize]);
+        device.free(ptr, len).unwrap();
+    }
+    assert_eq!(device.live_bytes(), 0);
+}
+
+#[test]
+fn copies_run_in_the_order_of_issue() {
+    let mut device = HostDevice::new().unwrap();
+    let ptr = device.alloc(BIG).unwrap();
+    for round in 0..50 {
+        device.copy_to_device(ptr, leaked(round, BIG)).unwrap();
+    }
+    device
+        .copy_to_device(ptr.offset(BIG - 64), leaked(99, 64))
+        .unwrap();
+    device.synchronize().unwrap();
+    assert_eq!(read(ptr, BIG - 64), vec![49; BIG as usize - 64]);
+    assert_eq!(read(ptr.offset(BIG - 64), 64), vec![99; 64]);
+}
+
+/// Freed at once instead of in queue order, this test dies of a segmentation fault or reads 1s.
+#[test]
+fn memory_freed_behind_a_queued_copy_stays_until_then() {
+    let mut device = HostDevice::new().unwrap();
+    for len in [64, BIG] {
+        let gate = hold(&mut device);
+        let old = device.alloc(len).unwrap();
+        device.copy_to_device(old, leaked(1, len)).unwrap();
+        device.free(old, len).unwrap();
+        let new = device.alloc(len).unwrap();
+        device.copy_to_device(new, leaked(2, len)).unwrap();
+        drop(gate);
+        device.synchronize().unwrap();
+        assert_eq!(read(new, len), vec![2; len as usize]);
+        device.free(new, len).unwrap();
+    }
+}
+
+#[test]
+fn freed_memory_is_used_again_and_never_adds_to_the_peak() {
+    let mut device = HostDevice::new().unwrap();
+    let a = device.alloc(BIG).unwrap();
+    let b = device.alloc(2 * BIG).unwrap();
+    device.free(b, 2 * BIG).unwrap();
+    assert_eq!((device.live_bytes(), device.cached_bytes), (BIG, 2 * BIG));
+    assert_eq!(device.alloc(2 * BIG).unwrap(), b);
+    device.free(b, 2 * BIG).unwrap();
+    // Another size: what is kept has to give way, as live + cached is at the peak.
+    let c = device.alloc(BIG).unwrap();
+    assert_eq!(
+        (device.live_bytes(), device.cached_bytes, device.peak_bytes),
+        (2 * BIG, 0, 3 * BIG)
+    );
+    device.free(a, BIG).unwrap();
+    device.free(c, BIG).unwrap();
+}
+
+#[test]
+fn scratch_is_counted_apart() {
+    let mut device = HostDevice::new().unwrap();
+    let ptr = device.alloc_scratch(100).unwrap();
+    assert_eq!((device.live_bytes(), device.live_scratch_bytes()), (0, 100));
+    assert_eq!(ptr.0 % 64, 0);
+    device.free_scratch(ptr, 100).unwrap();
+    assert_eq!(device.live_scratch_bytes(), 0);
+}
+
+#[test]
+fn nothing_needs_no_memory() {
+    let mut device = HostDevice::new().unwrap();
+    assert_eq!(device.alloc(0), Ok(DevicePtr::EMPTY));
+    device
+        .copy_to_device(DevicePtr::EMPTY, leaked(0, 0))
+        .unwrap();
+    device.free(DevicePtr::EMPTY, 0).unwrap();
+    assert_eq!(device.alloc_scratch(0), Ok(DevicePtr::EMPTY));
+    device.free_scratch(DevicePtr::EMPTY, 0).unwrap();
+}
+
+#[test]
+fn stray_addresses_are_refused() {
+    let mut device = HostDevice::new().unwrap();
+    let ptr = device.alloc(128).unwrap();
+    let internal = |r: Result<()>| assert!(matches!(r, Err(Error::Internal(_))), "{r:?}");
+    internal(device.copy_to_device(ptr, leaked(0, 129)));
+    internal(device.copy_to_device(ptr.offset(64), leaked(0, 65)));
+    internal(device.copy_to_device(DevicePtr(8), leaked(0, 1)));
+    internal(device.free(ptr.offset(64), 64));
+    internal(device.free(ptr, 64));
+    internal(device.free_scratch(ptr, 128));
+    device.free(ptr, 128).unwrap();
+    internal(device.free(ptr, 128));
+}
+
+#[test]
+fn too_much_memory_is_an_error() {
+    let mut device = HostDevice::new().unwrap();
+    for bytes in [1 << 60, u64::MAX - 63] {
+        assert!(
+            matches!(device.alloc(bytes), Err(Error::OutOfMemory { bytes: b, .. }) if b == bytes)
+        );
+        let scratch = device.alloc_scratch(bytes);
+        assert!(
+            matches!(scratch, Err(Error::OutOfMemory { .. })),
+            "{scratch:?}"
+        );
+    }
+}
+
+/// Without the thread's `catch_unwind` the waits below never return.
+#[test]
+fn a_dying_copy_thread_is_an_error_and_no_hang() {
+    let mut device = HostDevice::new().unwrap();
+    let ptr = device.alloc(64).unwrap();
+    let before = device.record_copy().unwrap();
+    device.copier.issue(Command::Panic).unwrap();
+    let after = device.record_copy().unwrap();
+    let failed =
+        |r: &Result<()>| matches!(r, Err(Error::Device { what, .. }) if what.contains("told to"));
+    assert!(failed(&device.compute_wait(&after)));
+    assert!(failed(&device.synchronize()));
+    assert!(failed(&device.is_done(&after).map(drop)));
+    assert_eq!(device.is_done(&before), Ok(true));
+    // The queue's other end goes a moment later than the note of the failure.
+    let copies = (0..1000).map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        device.copy_to_device(ptr, leaked(0, 64))
+    });
+    assert!(copies.into_iter().any(|r| failed(&r)));
+    device.free(ptr, 64).ok();
+}

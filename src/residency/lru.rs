@@ -1,0 +1,241 @@
+//! Least recently used, with lookahead along the access order.
+//!
+//! A window of coming reads, `[position, position + depth)`, cyclic over passes, holds a claim on each of
+//! its weights. A weight with a claim or a lease is never evicted; all others that are present stand in
+//! one list, in the order in which they were let go, and go from its head. A demand finds the window
+//! empty, so nothing but leases is in its way: at budgets from the hard minimum up it always succeeds.
+
+use super::list::IndexList;
+use super::{Action, Place, Policy, Served};
+use crate::error::{Error, Result};
+use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
+
+/// One weight, as the policy sees it.
+#[derive(Debug, Clone, Default)]
+struct Weight {
+    /// Occupied bytes. Weights without bytes are always present and never move.
+    size: u64,
+    /// Bytes to copy.
+    bytes: u64,
+    present: bool,
+    leases: u32,
+    claims: u32,
+}
+
+impl Weight {
+    /// May be evicted, and so stands in the list.
+    fn idle(&self) -> bool {
+        self.present && self.size > 0 && self.leases == 0 && self.claims == 0
+    }
+}
+
+/// The policy of the same name.
+#[derive(Debug)]
+pub struct Lru {
+    weights: Vec<Weight>,
+    weight_of: Vec<WeightIndex>,
+    /// The access order, as weights.
+    order: Vec<WeightIndex>,
+    position: usize,
+    depth: usize,
+    /// Those that may be evicted, least recently used first.
+    idle: IndexList,
+    idle_bytes: u64,
+    used: u64,
+    capacity: u64,
+}
+
+impl Lru {
+    /// A policy that keeps at most `capacity` occupied bytes of `weights` (all constants; the direct
+    /// ones are not its business, and not in `capacity`).
+    pub fn new(trace: &Trace, weights: &[WeightSpec], granule: u64, capacity: u64) -> Self {
+        let weight = |spec: &WeightSpec| Weight {
+            size: spec.occupied(granule),
+            bytes: spec.bytes,
+            present: spec.bytes == 0,
+            ..Weight::default()
+        };
+        Lru {
+            weights: weights.iter().map(weight).collect(),
+            weight_of: trace.probes().to_vec(),
+            order: trace.order().iter().map(|&id| trace.weight(id)).collect(),
+            position: 0,
+            depth: 0,
+            idle: IndexList::new(weights.len()),
+            idle_bytes: 0,
+            used: 0,
+            capacity,
+        }
+    }
+
+    /// The weight of the read that is `ahead` reads away, around the end of the pass.
+    fn coming(&self, ahead: usize) -> WeightIndex {
+        let at = self.position + ahead;
+        let wrapped = if at < self.order.len() {
+            at
+        } else {
+            at - self.order.len()
+        };
+        self.order[wrapped]
+    }
+
+    /// Changes a weight's state, and its place in the list with it.
+    fn update(&mut self, index: WeightIndex, change: impl FnOnce(&mut Weight)) {
+        let weight = &mut self.weights[index as usize];
+        let was = weight.idle();
+        change(weight);
+        let is = weight.idle();
+        if was && !is {
+            self.idle_bytes -= weight.size;
+            self.idle.remove(index);
+        } else if is && !was {
+            self.idle_bytes += weight.size;
+            self.idle.push(index);
+        }
+    }
+
+    /// Plans the load of an absent weight with all the evictions it needs, or nothing if they would not
+    /// be enough.
+    fn plan_load(&mut self, index: WeightIndex, ahead: bool, actions: &mut Vec<Action>) -> bool {
+        let Weight { size, bytes, .. } = self.weights[index as usize];
+        let needed = self.used.saturating_add(size);
+        if needed.saturating_sub(self.idle_bytes) > self.capacity {
+            return false;
+        }
+        while self.used + size > self.capacity {
+            let Some(victim) = self.idle.first() else {
+                return false;
+            };
+            self.remove(victim);
+            actions.push(Action::Evict { weight: victim });
+        }
+        self.used += size;
+        self.update(index, |w| w.present = true);
+        actions.push(Action::Load {
+            weight: index,
+            range: 0..bytes,
+            place: Place::Pool,
+            ahead,
+        });
+        true
+    }
+
+    fn remove(&mut self, index: WeightIndex) {
+        self.update(index, |w| w.present = false);
+        self.used -= self.weights[index as usize].size;
+    }
+
+    /// Claims of the whole window are given back; nearest reads last, as they are wanted soonest.
+    fn drop_window(&mut self) {
+        while self.depth > 0 {
+            self.depth -= 1;
+            self.update(self.coming(self.depth), |w| w.claims -= 1);
+        }
+    }
+}
+
+impl Policy for Lru {
+    fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
+        let index = self.weight_of[id as usize];
+        if self.weights[index as usize].present {
+            return Ok(Served::Hit);
+        }
+        match self.plan_load(index, false, actions) {
+            true => Ok(Served::Miss),
+            // Never at or above the hard minimum, unless leases of an earlier pass are still open.
+            false => Err(Error::OutOfMemory {
+                what: "a weight, beside the weights that are being read".to_string(),
+                bytes: self.weights[index as usize].size,
+            }),
+        }
+    }
+
+    fn lease(&mut self, id: ProbeId) {
+        let claimed = u32::from(self.depth > 0);
+        self.update(self.weight_of[id as usize], |w| {
+            w.leases += 1;
+            w.claims -= claimed;
+        });
+        self.depth -= claimed as usize;
+        self.position += 1;
+        if self.position == self.order.len() {
+            self.position = 0;
+        }
+    }
+
+    fn release(&mut self, id: ProbeId) -> Option<WeightIndex> {
+        let index = self.weight_of[id as usize];
+        self.update(index, |w| w.leases -= 1);
+        let weight = &self.weights[index as usize];
+        (weight.leases == 0 && weight.size > 0).then_some(index)
+    }
+
+    fn ahead(&mut self, actions: &mut Vec<Action>) {
+        while self.depth < self.order.len() {
+            let index = self.coming(self.depth);
+            let present = self.weights[index as usize].present;
+            if !present && !self.plan_load(index, true, actions) {
+                return;
+            }
+            self.update(index, |w| w.claims += 1);
+            self.depth += 1;
+        }
+    }
+
+    fn abort(&mut self) {
+        self.drop_window();
+        self.position = 0;
+    }
+
+    fn load_failed(&mut self, weight: WeightIndex) {
+        self.drop_window();
+        self.remove(weight);
+    }
+
+    fn evict_failed(&mut self, weight: WeightIndex) {
+        self.used += self.weights[weight as usize].size;
+        self.update(weight, |w| w.present = true);
+    }
+
+    fn validate(&self) -> std::result::Result<(), String> {
+        let mut claims = vec![0; self.weights.len()];
+        (0..self.depth).for_each(|ahead| claims[self.coming(ahead) as usize] += 1);
+        let mut used = 0;
+        let mut idle = 0;
+        for (index, weight) in self.weights.iter().enumerate() {
+            let check = |good: bool, what| match good {
+                true => Ok(()),
+                false => Err(format!("weight {index}: {what}: {weight:?}")),
+            };
+            check(
+                weight.claims == claims[index],
+                "claims are not those of the window",
+            )?;
+            check(
+                weight.present || weight.claims + weight.leases == 0,
+                "wanted but absent",
+            )?;
+            check(
+                self.idle.contains(index as u32) == weight.idle(),
+                "wrongly in or out of the list",
+            )?;
+            used += if weight.present { weight.size } else { 0 };
+            idle += if weight.idle() { weight.size } else { 0 };
+        }
+        let listed: u64 = self
+            .idle
+            .iter()
+            .map(|w| self.weights[w as usize].size)
+            .sum();
+        match (used, idle, idle) == (self.used, self.idle_bytes, listed) && used <= self.capacity {
+            true => Ok(()),
+            false => Err(format!(
+                "counted {used} used, {idle} idle, {listed} listed: {self:?}"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "lru_tests.rs"]
+mod tests;

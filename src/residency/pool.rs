@@ -1,0 +1,121 @@
+//! Device memory under a cap.
+
+use crate::device::{Device, DevicePtr};
+use crate::error::{Error, Result};
+
+/// Hands out device memory in copy-stream order, never more than its cap.
+pub trait Pool<D: Device>: Send {
+    /// Memory of `bytes` (a multiple of the granule).
+    fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr>;
+
+    /// Gives back what [`Pool::take`] returned.
+    fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
+
+    /// Bytes handed out now.
+    fn used_bytes(&self) -> u64;
+
+    /// Most bytes ever handed out at one time.
+    fn peak_bytes(&self) -> u64;
+}
+
+/// One allocation of the device per weight. The cap is kept by our own count: the driver's own cap is
+/// rounded up (to 32 MiB on the pools measured), and a host has none.
+#[derive(Debug)]
+pub struct StreamOrdered {
+    cap: u64,
+    used: u64,
+    peak: u64,
+}
+
+impl StreamOrdered {
+    /// A pool that holds at most `cap` bytes at any time.
+    pub fn new(cap: u64) -> Self {
+        StreamOrdered {
+            cap,
+            used: 0,
+            peak: 0,
+        }
+    }
+
+    /// Allocates each distinct size once and frees it again, since the first allocation of a size is
+    /// slow on some devices. Largest first, and only as far as the cap allows.
+    pub fn warm_up<D: Device>(
+        &mut self,
+        device: &mut D,
+        sizes: impl IntoIterator<Item = u64>,
+    ) -> Result<()> {
+        let mut sizes: Vec<u64> = sizes.into_iter().filter(|&s| s > 0).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        sizes.dedup();
+        let mut taken = Vec::new();
+        for size in sizes {
+            if size <= self.cap - self.used {
+                taken.push((self.take(device, size)?, size));
+            }
+        }
+        taken
+            .into_iter()
+            .try_for_each(|(ptr, size)| self.give(device, ptr, size))
+    }
+}
+
+impl<D: Device> Pool<D> for StreamOrdered {
+    fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
+        if bytes > self.cap - self.used {
+            return Err(Error::Internal(format!(
+                "{bytes} bytes asked of a pool that holds {} of {} bytes",
+                self.used, self.cap
+            )));
+        }
+        let ptr = device.alloc(bytes)?;
+        self.used += bytes;
+        self.peak = self.peak.max(self.used);
+        Ok(ptr)
+    }
+
+    fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        device.free(ptr, bytes)?;
+        self.used -= bytes;
+        Ok(())
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.used
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.peak
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::HostDevice;
+
+    #[test]
+    fn keeps_the_cap_and_counts() {
+        let mut device = HostDevice::new().unwrap();
+        let mut pool = StreamOrdered::new(256);
+        let a = pool.take(&mut device, 128).unwrap();
+        let b = pool.take(&mut device, 128).unwrap();
+        assert!(matches!(
+            pool.take(&mut device, 64),
+            Err(Error::Internal(_))
+        ));
+        pool.give(&mut device, a, 128).unwrap();
+        assert_eq!((pool.used, pool.peak, device.live_bytes()), (128, 256, 128));
+        pool.give(&mut device, b, 128).unwrap();
+        assert_eq!(device.live_bytes(), 0);
+    }
+
+    #[test]
+    fn warm_up_stays_within_the_cap_and_leaves_nothing() {
+        let mut device = HostDevice::new().unwrap();
+        let mut pool = StreamOrdered::new(1000);
+        pool.warm_up(&mut device, [64, 640, 64, 1024, 320, 0, 128])
+            .unwrap();
+        // 1024 is over the cap; 640 + 320 fit, and then neither 128 nor 64 does.
+        assert_eq!((pool.used, pool.peak, device.live_bytes()), (0, 960, 0));
+    }
+}

@@ -1,0 +1,114 @@
+//! The budget covers everything: all weights are loaded up front, packed into one block, and stay.
+
+use super::{Action, Place, Policy, Served};
+use crate::error::Result;
+use crate::schedule::{ProbeId, WeightIndex, WeightKind, WeightSpec};
+
+/// Everything is resident. No eviction, so nothing to remember of the leases.
+#[derive(Debug)]
+pub struct Upfront {
+    /// Bytes and offset of each weight that has bytes.
+    placed: Vec<(WeightIndex, u64, u64)>,
+    block: u64,
+}
+
+impl Upfront {
+    /// Lays out all weights one behind the other, each at a multiple of the granule.
+    pub fn new(weights: &[WeightSpec], granule: u64) -> Self {
+        let mut block = 0;
+        let mut placed = Vec::new();
+        for (index, spec) in (0..).zip(weights) {
+            if spec.kind == WeightKind::Weight && spec.bytes > 0 {
+                placed.push((index, spec.bytes, block));
+                block += spec.occupied(granule);
+            }
+        }
+        Upfront { placed, block }
+    }
+}
+
+impl Policy for Upfront {
+    fn block_bytes(&self) -> u64 {
+        self.block
+    }
+
+    fn start(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(
+            self.placed
+                .iter()
+                .map(|&(weight, bytes, offset)| Action::Load {
+                    weight,
+                    range: 0..bytes,
+                    place: Place::Block { offset },
+                    ahead: true,
+                }),
+        );
+    }
+
+    fn demand(&mut self, _id: ProbeId, _actions: &mut Vec<Action>) -> Result<Served> {
+        Ok(Served::Hit)
+    }
+
+    fn lease(&mut self, _id: ProbeId) {}
+
+    fn release(&mut self, _id: ProbeId) -> Option<WeightIndex> {
+        None
+    }
+
+    fn ahead(&mut self, _actions: &mut Vec<Action>) {}
+
+    fn abort(&mut self) {}
+
+    fn load_failed(&mut self, _weight: WeightIndex) {}
+
+    fn evict_failed(&mut self, _weight: WeightIndex) {}
+
+    fn validate(&self) -> std::result::Result<(), String> {
+        let mut end = 0;
+        for &(weight, bytes, offset) in &self.placed {
+            if offset < end {
+                return Err(format!(
+                    "weight {weight} at {offset} overlaps the one before it"
+                ));
+            }
+            end = offset + bytes;
+        }
+        match end <= self.block {
+            true => Ok(()),
+            false => Err(format!("{end} bytes in a block of {}", self.block)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_weights_with_bytes_only() {
+        let spec = |bytes, kind| WeightSpec {
+            fqn: String::new(),
+            bytes,
+            kind,
+        };
+        let weights = [
+            spec(10, WeightKind::Weight),
+            spec(0, WeightKind::Weight),
+            spec(1000, WeightKind::Direct),
+            spec(100, WeightKind::Weight),
+            spec(1, WeightKind::Mutable),
+        ];
+        let mut upfront = Upfront::new(&weights, 64);
+        assert_eq!(upfront.validate(), Ok(()));
+        assert_eq!(upfront.block_bytes(), 192);
+        let mut actions = Vec::new();
+        upfront.start(&mut actions);
+        let load = |weight, bytes, offset| Action::Load {
+            weight,
+            range: 0..bytes,
+            place: Place::Block { offset },
+            ahead: true,
+        };
+        assert_eq!(actions, [load(0, 10, 0), load(3, 100, 64)]);
+    }
+}

@@ -1,0 +1,256 @@
+//! The floor: the least budget with which the next kernel's weights and one more copy can proceed while
+//! a kernel runs. One pure function, used at load, by `required_budget` and by the export's test.
+
+use super::{Event, Trace, WeightIndex, WeightKind, WeightSpec};
+use crate::config::PolicyKind;
+use crate::error::bytes_text;
+use std::fmt;
+
+/// Most names that a message lists.
+const NAMES: usize = 8;
+
+/// One weight in a message: its name and the bytes it occupies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Fully qualified name.
+    pub fqn: String,
+    /// Occupied bytes (rounded up to the granule).
+    pub bytes: u64,
+}
+
+/// Two consecutive kernels that read weights, and what both read together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelPair {
+    /// Number of the first kernel.
+    pub first: u32,
+    /// Number of the next kernel that reads weights; of the first one of the next pass behind the last.
+    pub second: u32,
+    /// The weights leased by the one or the other, each once, by index.
+    pub weights: Vec<Part>,
+    /// The sum of their occupied bytes.
+    pub bytes: u64,
+}
+
+/// The floor and its parts. `Display` is a sentence for the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Floor {
+    /// Occupied bytes of all direct constants.
+    pub direct: u64,
+    /// The pair of kernels that needs the most; `None` if no kernel reads a weight.
+    pub pair: Option<KernelPair>,
+    /// The largest weight that is copied; `None` if none is.
+    pub copy: Option<Part>,
+    /// See [`hard_minimum`].
+    pub hard_minimum: u64,
+}
+
+impl Floor {
+    /// The least budget, bytes.
+    ///
+    /// Never below the hard minimum: leases that no kernel reads under (a model that returns its weights)
+    /// are in no pair, but must be served all the same.
+    pub fn bytes(&self) -> u64 {
+        self.by_kernels().max(self.hard_minimum)
+    }
+
+    fn by_kernels(&self) -> u64 {
+        let pair = self.pair.as_ref().map_or(0, |p| p.bytes);
+        let copy = self.copy.as_ref().map_or(0, |c| c.bytes);
+        self.direct.saturating_add(pair).saturating_add(copy)
+    }
+}
+
+/// Computes the floor of `trace` under `policy`. `weights` are all constants, `gather` those that are read
+/// in place and never copied, `granule` the device's allocation granule.
+pub fn floor(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    policy: PolicyKind,
+    gather: &[WeightIndex],
+    granule: u64,
+) -> Floor {
+    let sizes = streamed_sizes(weights, gather, granule);
+    let part = |w: WeightIndex| Part {
+        fqn: weights[w as usize].fqn.clone(),
+        bytes: sizes[w as usize],
+    };
+    match policy {
+        PolicyKind::Lru => Floor {
+            direct: direct_bytes(weights, granule),
+            pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
+                first,
+                second,
+                bytes: sum(&set, &sizes),
+                weights: set.into_iter().map(part).collect(),
+            }),
+            copy: largest_copy(trace, &sizes).map(part),
+            hard_minimum: hard_minimum(trace, weights, gather, granule),
+        },
+    }
+}
+
+/// Below this some probe cannot be served at all: the largest sum of open leases, plus direct constants.
+pub fn hard_minimum(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    gather: &[WeightIndex],
+    granule: u64,
+) -> u64 {
+    let sizes = streamed_sizes(weights, gather, granule);
+    let mut open = OpenLeases::default();
+    let mut most = 0;
+    for event in trace.events() {
+        open.apply(trace, *event);
+        if matches!(event, Event::Probe(_)) {
+            most = most.max(sum(&open.weights(), &sizes));
+        }
+    }
+    direct_bytes(weights, granule).saturating_add(most)
+}
+
+fn direct_bytes(weights: &[WeightSpec], granule: u64) -> u64 {
+    let direct = weights.iter().filter(|w| w.kind != WeightKind::Weight);
+    direct.fold(0, |total, w| total.saturating_add(w.occupied(granule)))
+}
+
+/// Occupied bytes per constant; 0 for those that are gathered in place and never copied.
+fn streamed_sizes(weights: &[WeightSpec], gather: &[WeightIndex], granule: u64) -> Vec<u64> {
+    let mut sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
+    for &w in gather {
+        sizes[w as usize] = 0;
+    }
+    sizes
+}
+
+fn sum(set: &[WeightIndex], sizes: &[u64]) -> u64 {
+    set.iter()
+        .fold(0, |total, &w| total.saturating_add(sizes[w as usize]))
+}
+
+fn largest_copy(trace: &Trace, sizes: &[u64]) -> Option<WeightIndex> {
+    let size = |w: &WeightIndex| sizes[*w as usize];
+    trace
+        .probes()
+        .iter()
+        .copied()
+        .filter(|w| size(w) > 0)
+        .max_by_key(size)
+}
+
+/// The first of the largest pairs: numbers of both kernels and the weights of both, sorted.
+fn largest_pair(trace: &Trace, sizes: &[u64]) -> Option<(u32, u32, Vec<WeightIndex>)> {
+    let kernels = reading_kernels(trace);
+    let mut best: Option<(u64, u32, u32, Vec<WeightIndex>)> = None;
+    for (at, (first, here)) in kernels.iter().enumerate() {
+        let (second, next) = &kernels[(at + 1) % kernels.len()];
+        let both = union(here, next);
+        let bytes = sum(&both, sizes);
+        if best.as_ref().is_none_or(|b| bytes > b.0) {
+            best = Some((bytes, *first, *second, both));
+        }
+    }
+    best.map(|(_, first, second, both)| (first, second, both))
+}
+
+/// The kernels under open leases, with the leased weights, each once and sorted.
+fn reading_kernels(trace: &Trace) -> Vec<(u32, Vec<WeightIndex>)> {
+    let mut open = OpenLeases::default();
+    let mut kernels = Vec::new();
+    for event in trace.events() {
+        open.apply(trace, *event);
+        if let Event::Kernel(number) = *event {
+            if !open.0.is_empty() {
+                kernels.push((number, open.weights()));
+            }
+        }
+    }
+    kernels
+}
+
+fn union(a: &[WeightIndex], b: &[WeightIndex]) -> Vec<WeightIndex> {
+    let mut both = [a, b].concat();
+    both.sort_unstable();
+    both.dedup();
+    both
+}
+
+/// The weights of the open leases, one entry per lease. Few are open at a time, so a list is enough.
+#[derive(Default)]
+struct OpenLeases(Vec<WeightIndex>);
+
+impl OpenLeases {
+    fn apply(&mut self, trace: &Trace, event: Event) {
+        match event {
+            Event::Probe(id) => self.0.push(trace.weight(id)),
+            Event::Release(id) => {
+                let weight = trace.weight(id);
+                if let Some(at) = self.0.iter().position(|&w| w == weight) {
+                    self.0.swap_remove(at);
+                }
+            }
+            Event::Kernel(_) => {}
+        }
+    }
+
+    /// Each leased weight once, sorted.
+    fn weights(&self) -> Vec<WeightIndex> {
+        union(&self.0, &[])
+    }
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "direct constants {}", bytes_text(self.direct))?;
+        if let Some(pair) = &self.pair {
+            write!(
+                f,
+                " + weights read by {} {}",
+                pair.kernels(),
+                bytes_text(pair.bytes)
+            )?;
+            f.write_str(" [")?;
+            pair.list(f)?;
+            f.write_str("]")?;
+        }
+        if let Some(copy) = &self.copy {
+            write!(
+                f,
+                " + largest copy in flight {} [{}]",
+                bytes_text(copy.bytes),
+                copy.fqn
+            )?;
+        }
+        if self.hard_minimum > self.by_kernels() {
+            write!(
+                f,
+                "; leases open at one time need {}",
+                bytes_text(self.hard_minimum)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl KernelPair {
+    fn kernels(&self) -> String {
+        match self.first == self.second {
+            true => format!("kernel {}", self.first),
+            false => format!("kernels {} and {}", self.first, self.second),
+        }
+    }
+
+    fn list(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, part) in self.weights.iter().take(NAMES).enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{}: {}", part.fqn, part.bytes)?;
+        }
+        match self.weights.len().checked_sub(NAMES) {
+            Some(more) if more > 0 => write!(f, " and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "floor_tests.rs"]
+mod tests;

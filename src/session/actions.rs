@@ -1,0 +1,125 @@
+//! Carries out what the policy decided, in order, on the copy stream.
+//!
+//! The two rules of stream order live here and in the probe: a victim's memory is freed behind the event of
+//! its last lease's end, so that whatever is copied there later waits for its last reader; and each copy
+//! leaves an event that the first probe of the weight waits for.
+
+use super::{build, Session};
+use crate::device::Device;
+use crate::error::Result;
+use crate::residency::{Action, Place, Pool};
+use crate::schedule::WeightIndex;
+use std::ops::Range;
+
+impl<D: Device> Session<D> {
+    /// Carries out all planned actions. On an error the policy is told, from the last one backwards, which
+    /// of them did not happen.
+    pub(super) fn carry_out(&mut self) -> Result<()> {
+        for at in 0..self.actions.len() {
+            if let Err(error) = self.perform(at) {
+                for undone in self.actions.drain(at..).rev() {
+                    match undone {
+                        Action::Evict { weight } => self.policy.evict_failed(weight),
+                        Action::Load { weight, .. } => self.policy.load_failed(weight),
+                    }
+                }
+                self.actions.clear();
+                return Err(error);
+            }
+        }
+        self.actions.clear();
+        Ok(())
+    }
+
+    fn perform(&mut self, at: usize) -> Result<()> {
+        match self.actions[at].clone() {
+            Action::Evict { weight } => self.evict(weight),
+            Action::Load {
+                weight,
+                range,
+                place,
+                ahead,
+            } => {
+                self.load_weight(weight, range, place)?;
+                self.stats.prefetches += u64::from(ahead);
+                Ok(())
+            }
+        }
+    }
+
+    fn evict(&mut self, weight: WeightIndex) -> Result<()> {
+        let tenant = &mut self.tenants[weight as usize];
+        if let Some(event) = &tenant.last_read {
+            self.device.copy_wait(event)?;
+        }
+        let size = self.program.weights[weight as usize].occupied(self.device.granule());
+        self.pool.give(&mut self.device, tenant.at, size)?;
+        tenant.pooled = false;
+        tenant.ready = None;
+        tenant.last_read = None;
+        self.stats.evictions += 1;
+        Ok(())
+    }
+
+    fn load_weight(&mut self, weight: WeightIndex, range: Range<u64>, place: Place) -> Result<()> {
+        let index = weight as usize;
+        let len = range.end - range.start;
+        let src = self.bytes[index].slice(range);
+        let size = self.program.weights[index].occupied(self.device.granule());
+        let at = match place {
+            Place::Pool => self.pool.take(&mut self.device, size)?,
+            Place::Block { offset } => self.block.offset(offset),
+        };
+        let copied = self
+            .device
+            .copy_to_device(at, src)
+            .and_then(|()| self.device.record_copy());
+        if copied.is_err() && place == Place::Pool {
+            // In copy-stream order, so right even if the copy was issued and only its event failed. A
+            // failure here as well changes nothing: the first one is reported, and the cap stays counted.
+            if let Err(error) = self.pool.give(&mut self.device, at, size) {
+                self.poison(format!("memory could not be given back: {error}"));
+            }
+        }
+        let ready = copied?;
+        let tenant = &mut self.tenants[index];
+        tenant.at = at;
+        tenant.pooled = place == Place::Pool;
+        tenant.ready = Some(ready);
+        tenant.last_read = None;
+        self.stats.bytes_copied += len;
+        Ok(())
+    }
+
+    /// Issues the copies for later reads. The read that was just served is right whatever happens here, so
+    /// a failure is kept, and ends the pass at its next probe.
+    pub(super) fn look_ahead(&mut self) {
+        self.policy.ahead(&mut self.actions);
+        if self.actions.is_empty() {
+            return;
+        }
+        if let Err(error) = self.carry_out() {
+            self.failed.get_or_insert(error.clone());
+            self.keep(error);
+        }
+    }
+
+    /// The lease of a weight that may be evicted ended: keeps the point in the compute stream behind its
+    /// last reader.
+    pub(super) fn keep_last_read(&mut self, weight: WeightIndex) {
+        match self.device.record_compute() {
+            Ok(event) => self.tenants[weight as usize].last_read = Some(event),
+            Err(error) => {
+                // Without the event nothing may ever be copied over this weight again.
+                let name = build::weight_name(&self.program, weight);
+                self.poison(format!("the end of a lease of {name} was lost: {error}"));
+                self.keep(error);
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn poison(&mut self, why: String) {
+        self.poisoned.get_or_insert(why);
+    }
+}

@@ -1,0 +1,244 @@
+//! From a checked record and the bytes of its weights to a session that is ready for its first pass.
+
+use super::{Session, Stats, Tenant};
+use crate::config::PolicyKind;
+use crate::device::{Device, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use crate::residency::{Lru, Policy, Pool, StreamOrdered, Upfront};
+use crate::schedule::{floor, Floor, Follower, Trace, WeightIndex, WeightKind, WeightSpec};
+
+/// Layout of what a probe of a constant returns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Scalar type in the numbering of ExecuTorch and PyTorch (`ScalarType`).
+    pub dtype: i32,
+    /// Sizes, outermost first.
+    pub sizes: Vec<i64>,
+    /// Strides in elements, outermost first.
+    pub strides: Vec<i64>,
+}
+
+/// What the record says of one method.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// All constants; their index is the weight index.
+    pub weights: Vec<WeightSpec>,
+    /// Layout of each constant, by index.
+    pub layouts: Vec<Layout>,
+    /// The events of one pass.
+    pub trace: Trace,
+}
+
+/// What the user chose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Device bytes for weights and direct constants; `None` means the floor.
+    pub budget: Option<u64>,
+    /// The residency policy.
+    pub policy: PolicyKind,
+}
+
+/// Whether the constant is read through probes.
+pub(super) fn is_probed(spec: &WeightSpec) -> bool {
+    spec.kind == WeightKind::Weight
+}
+
+/// A probe in a message: its id and its weight's name.
+pub(super) fn probe_name(program: &Program, id: i64) -> String {
+    let index = usize::try_from(id)
+        .ok()
+        .and_then(|id| program.trace.probes().get(id));
+    match index {
+        Some(&weight) => format!("{id} ('{}')", program.weights[weight as usize].fqn),
+        None => format!("{id} (unknown)"),
+    }
+}
+
+/// A weight in a message.
+pub(super) fn weight_name(program: &Program, weight: WeightIndex) -> String {
+    format!("'{}'", program.weights[weight as usize].fqn)
+}
+
+impl<D: Device> Session<D> {
+    /// Checks the budget, allocates, loads the direct constants, and everything else if the budget covers
+    /// it. `bytes` are the bytes of each constant, by index; they must outlive the session. Nothing is
+    /// allocated if the budget is below the floor.
+    pub fn new(
+        device: D,
+        program: Program,
+        bytes: Vec<HostBytes>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        check(&program, &bytes)?;
+        let granule = device.granule();
+        let floor = floor(
+            &program.trace,
+            &program.weights,
+            options.policy,
+            &[],
+            granule,
+        );
+        let stats = accepted(&program, &floor, options.budget, granule)?;
+        let policy = choose_policy(&program, &stats, options.policy, granule);
+        let constants = program.weights.len();
+        let reads = program.trace.probes().len();
+        let mut session = Session {
+            device,
+            pool: StreamOrdered::new(stats.budget_bytes),
+            policy,
+            follower: Follower::new(&program.trace),
+            tenants: (0..constants).map(|_| Tenant::empty()).collect(),
+            leased: vec![false; reads],
+            program,
+            bytes,
+            floor,
+            block: DevicePtr::EMPTY,
+            // The most one call plans: every read loaded, and as much evicted besides what was there.
+            actions: Vec::with_capacity(constants + 2 * reads),
+            open_leases: 0,
+            in_pass: false,
+            failed: None,
+            kept: None,
+            poisoned: None,
+            stats,
+            copied_before_pass: 0,
+            activation_bytes: 0,
+            activation_peak: 0,
+        };
+        session.load()?;
+        Ok(session)
+    }
+
+    /// Everything that happens once: direct constants, the policy's block and first loads, warm-up.
+    fn load(&mut self) -> Result<()> {
+        self.load_direct()?;
+        self.block = self
+            .pool
+            .take(&mut self.device, self.policy.block_bytes())?;
+        let mut actions = std::mem::take(&mut self.actions);
+        self.policy.start(&mut actions);
+        self.actions = actions;
+        let started = self.carry_out();
+        if self.policy.block_bytes() == 0 {
+            let granule = self.device.granule();
+            let probed = self.program.weights.iter().filter(|w| is_probed(w));
+            self.pool
+                .warm_up(&mut self.device, probed.map(|w| w.occupied(granule)))?;
+        }
+        started?;
+        // Direct constants are read without a wait, and what is resident from now on needs none.
+        self.device.synchronize()?;
+        self.tenants.iter_mut().for_each(|t| t.ready = None);
+        self.stats.prefetches = 0;
+        Ok(())
+    }
+
+    /// One block for all of them: they come and go together.
+    fn load_direct(&mut self) -> Result<()> {
+        let granule = self.device.granule();
+        let mut at = self.pool.take(&mut self.device, self.floor.direct)?;
+        for (index, spec) in self.program.weights.iter().enumerate() {
+            if is_probed(spec) {
+                continue;
+            }
+            self.device.copy_to_device(at, self.bytes[index])?;
+            self.stats.bytes_copied += spec.bytes;
+            self.tenants[index].at = at;
+            at = at.offset(spec.occupied(granule));
+        }
+        Ok(())
+    }
+}
+
+impl<E> Tenant<E> {
+    fn empty() -> Self {
+        Tenant {
+            at: DevicePtr::EMPTY,
+            pooled: false,
+            ready: None,
+            last_read: None,
+        }
+    }
+}
+
+/// The lists must fit each other; the record's own checks come before.
+fn check(program: &Program, bytes: &[HostBytes]) -> Result<()> {
+    let Program {
+        weights,
+        layouts,
+        trace,
+    } = program;
+    if weights.len() != bytes.len() || weights.len() != layouts.len() {
+        return Err(Error::Internal(format!(
+            "{} constants, {} layouts, {} byte ranges",
+            weights.len(),
+            layouts.len(),
+            bytes.len()
+        )));
+    }
+    for (spec, bytes) in weights.iter().zip(bytes) {
+        if spec.bytes != bytes.len() {
+            return Err(Error::Mismatch {
+                name: spec.fqn.clone(),
+                fact: "number of bytes",
+                expected: format!("{} (record)", spec.bytes),
+                found: format!("{} (data)", bytes.len()),
+            });
+        }
+    }
+    let direct = trace
+        .probes()
+        .iter()
+        .position(|&w| !is_probed(&weights[w as usize]));
+    match direct {
+        Some(probe) => Err(Error::Mismatch {
+            name: weights[trace.probes()[probe] as usize].fqn.clone(),
+            fact: "kind",
+            expected: format!("a weight, as probe {probe} reads it"),
+            found: "a direct constant (record)".to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a budget below the floor; otherwise the counters at load.
+fn accepted(program: &Program, floor: &Floor, budget: Option<u64>, granule: u64) -> Result<Stats> {
+    let least = floor.bytes();
+    let budget = budget.unwrap_or(least);
+    if budget < least {
+        return Err(Error::BudgetTooSmall {
+            budget,
+            floor: least,
+            parts: floor.to_string(),
+        });
+    }
+    let probed = program.weights.iter().filter(|w| is_probed(w));
+    Ok(Stats {
+        budget_bytes: budget,
+        floor_bytes: least,
+        hard_minimum_bytes: floor.hard_minimum,
+        direct_bytes: floor.direct,
+        total_weight_bytes: probed.fold(0, |sum, w| sum.saturating_add(w.occupied(granule))),
+        ..Stats::default()
+    })
+}
+
+fn choose_policy(
+    program: &Program,
+    stats: &Stats,
+    kind: PolicyKind,
+    granule: u64,
+) -> Box<dyn Policy> {
+    let capacity = stats.budget_bytes - stats.direct_bytes;
+    if stats.total_weight_bytes <= capacity {
+        return Box::new(Upfront::new(&program.weights, granule));
+    }
+    match kind {
+        PolicyKind::Lru => Box::new(Lru::new(
+            &program.trace,
+            &program.weights,
+            granule,
+            capacity,
+        )),
+    }
+}

@@ -1,0 +1,125 @@
+//! What the compiled code calls during a pass. A probe that hits is the hot path: no allocation, no
+//! hashing, no lock, everything indexed by probe id.
+
+use super::{build, Session};
+use crate::aoti::hooks::{PassHooks, ProbeLayout};
+use crate::device::{Device, DevicePtr};
+use crate::error::{Error, Result};
+use crate::residency::Served;
+use crate::schedule::ProbeId;
+
+impl<D: Device> PassHooks for Session<D> {
+    fn probe(&mut self, id: i64) -> Result<DevicePtr> {
+        self.check_running()?;
+        self.serve(id).inspect_err(|error| {
+            self.failed.get_or_insert(error.clone());
+        })
+    }
+
+    fn probe_layout(&self, id: i64) -> Result<ProbeLayout<'_>> {
+        let probes = self.program.trace.probes();
+        let weight = usize::try_from(id).ok().and_then(|id| probes.get(id));
+        let layout = match weight {
+            Some(&weight) => &self.program.layouts[weight as usize],
+            None => return Err(Error::Internal(format!("no layout of probe {id}"))),
+        };
+        Ok(ProbeLayout {
+            dtype: layout.dtype,
+            sizes: &layout.sizes,
+            strides: &layout.strides,
+        })
+    }
+
+    fn release(&mut self, id: i64) {
+        let open = usize::try_from(id)
+            .ok()
+            .and_then(|id| self.leased.get_mut(id));
+        match open {
+            Some(open) if *open => *open = false,
+            _ => {
+                let name = build::probe_name(&self.program, id);
+                return self.keep(Error::Internal(format!(
+                    "a lease of probe {name} ended twice"
+                )));
+            }
+        }
+        self.open_leases -= 1;
+        self.end_lease(id as ProbeId);
+    }
+
+    fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
+        let ptr = self.device.alloc_scratch(bytes)?;
+        self.activation_bytes += bytes;
+        self.activation_peak = self.activation_peak.max(self.activation_bytes);
+        Ok(ptr)
+    }
+
+    fn free_activation(&mut self, ptr: DevicePtr, bytes: u64) {
+        match self.device.free_scratch(ptr, bytes) {
+            Ok(()) => self.activation_bytes -= bytes,
+            Err(error) => self.keep(error),
+        }
+    }
+}
+
+impl<D: Device> Session<D> {
+    fn serve(&mut self, id: i64) -> Result<DevicePtr> {
+        // Before anything else: the address that follows is only right for this probe.
+        let id = self
+            .follower
+            .probe(id, |id| build::probe_name(&self.program, id))?;
+        let served = self.policy.demand(id, &mut self.actions)?;
+        if !self.actions.is_empty() {
+            self.carry_out()?;
+        }
+        let tenant = &mut self.tenants[self.program.trace.weight(id) as usize];
+        if let Some(event) = &tenant.ready {
+            self.device.compute_wait(event)?;
+            // One wait orders every later kernel behind the copy, so the next probe needs none.
+            tenant.ready = None;
+        }
+        let at = tenant.at;
+        match served {
+            Served::Hit => self.stats.hits += 1,
+            Served::Miss => self.stats.misses += 1,
+        }
+        self.policy.lease(id);
+        self.leased[id as usize] = true;
+        self.open_leases += 1;
+        self.look_ahead();
+        Ok(at)
+    }
+
+    fn end_lease(&mut self, id: ProbeId) {
+        let may_go = self.policy.release(id);
+        if let Some(weight) = may_go {
+            self.keep_last_read(weight);
+        }
+        if self.in_pass {
+            self.follower.release(id);
+        }
+        // What just became idle may make room. Not after a failure: the pass is being unwound.
+        if self.in_pass && may_go.is_some() && self.failed.is_none() && self.poisoned.is_none() {
+            self.look_ahead();
+        }
+    }
+
+    #[inline]
+    fn check_running(&self) -> Result<()> {
+        match self.in_pass && self.failed.is_none() && self.poisoned.is_none() {
+            true => Ok(()),
+            false => Err(self.why_not_running()),
+        }
+    }
+
+    #[cold]
+    fn why_not_running(&self) -> Error {
+        if let Some(why) = &self.poisoned {
+            return Error::Poisoned(why.clone());
+        }
+        match &self.failed {
+            Some(error) => error.clone(),
+            None => Error::Internal("a probe was called outside of a pass".to_string()),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Counters of a session, under the names that every interface shows.
+
+/// Counters since load. All sizes in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Device bytes that weights and direct constants may occupy.
+    pub budget_bytes: u64,
+    /// The least budget that would have been accepted.
+    pub floor_bytes: u64,
+    /// Below this some probe could not be served at all.
+    pub hard_minimum_bytes: u64,
+    /// Occupied by direct constants.
+    pub direct_bytes: u64,
+    /// What all weights that are read through probes would occupy together.
+    pub total_weight_bytes: u64,
+    /// Most that weights and direct constants ever occupied at one time.
+    pub peak_bytes: u64,
+    /// Complete passes.
+    pub passes: u64,
+    /// Probes that found their weight there, or on its way.
+    pub hits: u64,
+    /// Probes that had to wait for a copy issued on demand.
+    pub misses: u64,
+    /// Weights that gave up their memory.
+    pub evictions: u64,
+    /// Copies issued ahead of their probe in a pass.
+    pub prefetches: u64,
+    /// Copied to the device, with what was loaded up front and the direct constants.
+    pub bytes_copied: u64,
+    /// Copied during the last pass.
+    pub bytes_copied_last_pass: u64,
+}
+
+impl Stats {
+    /// All counters by name, in the order of documentation.
+    pub fn entries(&self) -> [(&'static str, u64); 13] {
+        [
+            ("budget_bytes", self.budget_bytes),
+            ("floor_bytes", self.floor_bytes),
+            ("hard_minimum_bytes", self.hard_minimum_bytes),
+            ("direct_bytes", self.direct_bytes),
+            ("total_weight_bytes", self.total_weight_bytes),
+            ("peak_bytes", self.peak_bytes),
+            ("passes", self.passes),
+            ("hits", self.hits),
+            ("misses", self.misses),
+            ("evictions", self.evictions),
+            ("prefetches", self.prefetches),
+            ("bytes_copied", self.bytes_copied),
+            ("bytes_copied_last_pass", self.bytes_copied_last_pass),
+        ]
+    }
+}
