@@ -1,1 +1,80 @@
-//! (skeleton)
+//! Load, execute and destroy one delegate.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `program` | a `.pte` as a file or as bytes, for callers without ExecuTorch |
+//! | `load` | every check of a load, in order, and what is made of it |
+//! | `inputs` | the check of a call's inputs |
+//! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
+//! | `mapped` | which file an address of ExecuTorch's named data belongs to |
+
+mod engine;
+mod inputs;
+mod load;
+pub mod mapped;
+pub mod program;
+mod tensor;
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::aoti::outputs::Output;
+use crate::error::{Error, Result};
+use crate::format::Record;
+use crate::session::Stats;
+use engine::Engine;
+
+pub use load::LoadRequest;
+pub use program::Program;
+pub use tensor::{contiguous_strides, InputTensor};
+
+/// Receives the outputs of a pass, one after the other, once the pass has completed.
+pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
+
+/// One loaded method. May be shared between threads; one of them executes at a time.
+pub struct Delegate {
+    record: Record,
+    engine: Mutex<Engine>,
+    /// The counters after the last pass, so that asking for them never waits for a running one.
+    stats: Mutex<Stats>,
+}
+
+impl Delegate {
+    /// Runs the method once. `outputs` is called once for each output, and only if the pass completed;
+    /// what it is given lives during the call only. After an error the delegate can be used again, unless
+    /// it answers [`Error::Poisoned`].
+    pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
+        let mut engine = self.turn()?;
+        inputs::check(&self.record.inputs, inputs)?;
+        let result = engine.run(&self.record, inputs, outputs);
+        *locked(&self.stats) = engine.stats();
+        result
+    }
+
+    fn turn(&self) -> Result<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(engine),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy),
+            Err(TryLockError::Poisoned(_)) => Err(Error::Poisoned("an earlier pass panicked".to_owned())),
+        }
+    }
+
+    /// The method.
+    pub fn method(&self) -> &str {
+        &self.record.method
+    }
+
+    /// Number of inputs of a call.
+    pub fn num_inputs(&self) -> usize {
+        self.record.inputs.len()
+    }
+
+    /// Counters since load. While a pass runs, those from before it.
+    pub fn stats(&self) -> Stats {
+        *locked(&self.stats)
+    }
+}
+
+/// Counters are plain numbers: a panic elsewhere cannot leave them half-written.
+fn locked(stats: &Mutex<Stats>) -> MutexGuard<'_, Stats> {
+    stats.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,1 +1,14 @@
-//! (skeleton)
+//! The doors to other languages, by object. Nothing is decided here: each function checks its
+//! arguments, calls the delegate, and turns a [`crate::Error`] into a status and a text.
+//!
+//! | file | what it exports |
+//! |---|---|
+//! | [`capi`] | the C interface of `weightstream.h` |
+//! | [`bridge`] | what the C++ adapter of ExecuTorch calls |
+//! | [`status`] | status codes, the last error of a thread, the boundary that no panic crosses |
+//! | [`log`] | where log lines go |
+
+pub mod bridge;
+pub mod capi;
+pub mod log;
+pub mod status;

@@ -1,0 +1,104 @@
+// A Module of ExecuTorch whose weights stay inside a budget.
+#pragma once
+
+#include <executorch/extension/module/module.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "weightstream/backend.h"
+
+namespace weightstream {
+
+class Loads;
+
+// Options of a load: the runtime specs of the backend, by name. Nothing is checked here: an unknown key or
+// a wrong value is refused at load, with the key and what is accepted.
+class WEIGHTSTREAM_EXPORT Options {
+ public:
+  using Value = std::variant<bool, int, std::string>;
+
+  // Device memory that weights may occupy, in bytes. Without a budget the least possible one is used.
+  Options& budget_bytes(std::uint64_t bytes);
+  // The same in MB of 1,048,576 bytes. Give one of the two.
+  Options& budget_mb(int mb);
+  // "lru".
+  Options& policy(const std::string& name);
+  // "off", or "load": compare each weight with its checksum at load.
+  Options& verify(const std::string& when);
+  // Any spec by name.
+  Options& set(const std::string& key, Value value);
+
+  const std::vector<std::pair<std::string, Value>>& specs() const { return specs_; }
+
+ private:
+  std::vector<std::pair<std::string, Value>> specs_;
+};
+
+// Counters of a loaded method.
+struct Stats {
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t floor_bytes = 0;
+  std::uint64_t hard_minimum_bytes = 0;
+  std::uint64_t direct_bytes = 0;
+  std::uint64_t total_weight_bytes = 0;
+  std::uint64_t peak_bytes = 0;
+  std::uint64_t passes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t prefetches = 0;
+  std::uint64_t bytes_copied = 0;
+  std::uint64_t bytes_copied_last_pass = 0;
+};
+
+// The counters as a JSON object.
+WEIGHTSTREAM_EXPORT std::string to_json(const Stats& stats);
+
+// The least budget with which `method` of a program can be loaded, in bytes. Loads nothing.
+WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(const std::string& pte_path,
+                                                                               const std::string& method = "forward");
+
+// ExecuTorch's Module over a program and its weights. It maps both files, hands the options to the backend,
+// and otherwise is the Module it derives from. What failed is told by weightstream::last_error().
+//
+// Like ExecuTorch's, a Module is for one thread at a time; here a second execute while one runs is
+// refused with Error::InvalidState.
+class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
+ public:
+  using Base = executorch::extension::Module;
+  using Verification = executorch::runtime::Program::Verification;
+
+  Module(const std::string& pte_path, const std::string& ptd_path, Options options = {});
+
+  // Loads the program with this Module's options.
+  executorch::runtime::Error load(Verification verification = Verification::Minimal) override;
+
+  // The same with options for other backends besides. Options for this one belong to the constructor.
+  executorch::runtime::Error load(const executorch::runtime::LoadBackendOptionsMap& backend_options,
+                                  Verification verification = Verification::Minimal) override;
+
+  using Base::execute;
+  executorch::runtime::Result<std::vector<executorch::runtime::EValue>> execute(
+      const std::string& method_name, const std::vector<executorch::runtime::EValue>& input_values) override;
+
+  // Counters of a loaded method; Error::NotFound if it is not loaded.
+  executorch::runtime::Result<Stats> stats(const std::string& method_name = "forward") const;
+
+  // The least budget with which `method_name` can be loaded, in bytes. Loads nothing.
+  executorch::runtime::Result<std::uint64_t> required_budget(const std::string& method_name = "forward") const;
+
+ private:
+  std::string pte_path_;
+  Options options_;
+  std::shared_ptr<Loads> loads_;
+  std::vector<executorch::runtime::BackendOption> specs_;
+  std::atomic<bool> executing_{false};
+};
+
+}  // namespace weightstream

@@ -1,0 +1,266 @@
+/*
+ * WeightStream, C interface: runs a program exported by WeightStream (a `.pte` and a `.ptd`) with its
+ * weights inside a budget. This interface needs no ExecuTorch; for ExecuTorch's Module see module.h.
+ *
+ * Rules that hold everywhere:
+ * - Every function that can fail returns a ws_status. WS_OK is 0. On failure nothing is written through
+ *   output parameters, and ws_last_error() holds a full sentence for the calling thread.
+ * - A NULL argument is an error (WS_INVALID_ARGUMENT) unless the function says that it may be NULL.
+ * - Strings are NUL-terminated UTF-8. Paths are taken as given to the operating system.
+ * - Numbers of statuses never change their meaning; new ones are added at the end.
+ * - No function lets an exception or a panic of the implementation through.
+ *
+ * This file and the library's exported functions are held together by a test.
+ */
+#ifndef WEIGHTSTREAM_WEIGHTSTREAM_H_
+#define WEIGHTSTREAM_WEIGHTSTREAM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a call came to. Append-only. */
+typedef enum ws_status {
+  WS_OK = 0,
+  /* A NULL pointer, a text that is not UTF-8, or an index out of range. */
+  WS_INVALID_ARGUMENT = 1,
+  /* An option is unknown, of the wrong type, or cannot take effect. */
+  WS_INVALID_OPTION = 2,
+  /* Inputs of a call are not what the program was exported for. */
+  WS_INVALID_INPUT = 3,
+  /* The operating system refused a file operation. */
+  WS_IO = 4,
+  /* A file is damaged, truncated, or of another kind. */
+  WS_MALFORMED = 5,
+  /* A method, weight, or other named entry is not there. */
+  WS_MISSING = 6,
+  /* Two things that must agree do not, for example a `.pte` and the `.ptd` of another export. */
+  WS_MISMATCH = 7,
+  /* The budget is below the floor; the text holds the least number of bytes. */
+  WS_BUDGET_TOO_SMALL = 8,
+  /* The program needs something that this machine or this build does not have. */
+  WS_UNSUPPORTED = 9,
+  /* Memory ran out, within the budget or on the machine. */
+  WS_OUT_OF_MEMORY = 10,
+  /* The model is executing already. */
+  WS_BUSY = 11,
+  /* The compiled code left the recorded order of reads. */
+  WS_DIVERGENCE = 12,
+  /* A function called by the compiled code failed. */
+  WS_COMPILED_CODE = 13,
+  /* A device call failed. */
+  WS_DEVICE = 14,
+  /* An earlier failure left the model in a state that cannot be trusted; destroy it. */
+  WS_POISONED = 15,
+  /* A rule inside the library was broken, or it panicked; please report it. */
+  WS_INTERNAL = 16
+} ws_status;
+
+/* A loaded method of a program. */
+typedef struct ws_model ws_model;
+
+/* The outputs of one execution. */
+typedef struct ws_outputs ws_outputs;
+
+/* Type of an option's value. */
+typedef enum ws_option_type {
+  WS_OPTION_BOOL = 0,
+  WS_OPTION_INT = 1,
+  WS_OPTION_STRING = 2
+} ws_option_type;
+
+/*
+ * One option. The keys, their types and values:
+ *   weight_offload_budget_mb     int     device memory for weights, MB of 1,048,576 bytes
+ *   weight_offload_budget_bytes  string  the same in bytes, decimal digits (an int is taken as well)
+ *   weight_offload_policy        string  "lru"
+ *   weight_offload_verify        string  "off" or "load": compare each weight with its checksum at load
+ *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it
+ * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
+ * least possible one, the floor, is used.
+ */
+typedef struct ws_option {
+  const char* key;
+  ws_option_type type;
+  /* The value for WS_OPTION_INT, and for WS_OPTION_BOOL (0 or 1). */
+  int64_t number;
+  /* The value for WS_OPTION_STRING; may be NULL for the other types. */
+  const char* text;
+} ws_option;
+
+/* Options of a load. */
+typedef struct ws_options {
+  const ws_option* items; /* may be NULL if count is 0 */
+  size_t count;
+} ws_options;
+
+/*
+ * A flatbuffer program: the bytes of a `.pte`, or its path. Exactly one of the two must be given.
+ */
+typedef struct ws_program {
+  const void* data; /* NULL if path is given */
+  size_t size;
+  const char* path; /* NULL if data is given */
+} ws_program;
+
+/* A view of a dense or strided tensor in host memory. */
+typedef struct ws_tensor {
+  void* data; /* may be NULL if nbytes is 0 */
+  size_t nbytes;
+  /* ScalarType in the numbering of ExecuTorch and PyTorch: 6 float32, 15 bfloat16, 4 int64, ... */
+  int32_t dtype;
+  int32_t ndim;
+  const int64_t* sizes; /* ndim values; may be NULL if ndim is 0 */
+  /* ndim values in elements, or NULL for a contiguous tensor. */
+  const int64_t* strides;
+} ws_tensor;
+
+/*
+ * Counters of a model. Set struct_size to sizeof(ws_stats_data) before the call: the library writes
+ * no more than that, so that fields can be added at the end.
+ */
+typedef struct ws_stats_data {
+  uint64_t struct_size;
+  uint64_t budget_bytes;
+  uint64_t floor_bytes;
+  uint64_t hard_minimum_bytes;
+  uint64_t direct_bytes;
+  uint64_t total_weight_bytes;
+  uint64_t peak_bytes;
+  uint64_t passes;
+  uint64_t hits;
+  uint64_t misses;
+  uint64_t evictions;
+  uint64_t prefetches;
+  uint64_t bytes_copied;
+  uint64_t bytes_copied_last_pass;
+} ws_stats_data;
+
+/* Levels of log lines. */
+typedef enum ws_log_level {
+  WS_LOG_DEBUG = 0,
+  WS_LOG_INFO = 1,
+  WS_LOG_WARN = 2,
+  WS_LOG_ERROR = 3
+} ws_log_level;
+
+/* Receives one log line. Called from any thread; `text` is valid during the call only. */
+typedef void (*ws_log_fn)(ws_log_level level, const char* text);
+
+/*
+ * The version of the library, for example "0.1.0".
+ *
+ * Memory and lifetimes: a constant string, valid for ever.
+ */
+const char* ws_version(void);
+
+/*
+ * The text of the last failure on the calling thread; empty if there was none. It is a sentence that
+ * names the thing, what was expected and what was found.
+ *
+ * Memory and lifetimes: valid until the next call on the same thread that fails.
+ */
+const char* ws_last_error(void);
+
+/*
+ * Sends the library's log lines to `sink` instead of standard error; NULL restores standard error.
+ */
+void ws_set_log(ws_log_fn sink);
+
+/*
+ * The least budget with which a method can be loaded, in bytes. Loads nothing: the figure is recorded
+ * in the program.
+ *
+ * Parameters:
+ *   pte_path: path of the `.pte`.
+ *   method:   name of the method, for example "forward".
+ *   bytes:    receives the figure.
+ * Returns: WS_OK; WS_IO, WS_MALFORMED or WS_MISSING (no such method).
+ */
+ws_status ws_required_budget(const char* pte_path, const char* method, uint64_t* bytes);
+
+/*
+ * Loads a method.
+ *
+ * Parameters:
+ *   program:  the flatbuffer program, as bytes or path.
+ *   ptd_path: path of the `.ptd` with the weights. It is mapped, not read.
+ *   method:   name of the method, for example "forward".
+ *   options:  may be NULL: no options.
+ *   model:    receives the model.
+ * Returns: WS_OK, or the first thing that is wrong with the files, the options or the machine.
+ * Memory and lifetimes: the bytes of `program` and the options are not needed after the call. The
+ *   files must not be changed while the model lives. End the model with ws_destroy.
+ */
+ws_status ws_init(const ws_program* program, const char* ptd_path, const char* method, const ws_options* options,
+                  ws_model** model);
+
+/*
+ * Runs the method once.
+ *
+ * Parameters:
+ *   model:      a loaded model. It executes one call at a time: a second one on another thread returns
+ *               WS_BUSY and changes nothing.
+ *   inputs:     num_inputs contiguous tensors; may be NULL if num_inputs is 0.
+ *   outputs:    receives the outputs.
+ * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
+ *   exported for; or the failure of the pass. After a failure the model can be used again unless it
+ *   answers WS_POISONED.
+ * Memory and lifetimes: the inputs are read during the call only. The outputs belong to the caller and
+ *   are independent of the model; end them with ws_outputs_destroy.
+ */
+ws_status ws_execute(ws_model* model, const ws_tensor* inputs, size_t num_inputs, ws_outputs** outputs);
+
+/* Number of outputs; 0 if `outputs` is NULL. */
+size_t ws_outputs_count(const ws_outputs* outputs);
+
+/*
+ * A view of one output.
+ *
+ * Parameters:
+ *   outputs: outputs of an execution.
+ *   index:   0 to ws_outputs_count(outputs) - 1.
+ *   tensor:  receives the view; the tensor is contiguous.
+ * Returns: WS_OK or WS_INVALID_ARGUMENT.
+ * Memory and lifetimes: the view's pointers are valid until ws_outputs_destroy.
+ */
+ws_status ws_outputs_get(const ws_outputs* outputs, size_t index, ws_tensor* tensor);
+
+/* Ends outputs. `outputs` may be NULL. */
+void ws_outputs_destroy(ws_outputs* outputs);
+
+/*
+ * Counters of a model, from its load on. During an execution on another thread these are the figures
+ * from before it.
+ *
+ * Parameters:
+ *   model: a loaded model.
+ *   stats: set stats->struct_size = sizeof(*stats) before the call.
+ * Returns: WS_OK; WS_INVALID_ARGUMENT if struct_size is not one that any version had.
+ */
+ws_status ws_stats(const ws_model* model, ws_stats_data* stats);
+
+/*
+ * The same counters as a JSON object.
+ *
+ * Parameters:
+ *   model: a loaded model.
+ *   json:  receives the text.
+ * Returns: WS_OK.
+ * Memory and lifetimes: the text is valid until the next ws_stats_json call on the same thread.
+ */
+ws_status ws_stats_json(const ws_model* model, const char** json);
+
+/*
+ * Ends a model. `model` may be NULL. It must not be executing.
+ */
+void ws_destroy(ws_model* model);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* WEIGHTSTREAM_WEIGHTSTREAM_H_ */

@@ -1,0 +1,93 @@
+#include "explain.h"
+
+#include <sstream>
+
+#include "weightstream/weightstream.h"
+
+namespace weightstream {
+
+namespace et = executorch::runtime;
+using et::Error;
+using et::EValue;
+
+namespace {
+
+template <typename Sizes>
+std::string sizes_text(const Sizes& sizes) {
+  std::ostringstream text;
+  const char* separator = "";
+  text << "[";
+  for (const auto size : sizes) {
+    text << separator << size;
+    separator = ", ";
+  }
+  text << "]";
+  return text.str();
+}
+
+// What is wrong with one input, or an empty text. `expected` holds the largest sizes of a dynamic input.
+std::string explain_tensor(const et::TensorInfo& expected, const EValue& value) {
+  if (!value.isTensor()) {
+    return "expected a tensor";
+  }
+  const auto& tensor = value.toTensor();
+  std::ostringstream text;
+  if (tensor.scalar_type() != expected.scalar_type()) {
+    text << "expected dtype " << executorch::runtime::toString(expected.scalar_type()) << ", found "
+         << executorch::runtime::toString(tensor.scalar_type());
+    return text.str();
+  }
+  const auto sizes = expected.sizes();
+  bool fits = sizes.size() == static_cast<std::size_t>(tensor.dim());
+  bool equal = fits;
+  for (std::size_t dim = 0; fits && dim < sizes.size(); ++dim) {
+    fits = tensor.size(dim) <= sizes[dim];
+    equal = equal && tensor.size(dim) == sizes[dim];
+  }
+  if (equal) {
+    return "";
+  }
+  text << "expected " << sizes.size() << " dimensions of at most " << sizes_text(sizes) << ", found sizes "
+       << sizes_text(tensor.sizes());
+  return text.str();
+}
+
+std::string plain(const std::string& what, Error error) { return what + ": " + et::to_string(error); }
+
+}  // namespace
+
+std::string explain_inputs(executorch::extension::Module& module, const std::string& method,
+                           const std::vector<EValue>& inputs, Error error) {
+  const auto names = module.method_names();
+  if (names.ok() && names->count(method) == 0) {
+    return "method '" + method + "' is missing in the program";
+  }
+  const auto meta = module.method_meta(method);
+  if (!meta.ok() || error != Error::InvalidArgument) {
+    return plain("method '" + method + "'", error);
+  }
+  if (meta->num_inputs() != inputs.size()) {
+    return "invalid input: the program takes " + std::to_string(meta->num_inputs()) + " inputs, " +
+           std::to_string(inputs.size()) + " were given";
+  }
+  for (std::size_t index = 0; index < inputs.size(); ++index) {
+    const auto expected = meta->input_tensor_meta(index);
+    const std::string what = expected.ok() ? explain_tensor(*expected, inputs[index]) : "";
+    if (!what.empty()) {
+      return "invalid input: input " + std::to_string(index) + ": " + what;
+    }
+  }
+  return plain("method '" + method + "'", error);
+}
+
+std::string explain_files(const std::string& pte_path, Error error) {
+  // The parser behind the C interface names what is wrong with a program, and where.
+  std::uint64_t bytes = 0;
+  const ws_status status = ws_required_budget(pte_path.c_str(), "forward", &bytes);
+  if (status == WS_IO || status == WS_MALFORMED) {
+    return ws_last_error();
+  }
+  return plain(pte_path + " or its .ptd was refused by ExecuTorch", error);
+}
+
+}  // namespace weightstream

@@ -1,0 +1,19 @@
+// Words for failures that ExecuTorch reports as a bare code, before the backend is asked.
+#pragma once
+
+#include <executorch/extension/module/module.h>
+#include <executorch/runtime/core/evalue.h>
+
+#include <string>
+#include <vector>
+
+namespace weightstream {
+
+// Why these inputs were refused: the first one that differs from what the method takes.
+std::string explain_inputs(executorch::extension::Module& module, const std::string& method,
+                           const std::vector<executorch::runtime::EValue>& inputs, executorch::runtime::Error error);
+
+// Why a program was not loaded.
+std::string explain_files(const std::string& pte_path, executorch::runtime::Error error);
+
+}  // namespace weightstream

@@ -1,0 +1,38 @@
+// Which delegates belong to which weightstream::Module. ExecuTorch gives a Module no way to reach its
+// delegates, so a Module passes its number as a runtime spec, and the backend reports to it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "weightstream/src/ffi/bridge.rs.h"
+
+namespace weightstream {
+
+// Key of the spec that carries the number of a Module. Known to this adapter only.
+inline constexpr const char* kModuleKey = "weightstream_module";
+
+using LoadedPtr = std::shared_ptr<rust::Box<weightstream_bridge::Loaded>>;
+
+// The delegates of one Module.
+class Loads {
+ public:
+  void add(const LoadedPtr& loaded);
+
+  // The delegate of `method`, or null.
+  LoadedPtr find(const std::string& method);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<rust::Box<weightstream_bridge::Loaded>>> loads_;
+};
+
+// A new set and its number.
+std::pair<int, std::shared_ptr<Loads>> open_loads();
+
+// The set with this number, or null.
+std::shared_ptr<Loads> loads_of(int number);
+
+}  // namespace weightstream

@@ -1,0 +1,192 @@
+#include "weightstream/module.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "errors.h"
+#include "explain.h"
+#include "loads.h"
+
+namespace weightstream {
+
+namespace et = executorch::runtime;
+namespace rs = weightstream_bridge;
+using executorch::runtime::Error;
+
+namespace {
+
+// ExecuTorch's options are fixed-size fields that cut what is longer. The backend refuses a value as long
+// as the field, so nothing that was cut here is ever used.
+template <std::size_t N>
+void copy_cut(char (&to)[N], const std::string& from) {
+  const std::size_t length = std::min(from.size(), N - 1);
+  std::memcpy(to, from.data(), length);
+  to[length] = '\0';
+}
+
+et::BackendOption to_option(const std::string& key, const Options::Value& value) {
+  et::BackendOption option;
+  copy_cut(option.key, key);
+  if (const auto* flag = std::get_if<bool>(&value)) {
+    option.value = *flag;
+  } else if (const auto* number = std::get_if<int>(&value)) {
+    option.value = *number;
+  } else {
+    char text[et::kMaxOptionValueLength];
+    copy_cut(text, std::get<std::string>(value));
+    std::array<char, et::kMaxOptionValueLength> field{};
+    std::copy(std::begin(text), std::end(text), field.begin());
+    option.value = field;
+  }
+  return option;
+}
+
+Error fail(Error error, const std::string& text) {
+  rs::set_error(text);
+  log_text(et::LogLevel::Error, "WeightStream: " + text);
+  return error;
+}
+
+// Marks a Module as executing while it lives.
+class Turn {
+ public:
+  explicit Turn(std::atomic<bool>& executing) : executing_(executing), mine_(!executing.exchange(true)) {}
+  ~Turn() {
+    if (mine_) {
+      executing_ = false;
+    }
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  bool mine() const { return mine_; }
+
+ private:
+  std::atomic<bool>& executing_;
+  const bool mine_;
+};
+
+}  // namespace
+
+Options& Options::budget_bytes(std::uint64_t bytes) {
+  return set("weight_offload_budget_bytes", std::to_string(bytes));
+}
+
+Options& Options::budget_mb(int mb) { return set("weight_offload_budget_mb", mb); }
+
+Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
+
+Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }
+
+Options& Options::set(const std::string& key, Value value) {
+  specs_.emplace_back(key, std::move(value));
+  return *this;
+}
+
+et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std::string& method) {
+  std::uint64_t bytes = 0;
+  const ws_status status = ws_required_budget(pte_path.c_str(), method.c_str(), &bytes);
+  if (status != WS_OK) {
+    return to_error(status);
+  }
+  return bytes;
+}
+
+Module::Module(const std::string& pte_path, const std::string& ptd_path, Options options)
+    : Base(pte_path, ptd_path, Base::LoadMode::Mmap), pte_path_(pte_path), options_(std::move(options)) {
+  auto [number, loads] = open_loads();
+  loads_ = std::move(loads);
+  for (const auto& [key, value] : options_.specs()) {
+    specs_.push_back(to_option(key, value));
+  }
+  specs_.push_back(to_option(kModuleKey, number));
+}
+
+Error Module::load(Verification verification) { return load(et::LoadBackendOptionsMap(), verification); }
+
+Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verification verification) {
+  if (is_loaded()) {
+    return Error::Ok;
+  }
+  if (backend_options.has_options(kBackendId)) {
+    return fail(Error::InvalidArgument, std::string("options of ") + kBackendId +
+                                            " are given to weightstream::Module's constructor, not to load()");
+  }
+  et::LoadBackendOptionsMap all = backend_options;
+  const Error error = all.set_options(kBackendId, {specs_.data(), specs_.size()});
+  if (error != Error::Ok) {
+    return fail(error, "too many backends have options");
+  }
+  rs::clear_error();
+  const Error loaded = Base::load(all, verification);
+  if (loaded != Error::Ok && last_error().empty()) {
+    rs::set_error(explain_files(pte_path_, loaded));
+  }
+  return loaded;
+}
+
+et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_name,
+                                                    const std::vector<et::EValue>& input_values) {
+  const Turn turn(executing_);
+  if (!turn.mine()) {
+    return fail(Error::InvalidState,
+                "this module is executing already: one execute at a time; load a second one for a second thread");
+  }
+  rs::clear_error();
+  auto outputs = Base::execute(method_name, input_values);
+  if (!outputs.ok() && last_error().empty()) {
+    rs::set_error(explain_inputs(*this, method_name, input_values, outputs.error()));
+  }
+  return outputs;
+}
+
+et::Result<Stats> Module::stats(const std::string& method_name) const {
+  const LoadedPtr loaded = loads_->find(method_name);
+  if (loaded == nullptr) {
+    return fail(Error::NotFound, "method '" + method_name + "' is not loaded");
+  }
+  const rs::Counters counters = (*loaded)->stats();
+  Stats stats;
+  stats.budget_bytes = counters.budget_bytes;
+  stats.floor_bytes = counters.floor_bytes;
+  stats.hard_minimum_bytes = counters.hard_minimum_bytes;
+  stats.direct_bytes = counters.direct_bytes;
+  stats.total_weight_bytes = counters.total_weight_bytes;
+  stats.peak_bytes = counters.peak_bytes;
+  stats.passes = counters.passes;
+  stats.hits = counters.hits;
+  stats.misses = counters.misses;
+  stats.evictions = counters.evictions;
+  stats.prefetches = counters.prefetches;
+  stats.bytes_copied = counters.bytes_copied;
+  stats.bytes_copied_last_pass = counters.bytes_copied_last_pass;
+  return stats;
+}
+
+et::Result<std::uint64_t> Module::required_budget(const std::string& method_name) const {
+  return weightstream::required_budget(pte_path_, method_name);
+}
+
+std::string to_json(const Stats& stats) {
+  const std::pair<const char*, std::uint64_t> fields[] = {
+      {"budget_bytes", stats.budget_bytes},
+      {"floor_bytes", stats.floor_bytes},
+      {"hard_minimum_bytes", stats.hard_minimum_bytes},
+      {"direct_bytes", stats.direct_bytes},
+      {"total_weight_bytes", stats.total_weight_bytes},
+      {"peak_bytes", stats.peak_bytes},
+      {"passes", stats.passes},
+      {"hits", stats.hits},
+      {"misses", stats.misses},
+      {"evictions", stats.evictions},
+      {"prefetches", stats.prefetches},
+      {"bytes_copied", stats.bytes_copied},
+      {"bytes_copied_last_pass", stats.bytes_copied_last_pass},
+  };
+  std::string json = "{";
+  for (const auto& [key, value] : fields) {
+    json += (json.size() == 1 ? "\"" : ", \"") + std::string(key) + "\": " + std::to_string(value);
+  }
+  return json + "}";
+}
+
+}  // namespace weightstream

@@ -1,0 +1,182 @@
+#include "python_api.h"
+
+#include <executorch/extension/tensor/tensor.h>
+
+#include <exception>
+#include <limits>
+#include <stdexcept>
+
+#include "errors.h"
+#include "loads.h"
+#include "weightstream/module.h"
+
+namespace et = executorch::runtime;
+namespace rs = weightstream_bridge;
+using et::Error;
+using executorch::aten::SizesType;
+using executorch::aten::StridesType;
+using executorch::extension::TensorPtr;
+
+// One output of the last execution. Its sizes are widened: ExecuTorch counts in 32 bits.
+struct KeptOutput {
+  et::EValue value;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+};
+
+struct wsm_module {
+  wsm_module(const char* pte, const char* ptd, weightstream::Options options) : module(pte, ptd, std::move(options)) {}
+
+  weightstream::Module module;
+  std::vector<KeptOutput> outputs;
+  std::string stats_json;
+};
+
+namespace {
+
+void require(const void* pointer, const char* name) {
+  if (pointer == nullptr) {
+    throw std::invalid_argument(std::string("argument '") + name + "' is NULL");
+  }
+}
+
+// Runs `work`, which returns an error code; an exception becomes one, with its text kept.
+template <typename Work>
+int32_t guarded(Work work) {
+  try {
+    const Error error = work();
+    if (error != Error::Ok && weightstream::last_error().empty()) {
+      rs::set_error(et::to_string(error));
+    }
+    return static_cast<int32_t>(error);
+  } catch (const std::exception& error) {
+    rs::set_error(error.what());
+    return static_cast<int32_t>(Error::InvalidArgument);
+  }
+}
+
+weightstream::Options to_options(const ws_option* items, std::size_t count) {
+  weightstream::Options options;
+  for (std::size_t at = 0; at < count; ++at) {
+    const ws_option& item = items[at];
+    require(item.key, "key of an option");
+    if (item.type == WS_OPTION_STRING) {
+      require(item.text, item.key);
+      options.set(item.key, std::string(item.text));
+    } else if (item.type == WS_OPTION_BOOL) {
+      options.set(item.key, item.number != 0);
+    } else if (item.number < std::numeric_limits<int>::min() || item.number > std::numeric_limits<int>::max()) {
+      throw std::invalid_argument(std::string("option '") + item.key + "': " + std::to_string(item.number) +
+                                  " does not fit into ExecuTorch's int of 32 bits");
+    } else {
+      options.set(item.key, static_cast<int>(item.number));
+    }
+  }
+  return options;
+}
+
+TensorPtr to_tensor(const ws_tensor& view) {
+  const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
+  return executorch::extension::from_blob(view.data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype));
+}
+
+KeptOutput keep(const et::EValue& value) {
+  KeptOutput output{value, {}, {}};
+  if (value.isTensor()) {
+    const auto& tensor = value.toTensor();
+    output.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+    output.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  }
+  return output;
+}
+
+}  // namespace
+
+wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option* options, size_t num_options) {
+  wsm_module* module = nullptr;
+  rs::clear_error();
+  guarded([&] {
+    require(pte_path, "pte_path");
+    require(ptd_path, "ptd_path");
+    if (num_options != 0) {
+      require(options, "options");
+    }
+    module = new wsm_module(pte_path, ptd_path, to_options(options, num_options));
+    return Error::Ok;
+  });
+  return module;
+}
+
+int32_t wsm_load_method(wsm_module* module, const char* method) {
+  rs::clear_error();
+  return guarded([&] {
+    require(module, "module");
+    require(method, "method");
+    const Error loaded = module->module.load();
+    return loaded != Error::Ok ? loaded : module->module.load_method(method);
+  });
+}
+
+int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs) {
+  rs::clear_error();
+  return guarded([&] {
+    require(module, "module");
+    require(method, "method");
+    if (num_inputs != 0) {
+      require(inputs, "inputs");
+    }
+    std::vector<TensorPtr> tensors;
+    std::vector<et::EValue> values;
+    for (size_t at = 0; at < num_inputs; ++at) {
+      tensors.push_back(to_tensor(inputs[at]));
+      values.emplace_back(tensors.back());
+    }
+    const auto outputs = module->module.execute(method, values);
+    if (!outputs.ok()) {
+      return outputs.error();
+    }
+    module->outputs.clear();
+    for (const et::EValue& output : *outputs) {
+      module->outputs.push_back(keep(output));
+    }
+    return Error::Ok;
+  });
+}
+
+size_t wsm_num_outputs(const wsm_module* module) { return module == nullptr ? 0 : module->outputs.size(); }
+
+int32_t wsm_output(const wsm_module* module, size_t index, ws_tensor* tensor) {
+  rs::clear_error();
+  return guarded([&] {
+    require(module, "module");
+    require(tensor, "tensor");
+    if (index >= module->outputs.size() || !module->outputs[index].value.isTensor()) {
+      throw std::invalid_argument("output " + std::to_string(index) + " is not a tensor of the last execution");
+    }
+    const KeptOutput& output = module->outputs[index];
+    const auto& value = output.value.toTensor();
+    *tensor = ws_tensor{value.mutable_data_ptr(),
+                        value.nbytes(),
+                        static_cast<int32_t>(value.scalar_type()),
+                        static_cast<int32_t>(output.sizes.size()),
+                        output.sizes.data(),
+                        output.strides.data()};
+    return Error::Ok;
+  });
+}
+
+const char* wsm_stats_json(wsm_module* module, const char* method) {
+  rs::clear_error();
+  const int32_t failed = guarded([&] {
+    require(module, "module");
+    require(method, "method");
+    const auto stats = module->module.stats(method);
+    if (stats.ok()) {
+      module->stats_json = weightstream::to_json(*stats);
+    }
+    return stats.error();
+  });
+  return failed == 0 ? module->stats_json.c_str() : nullptr;
+}
+
+void wsm_close(wsm_module* module) { delete module; }

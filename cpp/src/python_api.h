@@ -1,0 +1,45 @@
+/*
+ * weightstream::Module as plain functions, for bindings from other languages (weightstream/_runtime.py).
+ * Not installed and not stable: binding and library are released together. For programs in C see
+ * weightstream.h.
+ *
+ * Functions that can fail return 0 for success and an ExecuTorch error code otherwise, or NULL; the text
+ * is ws_last_error(). A handle is for one thread at a time; a second wsm_execute while one runs fails.
+ */
+#pragma once
+
+#include "weightstream/weightstream.h"
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wsm_module wsm_module;
+
+/* Opens a program and its weights. The options are checked when a method is loaded. NULL on failure. */
+wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option* options, size_t num_options);
+
+/* Loads a method. */
+int32_t wsm_load_method(wsm_module* module, const char* method);
+
+/* Runs a method. Its outputs stay in the handle until the next call of this function. */
+int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs);
+
+/* Number of outputs of the last execution. */
+size_t wsm_num_outputs(const wsm_module* module);
+
+/* A view of an output of the last execution, valid until the next one. */
+int32_t wsm_output(const wsm_module* module, size_t index, ws_tensor* tensor);
+
+/* Counters of a loaded method as JSON, valid until the next call of this function on the handle; NULL if
+ * the method is not loaded. */
+const char* wsm_stats_json(wsm_module* module, const char* method);
+
+/* Ends a handle; NULL is allowed. */
+void wsm_close(wsm_module* module);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop

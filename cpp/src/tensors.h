@@ -1,0 +1,35 @@
+// The arguments of one call as the Rust side takes them.
+#pragma once
+
+#include <executorch/runtime/core/evalue.h>
+#include <executorch/runtime/core/span.h>
+
+#include <vector>
+
+#include "weightstream/src/ffi/bridge.rs.h"
+
+namespace weightstream {
+
+// Views of a delegate call's inputs, and room in its outputs. Throws std::exception with the argument's
+// number where an argument cannot be used.
+class CallArguments final : public weightstream_bridge::OutputSink {
+ public:
+  // `args` holds the inputs and then the outputs; it must outlive this object.
+  CallArguments(executorch::runtime::Span<executorch::runtime::EValue*> args, std::size_t num_inputs);
+
+  // The views stay valid as long as this object.
+  rust::Slice<const weightstream_bridge::Input> inputs() const { return {inputs_.data(), inputs_.size()}; }
+
+  rust::Slice<std::uint8_t> room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
+                                 rust::Vec<std::int64_t>& strides) override;
+
+ private:
+  void add_input(std::size_t index);
+
+  executorch::runtime::Span<executorch::runtime::EValue*> args_;
+  std::size_t num_inputs_;
+  std::vector<std::vector<std::int64_t>> shapes_;  // sizes and then strides of each input
+  std::vector<weightstream_bridge::Input> inputs_;
+};
+
+}  // namespace weightstream

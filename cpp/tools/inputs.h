@@ -1,0 +1,19 @@
+// Inputs of weightstream-run: from files, or random.
+#pragma once
+
+#include <executorch/extension/tensor/tensor.h>
+#include <executorch/runtime/executor/method_meta.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weightstream::tool {
+
+// Tensors for a method, of the largest sizes it takes. Throws std::runtime_error with a text for the user.
+// Random ones are normal numbers for floating types, 0 or 1 for bool, and 0 to 7 for integers, which are
+// indices as a rule.
+std::vector<executorch::extension::TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta,
+                                                          const std::vector<std::string>& files, std::uint64_t seed);
+
+}  // namespace weightstream::tool

@@ -1,0 +1,287 @@
+"""Binding of libweightstream.so: runs exported programs with torch tensors.
+
+The library is a part of this package; the environment variable WEIGHTSTREAM_LIBRARY names another one.
+torch is imported with the first tensor, not before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Error", "Module", "required_budget"]
+
+
+class Error(RuntimeError):
+    """What the runtime refused or failed at; the text names the thing, what was expected and found."""
+
+
+class _Option(ctypes.Structure):
+    _fields_ = [
+        ("key", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("number", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+    ]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("nbytes", ctypes.c_size_t),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+_BOOL, _INT, _STRING = 0, 1, 2
+
+# Function: (result, arguments).
+_SIGNATURES = {
+    "ws_last_error": (ctypes.c_char_p, []),
+    "ws_version": (ctypes.c_char_p, []),
+    "ws_required_budget": (
+        ctypes.c_int,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
+    ),
+    "wsm_open": (
+        ctypes.c_void_p,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_Option), ctypes.c_size_t],
+    ),
+    "wsm_load_method": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p]),
+    "wsm_execute": (
+        ctypes.c_int32,
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Tensor), ctypes.c_size_t],
+    ),
+    "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
+    "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(_Tensor)]),
+    "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
+    "wsm_close": (None, [ctypes.c_void_p]),
+}
+
+
+def _executorch_libraries() -> list[Path]:
+    """The shared libraries of the executorch wheel that the runtime needs, in the order of loading.
+
+    They are loaded by path first, so that ours and ExecuTorch's own Python extension share one copy and
+    with it one registry of backends.
+    """
+    spec = importlib.util.find_spec("executorch")
+    if spec is None or not spec.submodule_search_locations:
+        raise Error("the package executorch is not installed; install executorch==1.5.1")
+    folder = Path(list(spec.submodule_search_locations)[0]) / "lib"
+    runtime = folder / "libexecutorch.so"
+    if not runtime.is_file():
+        raise Error(f"{runtime} is missing: this executorch package has no C++ runtime")
+    threadpool = folder / "libexecutorch_threadpool.so"
+    return [runtime] + ([threadpool] if threadpool.is_file() else [])
+
+
+def _library_path() -> Path:
+    chosen = os.environ.get("WEIGHTSTREAM_LIBRARY")
+    if chosen:
+        return Path(chosen)
+    path = Path(__file__).parent / "libweightstream.so"
+    if not path.is_file():
+        raise Error(
+            f"{path} is missing: install the package with pip, or set WEIGHTSTREAM_LIBRARY to a libweightstream.so"
+        )
+    return path
+
+
+@functools.lru_cache(maxsize=None)
+def _library() -> ctypes.CDLL:
+    """The loaded library. RTLD_LOCAL, the default: its symbols must not meet those of torch."""
+    for path in _executorch_libraries():
+        ctypes.CDLL(str(path))
+    path = _library_path()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise Error(f"cannot load {path}: {error}") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _last_error() -> str:
+    return (_library().ws_last_error() or b"").decode("utf-8", "replace")
+
+
+def _option(key: str, value: Any) -> _Option:
+    name = key.encode()
+    if isinstance(value, bool):
+        return _Option(name, _BOOL, int(value), None)
+    if isinstance(value, int):
+        if key == "weight_offload_budget_bytes":
+            # ExecuTorch's integers have 32 bits; this key is a decimal string for that reason.
+            return _Option(name, _STRING, 0, str(value).encode())
+        if not -(2**63) <= value < 2**63:
+            raise Error(f"option '{key}': {value} does not fit into an integer of 64 bits")
+        return _Option(name, _INT, value, None)
+    if isinstance(value, (str, os.PathLike)):
+        return _Option(name, _STRING, 0, os.fsencode(value))
+    raise Error(f"option '{key}': takes an int, a str or a bool, not {type(value).__name__}")
+
+
+@functools.lru_cache(maxsize=None)
+def _dtypes() -> dict[Any, int]:
+    """torch's dtypes and their numbers in ExecuTorch."""
+    import torch
+
+    return {
+        torch.uint8: 0,
+        torch.int8: 1,
+        torch.int16: 2,
+        torch.int32: 3,
+        torch.int64: 4,
+        torch.float16: 5,
+        torch.float32: 6,
+        torch.float64: 7,
+        torch.bool: 11,
+        torch.bfloat16: 15,
+    }
+
+
+def _to_native(index: int, tensor: Any) -> tuple[_Tensor, Any]:
+    """The view of a tensor, and what it points into."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise Error(f"invalid input: input {index}: expected a torch.Tensor, found {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise Error(f"invalid input: input {index}: expected a tensor on the cpu, found it on {tensor.device}")
+    number = _dtypes().get(tensor.dtype)
+    if number is None:
+        raise Error(f"invalid input: input {index}: dtype {tensor.dtype} is not supported")
+    dense = tensor.detach().contiguous()
+    sizes = (ctypes.c_int64 * dense.dim())(*dense.shape)
+    view = _Tensor(dense.data_ptr(), dense.numel() * dense.element_size(), number, dense.dim(), sizes, None)
+    return view, (dense, sizes)
+
+
+def _to_torch(view: _Tensor) -> Any:
+    """A copy of an output as a tensor."""
+    import torch
+
+    dtypes = {number: dtype for dtype, number in _dtypes().items()}
+    if view.dtype not in dtypes:
+        raise Error(f"an output has dtype number {view.dtype}, which torch tensors cannot take here")
+    sizes, strides = view.sizes[: view.ndim], view.strides[: view.ndim]
+    tensor = torch.empty_strided(sizes, strides, dtype=dtypes[view.dtype])
+    if view.nbytes:
+        ctypes.memmove(tensor.data_ptr(), view.data, view.nbytes)
+    return tensor
+
+
+class Module:
+    """A program and its weights, loaded with a budget.
+
+    The keywords are the runtime specs by name: ``weight_offload_budget_mb`` or
+    ``weight_offload_budget_bytes``, ``weight_offload_policy``, ``weight_offload_verify``. An unknown one is
+    an error. Without a budget the least possible one is used.
+
+    A module runs one call at a time; a second one from another thread raises. Use it as a context manager,
+    or call :meth:`close`, to free its memory at a known moment.
+    """
+
+    def __init__(self, pte: str | os.PathLike, ptd: str | os.PathLike, method: str = "forward", **specs: Any):
+        self._handle = None
+        self._method = method
+        self._turn = threading.Lock()
+        self._lib = _library()
+        options = [_option(key, value) for key, value in specs.items()]
+        array = (_Option * len(options))(*options)
+        handle = self._lib.wsm_open(os.fsencode(pte), os.fsencode(ptd), array, len(options))
+        if not handle:
+            raise Error(_last_error())
+        self._handle = ctypes.c_void_p(handle)
+        try:
+            self._load(method)
+        except Error:
+            self.close()
+            raise
+
+    def _load(self, method: str) -> None:
+        if self._lib.wsm_load_method(self._open_handle(), method.encode()) != 0:
+            raise Error(_last_error())
+
+    def _open_handle(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise Error("this module is closed")
+        return self._handle
+
+    def forward(self, *tensors: Any) -> Any:
+        """Runs the method this module was loaded for. See :meth:`execute`."""
+        return self.execute(self._method, *tensors)
+
+    __call__ = forward
+
+    def execute(self, method: str, *tensors: Any) -> Any:
+        """Runs a method and returns its output, or a tuple if there are several."""
+        if not self._turn.acquire(blocking=False):
+            raise Error(
+                "this module is executing already: one call at a time; load a second one for a second thread"
+            )
+        try:
+            return self._execute(method, tensors)
+        finally:
+            self._turn.release()
+
+    def _execute(self, method: str, tensors: tuple[Any, ...]) -> Any:
+        handle = self._open_handle()
+        native = [_to_native(index, tensor) for index, tensor in enumerate(tensors)]
+        inputs = (_Tensor * len(native))(*[view for view, _ in native])
+        if self._lib.wsm_execute(handle, method.encode(), inputs, len(native)) != 0:
+            raise Error(_last_error())
+        outputs = [self._output(index) for index in range(self._lib.wsm_num_outputs(handle))]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _output(self, index: int) -> Any:
+        view = _Tensor()
+        if self._lib.wsm_output(self._open_handle(), index, ctypes.byref(view)) != 0:
+            raise Error(_last_error())
+        return _to_torch(view)
+
+    def stats(self, method: str | None = None) -> dict[str, int]:
+        """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on."""
+        text = self._lib.wsm_stats_json(self._open_handle(), (method or self._method).encode())
+        if text is None:
+            raise Error(_last_error())
+        return json.loads(text)
+
+    def close(self) -> None:
+        """Frees the module. Harmless if it is closed already."""
+        with self._turn:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._lib.wsm_close(handle)
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle is not None:
+            self._lib.wsm_close(handle)
+
+
+def required_budget(pte: str | os.PathLike, method: str = "forward") -> int:
+    """The least budget with which a method can be loaded, in bytes. Loads nothing."""
+    library = _library()
+    budget = ctypes.c_uint64()
+    if library.ws_required_budget(os.fsencode(pte), method.encode(), ctypes.byref(budget)) != 0:
+        raise Error(_last_error())
+    return budget.value

@@ -1,0 +1,218 @@
+//! Load of one method: every check in order, the cheap ones and those that explain most first.
+#![deny(unsafe_code)]
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use sha2::{Digest, Sha256};
+
+use super::engine::Engine;
+use super::Delegate;
+use crate::aoti::container::{ConstantInfo, Container};
+use crate::aoti::registry;
+use crate::config::{Options, Verify, BUDGET_BYTES, BUDGET_MB};
+use crate::error::{bytes_text, Error, Result};
+use crate::format::{ConstantKind, Record};
+use crate::schedule::{floor, Trace, WeightKind, WeightSpec};
+use crate::session::{Layout, Program, SessionOptions};
+use crate::weights::{check_target, verify_crc, Catalog, Constant, Host, MappedPtd};
+
+/// Bytes of the budget are counted in units of this on `host`.
+const HOST_GRANULE: u64 = 64;
+
+/// What a load needs beside the options.
+pub struct LoadRequest<'a> {
+    /// What the export recorded about the method.
+    pub record: Record,
+    /// Gives the bytes of the compiled library by its key.
+    pub library: &'a dyn Fn(&str) -> Result<&'a [u8]>,
+    /// Path of the `.ptd`.
+    pub data: PathBuf,
+}
+
+impl Delegate {
+    /// Loads a method: checks the record, this machine, the data and the compiled library against each
+    /// other, and then loads what the budget says.
+    pub fn load(request: LoadRequest<'_>, options: &Options) -> Result<Delegate> {
+        let LoadRequest { record, library, data } = request;
+        check_machine(&record)?;
+        check_budget_has_effect(&record, options)?;
+        let program = program(&record)?;
+        check_floor(&record, &program, options)?;
+        let catalog = Catalog::build(&record, &MappedPtd::open(&data)?)?;
+        if options.verify == Verify::Load {
+            verify_crc(&catalog)?;
+        }
+        let container = open(&record, library)?;
+        check_signature(&record, &container)?;
+        let constants = match_constants(&catalog, container.constants())?;
+        let budget = SessionOptions { budget: options.budget, policy: options.policy };
+        let engine = Engine::new(container, program, catalog, &constants, budget)?;
+        let stats = engine.stats();
+        if options.budget.is_none() && record.offload {
+            log::info!(
+                "method '{}': no budget was given, so its weights get the least possible one, {}",
+                record.method,
+                bytes_text(stats.budget_bytes)
+            );
+        }
+        Ok(Delegate { record, engine: Mutex::new(engine), stats: Mutex::new(stats) })
+    }
+}
+
+fn check_machine(record: &Record) -> Result<()> {
+    if record.device != "cpu" {
+        return Err(Error::Unsupported(format!(
+            "method '{}' was exported for the device '{}'; this build runs 'cpu'",
+            record.method, record.device
+        )));
+    }
+    check_target(&format!("method '{}'", record.method), &record.target, &Host::current())
+}
+
+/// Without probes everything is loaded up front, so a budget could only be ignored.
+fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
+    if record.offload || options.budget.is_none() {
+        return Ok(());
+    }
+    Err(Error::Option {
+        key: format!("{BUDGET_MB} / {BUDGET_BYTES}"),
+        what: format!(
+            "method '{}' was exported without weightstream.apply_weight_offload, so all its weights are always \
+             in memory; export it with apply_weight_offload, or give no budget",
+            record.method
+        ),
+    })
+}
+
+/// What the session needs to know of the record.
+fn program(record: &Record) -> Result<Program> {
+    let constants = &record.constants;
+    let weights = constants.iter().map(|constant| WeightSpec {
+        fqn: constant.fqn.clone(),
+        bytes: constant.nbytes,
+        kind: match constant.kind {
+            ConstantKind::Weight => WeightKind::Weight,
+            ConstantKind::Direct => WeightKind::Direct,
+            ConstantKind::Mutable => WeightKind::Mutable,
+        },
+    });
+    let layouts = constants.iter().map(|constant| Layout {
+        dtype: constant.dtype.number(),
+        sizes: constant.sizes.clone(),
+        strides: constant.strides.clone(),
+    });
+    Ok(Program {
+        weights: weights.collect(),
+        layouts: layouts.collect(),
+        trace: Trace::new(record.trace.clone(), record.probes.clone(), constants.len())?,
+    })
+}
+
+/// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
+fn check_floor(record: &Record, program: &Program, options: &Options) -> Result<()> {
+    let floor = floor(&program.trace, &program.weights, options.policy, &[], HOST_GRANULE);
+    let recorded = [("floor", record.floor, floor.bytes()), ("hard minimum", record.hard_minimum, floor.hard_minimum)];
+    for (fact, recorded, computed) in recorded {
+        if recorded != computed {
+            return Err(Error::Mismatch {
+                name: record.method.clone(),
+                fact,
+                expected: format!("{computed} bytes, by the recorded trace"),
+                found: format!("{recorded} bytes in the record"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn open<'a>(record: &Record, library: &dyn Fn(&str) -> Result<&'a [u8]>) -> Result<Container> {
+    let bytes = library(&record.so_key)?;
+    check_digest(&record.so_key, bytes)?;
+    Container::new(registry::load(&record.so_key, bytes)?, &record.device)
+}
+
+/// The key of the compiled library is made of its digest.
+fn check_digest(key: &str, bytes: &[u8]) -> Result<()> {
+    let mut found = String::from("weightstream_so_");
+    for byte in Sha256::digest(bytes) {
+        // Writing to a String cannot fail.
+        let _ = write!(found, "{byte:02x}");
+    }
+    if key == found {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        name: key.to_owned(),
+        fact: "SHA-256 of the compiled library",
+        expected: key.to_owned(),
+        found: format!("{found}: the program is damaged"),
+    })
+}
+
+fn check_signature(record: &Record, container: &Container) -> Result<()> {
+    let counts = [
+        ("number of inputs", record.inputs.len(), container.num_inputs()),
+        ("number of outputs", record.outputs.len(), container.num_outputs()),
+    ];
+    for (fact, recorded, compiled) in counts {
+        if recorded != compiled {
+            return Err(Error::Mismatch {
+                name: record.method.clone(),
+                fact,
+                expected: format!("{recorded} (record)"),
+                found: format!("{compiled} (compiled library)"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// For each constant of the compiled library the index of its catalog entry. Both must name the same ones.
+fn match_constants(catalog: &Catalog, compiled: &[ConstantInfo]) -> Result<Vec<usize>> {
+    let recorded = catalog.constants();
+    let mut used = vec![false; recorded.len()];
+    let mut indices = Vec::with_capacity(compiled.len());
+    for info in compiled {
+        let index = recorded.iter().position(|constant| constant.fqn == info.fqn).ok_or_else(|| Error::Missing {
+            name: info.fqn.clone(),
+            place: "the record, though the compiled library reads it".to_owned(),
+        })?;
+        check_constant(&recorded[index], info)?;
+        if std::mem::replace(&mut used[index], true) {
+            return Err(Error::Mismatch {
+                name: info.fqn.clone(),
+                fact: "number of constants of this name in the compiled library",
+                expected: "1".to_owned(),
+                found: "2".to_owned(),
+            });
+        }
+        indices.push(index);
+    }
+    match used.iter().position(|used| !used) {
+        None => Ok(indices),
+        Some(index) => Err(Error::Missing {
+            name: recorded[index].fqn.clone(),
+            place: "the compiled library, though the record has it".to_owned(),
+        }),
+    }
+}
+
+/// The compiled library rounds the bytes of its constants up, and knows no sizes.
+fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
+    let differs = |fact, expected: String, found: String| Error::Mismatch {
+        name: recorded.fqn.clone(),
+        fact,
+        expected: format!("{expected} (record)"),
+        found: format!("{found} (compiled library)"),
+    };
+    if compiled.dtype.0 != recorded.dtype.number() {
+        return Err(differs("dtype", recorded.dtype.to_string(), compiled.dtype.name().to_owned()));
+    }
+    let rounded = recorded.nbytes.next_multiple_of(HOST_GRANULE);
+    if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {
+        return Err(differs("bytes", recorded.nbytes.to_string(), compiled.bytes.to_string()));
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! The bridge to the C++ adapter of ExecuTorch (`cpp/src/backend.cpp`), generated on both sides by cxx.
+//! Errors cross as exceptions with their text; [`last_status`] holds the code of the last one.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use super::status::{caught, set_last_error, Failure, Status};
+use crate::aoti::outputs::Output;
+use crate::config::{Options, Spec, SpecValue};
+use crate::delegate::{mapped, Delegate, InputTensor, LoadRequest};
+use crate::error::Error;
+use crate::format::Record;
+
+#[cxx::bridge(namespace = "weightstream_bridge")]
+#[allow(missing_docs, clippy::missing_safety_doc)]
+mod ffi {
+    /// Type of a runtime spec's value.
+    enum SpecKind {
+        Bool,
+        Int,
+        Text,
+    }
+
+    /// One runtime spec.
+    struct RuntimeSpec {
+        key: String,
+        kind: SpecKind,
+        number: i64,
+        text: String,
+    }
+
+    /// One input of a call.
+    #[derive(Clone, Copy)]
+    struct Input<'a> {
+        dtype: i32,
+        sizes: &'a [i64],
+        strides: &'a [i64],
+        bytes: &'a [u8],
+    }
+
+    /// Counters of a delegate; see the README for their meaning.
+    struct Counters {
+        budget_bytes: u64,
+        floor_bytes: u64,
+        hard_minimum_bytes: u64,
+        direct_bytes: u64,
+        total_weight_bytes: u64,
+        peak_bytes: u64,
+        passes: u64,
+        hits: u64,
+        misses: u64,
+        evictions: u64,
+        prefetches: u64,
+        bytes_copied: u64,
+        bytes_copied_last_pass: u64,
+    }
+
+    unsafe extern "C++" {
+        include!("weightstream/detail/bridge_types.h");
+
+        type NamedData;
+        fn bytes<'a>(self: &'a NamedData, key: &str) -> Result<&'a [u8]>;
+
+        type OutputSink;
+        fn room<'a>(
+            self: Pin<&'a mut OutputSink>,
+            index: usize,
+            dtype: i32,
+            sizes: &[i64],
+            strides: &mut Vec<i64>,
+        ) -> Result<&'a mut [u8]>;
+    }
+
+    extern "Rust" {
+        type Loaded;
+
+        fn load(
+            processed: &[u8],
+            method: &str,
+            specs: Vec<RuntimeSpec>,
+            named: &NamedData,
+        ) -> Result<Box<Loaded>>;
+        fn execute(self: &Loaded, inputs: &[Input], outputs: Pin<&mut OutputSink>) -> Result<()>;
+        fn stats(self: &Loaded) -> Counters;
+        fn method(self: &Loaded) -> &str;
+        fn num_inputs(self: &Loaded) -> usize;
+        fn last_status() -> i32;
+        fn set_error(text: &str);
+        fn clear_error();
+    }
+}
+
+use ffi::{Counters, Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
+
+thread_local! {
+    static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Code of the last failure on this thread, a `ws_status`.
+fn last_status() -> i32 {
+    LAST_STATUS.get()
+}
+
+/// Sets the text of `ws_last_error` for a failure on the C++ side.
+fn set_error(text: &str) {
+    LAST_STATUS.set(Status::InvalidArgument as i32);
+    set_last_error(text);
+}
+
+/// Forgets the last error, so that it can be told whether a call left one.
+fn clear_error() {
+    LAST_STATUS.set(Status::Ok as i32);
+    set_last_error("");
+}
+
+/// Runs `work` behind the boundary. What fails is kept for [`last_status`] and `ws_last_error`.
+fn crossing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
+    caught(work).map_err(|failure| {
+        let (status, text): (Status, String) = failure.report();
+        LAST_STATUS.set(status as i32);
+        set_last_error(&text);
+        text
+    })
+}
+
+/// A delegate of an ExecuTorch program.
+pub struct Loaded {
+    delegate: Delegate,
+}
+
+fn load(
+    processed: &[u8],
+    method: &str,
+    specs: Vec<RuntimeSpec>,
+    named: &NamedData,
+) -> Result<Box<Loaded>, String> {
+    super::log::install();
+    crossing(|| {
+        let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<crate::Result<_>>()?;
+        let options = Options::parse(&specs)?;
+        let record = Record::from_payload("the delegate's payload", processed)?;
+        if record.method != method {
+            return Err(Failure::from(Error::Mismatch {
+                name: method.to_owned(),
+                fact: "method of the delegate's payload",
+                expected: method.to_owned(),
+                found: record.method,
+            }));
+        }
+        let data = data_file(&options, &record, named)?;
+        let library = |key: &str| named_bytes(named, key);
+        let delegate = Delegate::load(
+            LoadRequest {
+                record,
+                library: &library,
+                data,
+            },
+            &options,
+        )?;
+        Ok(Box::new(Loaded { delegate }))
+    })
+}
+
+fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {
+    let value = match spec.kind {
+        SpecKind::Bool => SpecValue::Bool(spec.number != 0),
+        SpecKind::Int => SpecValue::Int(spec.number),
+        SpecKind::Text => SpecValue::Text(spec.text),
+        other => {
+            return Err(Error::Internal(format!(
+                "runtime spec of type {}",
+                other.repr
+            )))
+        }
+    };
+    Ok(Spec {
+        key: spec.key,
+        value,
+    })
+}
+
+/// The `.ptd`: as the options say, else the file in which the mapped build id lies.
+fn data_file(options: &Options, record: &Record, named: &NamedData) -> crate::Result<PathBuf> {
+    if let Some(path) = &options.data {
+        return Ok(path.clone());
+    }
+    let id = named_bytes(named, &record.build_id_key())?;
+    mapped::file_at(id.as_ptr() as usize)
+}
+
+fn named_bytes<'a>(named: &'a NamedData, key: &str) -> crate::Result<&'a [u8]> {
+    named.bytes(key).map_err(|error| Error::Missing {
+        name: key.to_owned(),
+        place: format!("the program's named data ({error})"),
+    })
+}
+
+impl Loaded {
+    fn execute(
+        &self,
+        inputs: &[Input<'_>],
+        mut outputs: Pin<&mut OutputSink>,
+    ) -> Result<(), String> {
+        crossing(|| {
+            let inputs: Vec<InputTensor<'_>> = inputs.iter().map(input).collect();
+            self.delegate.execute(&inputs, &mut |index, tensor| {
+                write(outputs.as_mut(), index, tensor)
+            })?;
+            Ok(())
+        })
+    }
+
+    fn stats(&self) -> Counters {
+        let stats = self.delegate.stats();
+        Counters {
+            budget_bytes: stats.budget_bytes,
+            floor_bytes: stats.floor_bytes,
+            hard_minimum_bytes: stats.hard_minimum_bytes,
+            direct_bytes: stats.direct_bytes,
+            total_weight_bytes: stats.total_weight_bytes,
+            peak_bytes: stats.peak_bytes,
+            passes: stats.passes,
+            hits: stats.hits,
+            misses: stats.misses,
+            evictions: stats.evictions,
+            prefetches: stats.prefetches,
+            bytes_copied: stats.bytes_copied,
+            bytes_copied_last_pass: stats.bytes_copied_last_pass,
+        }
+    }
+
+    fn num_inputs(&self) -> usize {
+        self.delegate.num_inputs()
+    }
+
+    fn method(&self) -> &str {
+        self.delegate.method()
+    }
+}
+
+fn input<'a>(input: &Input<'a>) -> InputTensor<'a> {
+    InputTensor {
+        dtype: input.dtype,
+        sizes: input.sizes,
+        strides: Some(input.strides),
+        bytes: input.bytes,
+    }
+}
+
+fn write(
+    outputs: Pin<&mut OutputSink>,
+    index: usize,
+    tensor: &Output<'_>,
+) -> crate::Result<()> {
+    let mut strides = Vec::with_capacity(tensor.sizes.len());
+    let room = outputs
+        .room(index, tensor.dtype.0, tensor.sizes, &mut strides)
+        .map_err(|error| Error::InvalidInput(format!("output {index}: {error}")))?;
+    tensor.copy_to(room, &strides)
+}

@@ -1,0 +1,106 @@
+//! Load and end of a model, and what can be asked without loading.
+
+use std::ffi::c_char;
+
+use super::args;
+use super::types::{ws_options, ws_program};
+use crate::delegate::{Delegate, Program};
+use crate::ffi::status::{guarded, Failure, Status};
+
+/// A loaded method; `ws_model` in the header.
+pub struct Model {
+    pub(super) delegate: Delegate,
+}
+
+/// Least budget of a method, in bytes.
+///
+/// # Safety
+/// The strings are NULL or NUL-terminated; `bytes` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_required_budget(
+    pte_path: *const c_char,
+    method: *const c_char,
+    bytes: *mut u64,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all three by this function's contract.
+        let (path, method, bytes) = unsafe {
+            (
+                args::path("pte_path", pte_path)?,
+                args::text("method", method)?,
+                args::output("bytes", bytes)?,
+            )
+        };
+        *bytes = Program::open(&path)?.required_budget(method)?;
+        Ok(())
+    })
+}
+
+/// Loads a method.
+///
+/// # Safety
+/// Pointers are NULL or valid as the header says; `model` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_init(
+    program: *const ws_program,
+    ptd_path: *const c_char,
+    method: *const c_char,
+    options: *const ws_options,
+    model: *mut *mut Model,
+) -> Status {
+    crate::ffi::log::install();
+    guarded(|| {
+        // SAFETY: all five by this function's contract.
+        let (program, ptd, method, options, model) = unsafe {
+            (
+                open(args::reference("program", program)?)?,
+                args::path("ptd_path", ptd_path)?,
+                args::text("method", method)?,
+                args::options(options)?,
+                args::output("model", model)?,
+            )
+        };
+        let delegate = program.load(method, ptd, &options)?;
+        *model = Box::into_raw(Box::new(Model { delegate }));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The program's data and path are NULL or valid as the header says, during `'a`.
+unsafe fn open<'a>(program: &ws_program) -> Result<Program<'a>, Failure> {
+    match (program.data.is_null(), program.path.is_null()) {
+        (true, true) => Err(Failure::Argument(
+            "program has neither data nor path".to_owned(),
+        )),
+        (false, false) => Err(Failure::Argument(
+            "program has both data and path; give one".to_owned(),
+        )),
+        (false, true) => {
+            // SAFETY: `size` bytes by this function's contract.
+            let bytes = unsafe { args::array("program->data", program.data.cast(), program.size) }?;
+            Ok(Program::from_bytes(bytes))
+        }
+        (true, false) => {
+            // SAFETY: a C string by this function's contract.
+            let path = unsafe { args::path("program->path", program.path) }?;
+            Ok(Program::open(&path)?)
+        }
+    }
+}
+
+/// Ends a model; NULL is allowed.
+///
+/// # Safety
+/// `model` is NULL or came from [`ws_init`], is not executing, and is not used afterwards.
+#[no_mangle]
+pub unsafe extern "C" fn ws_destroy(model: *mut Model) {
+    if model.is_null() {
+        return;
+    }
+    guarded(|| {
+        // SAFETY: made by Box::into_raw in ws_init, and used no more, by this function's contract.
+        drop(unsafe { Box::from_raw(model) });
+        Ok(())
+    });
+}

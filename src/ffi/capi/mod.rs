@@ -1,0 +1,36 @@
+//! The C interface. `cpp/include/weightstream/weightstream.h` is its text for the reader; a test holds
+//! the two together. Each exported function is a few lines: arguments to Rust types, one call, a status.
+
+mod args;
+mod execute;
+mod load;
+mod stats;
+mod types;
+
+pub use execute::{ws_execute, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs};
+pub use load::{ws_destroy, ws_init, ws_required_budget, Model};
+pub use stats::{ws_stats, ws_stats_json};
+pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
+
+use std::ffi::c_char;
+
+use super::log::Sink;
+use super::status;
+
+/// Version of the library.
+#[no_mangle]
+pub extern "C" fn ws_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Text of the last failure on the calling thread.
+#[no_mangle]
+pub extern "C" fn ws_last_error() -> *const c_char {
+    status::last_error()
+}
+
+/// Sends log lines to `sink`; NULL is standard error.
+#[no_mangle]
+pub extern "C" fn ws_set_log(sink: Option<Sink>) {
+    super::log::set_sink(sink);
+}

@@ -1,0 +1,79 @@
+//! The structures of the C interface, field for field as in the header.
+#![allow(non_camel_case_types)] // the names are those of the header
+
+use std::ffi::{c_char, c_void};
+
+/// One option; see the header for keys and types.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ws_option {
+    /// The key.
+    pub key: *const c_char,
+    /// `ws_option_type`.
+    pub kind: i32,
+    /// Value of an int or a bool.
+    pub number: i64,
+    /// Value of a string.
+    pub text: *const c_char,
+}
+
+/// Options of a load.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ws_options {
+    /// The options.
+    pub items: *const ws_option,
+    /// How many.
+    pub count: usize,
+}
+
+/// A flatbuffer program: bytes or a path.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ws_program {
+    /// The bytes, or NULL.
+    pub data: *const c_void,
+    /// Number of bytes.
+    pub size: usize,
+    /// The path, or NULL.
+    pub path: *const c_char,
+}
+
+/// A view of a tensor.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ws_tensor {
+    /// The first element.
+    pub data: *mut c_void,
+    /// Bytes from there on.
+    pub nbytes: usize,
+    /// Scalar type.
+    pub dtype: i32,
+    /// Number of dimensions.
+    pub ndim: i32,
+    /// Extents.
+    pub sizes: *const i64,
+    /// Strides in elements, or NULL.
+    pub strides: *const i64,
+}
+
+/// Counters of a model.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs)] // the keys are explained in the README
+pub struct ws_stats_data {
+    pub struct_size: u64,
+    pub budget_bytes: u64,
+    pub floor_bytes: u64,
+    pub hard_minimum_bytes: u64,
+    pub direct_bytes: u64,
+    pub total_weight_bytes: u64,
+    pub peak_bytes: u64,
+    pub passes: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub evictions: u64,
+    pub prefetches: u64,
+    pub bytes_copied: u64,
+    pub bytes_copied_last_pass: u64,
+}

@@ -1,0 +1,78 @@
+// The backend in ExecuTorch's registry, and stock Modules over exported programs.
+
+#include "weightstream/backend.h"
+
+#include <executorch/extension/module/module.h>
+#include <executorch/runtime/backend/interface.h>
+
+#include "support.h"
+#include "weightstream/weightstream.h"
+
+namespace {
+
+using executorch::extension::Module;
+using executorch::runtime::BackendOptions;
+using executorch::runtime::Error;
+using executorch::runtime::LoadBackendOptionsMap;
+
+TEST(Backend, IsRegisteredOnceByLoadingTheLibrary) {
+  EXPECT_NE(executorch::runtime::get_backend_class(weightstream::kBackendId), nullptr);
+  const size_t count = executorch::runtime::get_num_registered_backends();
+  EXPECT_EQ(weightstream::register_backend(), Error::Ok);
+  EXPECT_EQ(weightstream::register_backend(), Error::Ok);
+  EXPECT_EQ(executorch::runtime::get_num_registered_backends(), count);
+  EXPECT_TRUE(executorch::runtime::get_backend_class(weightstream::kBackendId)->is_available());
+}
+
+class StockModule : public ::testing::Test {
+ protected:
+  Error load(const weightstream::test::Model& model, Module::LoadMode mode) {
+    module_ = std::make_unique<Module>(model.pte, model.ptd, mode);
+    LoadBackendOptionsMap map;
+    EXPECT_EQ(map.set_options(weightstream::kBackendId, options_.view()), Error::Ok);
+    const Error error = module_->load(map);
+    return error != Error::Ok ? error : module_->load_method("forward");
+  }
+
+  BackendOptions<4> options_;
+  std::unique_ptr<Module> module_;
+};
+
+TEST_F(StockModule, MappedNamedDataIsEnough) {
+  REQUIRE_MODEL(model);
+  EXPECT_EQ(load(model, Module::LoadMode::Mmap), Error::Ok) << weightstream::last_error();
+}
+
+TEST_F(StockModule, NamedDataInMemoryAsksForThePath) {
+  REQUIRE_MODEL(model);
+  EXPECT_EQ(load(model, Module::LoadMode::File), Error::InvalidArgument);
+  EXPECT_NE(weightstream::last_error().find("weight_offload_data"), std::string::npos) << weightstream::last_error();
+  if (model.ptd.size() < 255) {
+    options_.set_option("weight_offload_data", model.ptd.c_str());
+    EXPECT_EQ(load(model, Module::LoadMode::File), Error::Ok) << weightstream::last_error();
+  }
+}
+
+TEST_F(StockModule, UnknownSpecsAreRefused) {
+  REQUIRE_MODEL(model);
+  options_.set_option("weight_offload_budget", 1);
+  EXPECT_EQ(load(model, Module::LoadMode::Mmap), Error::InvalidArgument);
+  EXPECT_NE(weightstream::last_error().find("'weight_offload_budget': is unknown"), std::string::npos);
+}
+
+TEST_F(StockModule, APathThatExecuTorchCutIsRefused) {
+  REQUIRE_MODEL(model);
+  const std::string path = "/" + std::string(400, 'p');
+  options_.set_option("weight_offload_data", path.c_str());
+  EXPECT_EQ(load(model, Module::LoadMode::Mmap), Error::InvalidArgument);
+  EXPECT_NE(weightstream::last_error().find("may have been cut"), std::string::npos) << weightstream::last_error();
+}
+
+TEST_F(StockModule, ABudgetBelowTheFloorIsRefused) {
+  REQUIRE_MODEL(model);
+  options_.set_option("weight_offload_budget_bytes", "1");
+  EXPECT_EQ(load(model, Module::LoadMode::Mmap), Error::OutOfResources);
+  EXPECT_NE(weightstream::last_error().find("needs at least"), std::string::npos);
+}
+
+}  // namespace

@@ -1,0 +1,54 @@
+// Options of weightstream::Module: what reaches the backend, and what is refused.
+
+#include "support.h"
+#include "weightstream/module.h"
+
+namespace {
+
+using executorch::runtime::Error;
+using weightstream::Module;
+using weightstream::Options;
+
+std::string refusal(const weightstream::test::Model& model, const Options& options) {
+  Module module(model.pte, model.ptd, options);
+  EXPECT_NE(module.load_method("forward"), Error::Ok);
+  return weightstream::last_error();
+}
+
+TEST(Options, AreSpecsByName) {
+  Options options;
+  options.budget_bytes(123).policy("lru").set("weight_offload_verify", std::string("off"));
+  ASSERT_EQ(options.specs().size(), 3u);
+  EXPECT_EQ(options.specs()[0].first, "weight_offload_budget_bytes");
+  EXPECT_EQ(std::get<std::string>(options.specs()[0].second), "123");
+}
+
+TEST(Options, WrongOnesAreRefusedByName) {
+  REQUIRE_MODEL(model);
+  EXPECT_NE(refusal(model, Options().budget_mb(0)).find("'weight_offload_budget_mb': takes a positive int"),
+            std::string::npos);
+  EXPECT_NE(refusal(model, Options().budget_mb(1).budget_bytes(1 << 20)).find("not both"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().policy("fifo")).find("'lru'"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().verify("always")).find("'off', 'load'"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("weight_offload_verify", true)).find("the bool true"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("num_threads", 4)).find("'num_threads': is unknown"), std::string::npos);
+}
+
+TEST(Options, LongTextsAreNeverCutInSilence) {
+  REQUIRE_MODEL(model);
+  EXPECT_NE(refusal(model, Options().policy(std::string(300, 'l'))).find("may have been cut"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().set(std::string(100, 'k'), 1)).find("is unknown"), std::string::npos);
+}
+
+TEST(Options, BelongToTheConstructor) {
+  REQUIRE_MODEL(model);
+  executorch::runtime::BackendOptions<1> options;
+  options.set_option("weight_offload_budget_mb", 64);
+  executorch::runtime::LoadBackendOptionsMap map;
+  ASSERT_EQ(map.set_options(weightstream::kBackendId, options.view()), Error::Ok);
+  Module module(model.pte, model.ptd);
+  EXPECT_EQ(module.load(map), Error::InvalidArgument);
+  EXPECT_NE(weightstream::last_error().find("constructor"), std::string::npos);
+}
+
+}  // namespace
