@@ -1,0 +1,37 @@
+# The commands of this project. Each prepares what it needs; the second time that takes a second.
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help bootstrap build demo test check format bench clean distclean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+bootstrap: ## create .venv and look for what the system must provide
+	@scripts/bootstrap
+
+build: bootstrap ## build the library, the runner and the tests into build/, install the Python package into .venv
+	@scripts/build
+
+demo: build ## export a transformer and run it at five budgets, compared with eager PyTorch
+	@$(PYTHON) scripts/demo.py
+
+test: bootstrap ## build, then run all tests: Rust, C++, Python
+	@scripts/run_tests
+
+check: bootstrap ## formatting, lints and documentation, warnings are errors
+	@scripts/check
+
+format: bootstrap ## rewrite all sources in the project's format
+	@scripts/check --fix
+
+bench: bootstrap ## measure the cost of a probe
+	cargo bench
+
+clean: ## remove everything built, but not .venv
+	cargo clean
+	rm -rf build .demo
+
+distclean: clean ## remove .venv too
+	rm -rf .venv

@@ -1,0 +1,122 @@
+"""Fixtures: exported models (compiled once, in the background), eager references, and the rule about absences.
+
+Without the native library the tests that need it are skipped, and the summary says so; under CI=true they fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from exports import TORCH_PACKAGE, Exports, Files
+from models import ZOO
+from support import export_problem, open_module, run_passes, runtime_problem
+from zoo import Spec, bits
+
+PASSES = 20
+EXPORTS = pytest.StashKey[Exports]()
+ABSENT = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "models(*names): exported models this test asks for, so that they start early")
+    config.addinivalue_line("markers", "no_runtime: needs no native library, only the export side or neither")
+    config.addinivalue_line("markers", "no_package: needs nothing of weightstream")
+    config.stash[ABSENT] = []
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+
+
+def absence(item: pytest.Item) -> str | None:
+    """What this test needs and does not find."""
+    if item.get_closest_marker("no_package"):
+        return None
+    return export_problem() if item.get_closest_marker("no_runtime") else runtime_problem() or export_problem()
+
+
+def wanted_models(item: pytest.Item) -> list[str]:
+    marker = item.get_closest_marker("models")
+    names = list(marker.args) if marker else []
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return names + [p for p in parameters if isinstance(p, str) and p in ZOO]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:
+        return
+    items = [item for item in session.items if absence(item) is None]
+    names = list(dict.fromkeys(name for item in items for name in wanted_models(item)))
+    if names:
+        exports = session.config.stash[EXPORTS] = Exports()
+        exports.request(names)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = absence(item)
+    if missing is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing, pytrace=False)
+    item.config.stash[ABSENT].append(missing)
+    pytest.skip(missing)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = config.stash[ABSENT]
+    for reason in dict.fromkeys(skipped):
+        terminalreporter.write_line(f"WARNING: {skipped.count(reason)} tests were skipped: {reason}", red=True)
+    exports = config.stash.get(EXPORTS, None)
+    if exports is not None and exports.compiled:
+        times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in exports.compiled.items())
+        terminalreporter.write_line(f"exported: {times}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    exports = config.stash.get(EXPORTS, None)
+    if exports is not None:
+        exports.close()
+
+
+@pytest.fixture(scope="session")
+def exports(request: pytest.FixtureRequest) -> Exports:
+    stash = request.config.stash
+    if EXPORTS not in stash:
+        stash[EXPORTS] = Exports()
+    return stash[EXPORTS]
+
+
+@pytest.fixture(scope="session")
+def exported(exports: Exports) -> Callable[[str], Files]:
+    """`exported(name)`: the files of a model of the zoo."""
+    return exports.files
+
+
+@pytest.fixture(scope="session")
+def torch_package(exports: Exports) -> str:
+    return str(exports.folder(TORCH_PACKAGE) / "model.pt2")
+
+
+@pytest.fixture(scope="session")
+def reference() -> Callable[[str], list[list[torch.Tensor]]]:
+    """`reference(name)`: eager outputs of twenty passes."""
+
+    @functools.cache
+    def outputs(name: str) -> list[list[torch.Tensor]]:
+        spec: Spec = ZOO[name]
+        return spec.eager(spec.passes(PASSES))
+
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def resident_bits(exported: Callable[[str], Files]) -> Callable[[str], list[list[bytes]]]:
+    """`resident_bits(name)`: outputs of twenty passes with room for everything, the bits every budget must give."""
+
+    @functools.cache
+    def outputs(name: str) -> list[list[bytes]]:
+        module = open_module(exported(name), 1 << 30)
+        return [bits(out) for out in run_passes(module, ZOO[name].passes(PASSES))]
+
+    return outputs

@@ -1,0 +1,116 @@
+"""Small helpers of the tests: loading at a budget, running passes, reading /proc, running children."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from zoo import Inputs, as_list
+
+HERE = Path(__file__).resolve().parent
+STATS_KEYS = {
+    "budget_bytes",
+    "floor_bytes",
+    "hard_minimum_bytes",
+    "direct_bytes",
+    "total_weight_bytes",
+    "peak_bytes",
+    "passes",
+    "hits",
+    "misses",
+    "evictions",
+    "prefetches",
+    "bytes_copied",
+    "bytes_copied_last_pass",
+}
+BUDGETS = ["floor", 25, 50, 75, 100]
+
+
+@functools.cache
+def export_problem() -> str | None:
+    """Why nothing can be exported here, or None."""
+    try:
+        import weightstream as ws
+
+        for name in ("apply_weight_offload", "WeightStreamPartitioner", "edge_compile_config", "save"):
+            getattr(ws, name)
+    except (ImportError, AttributeError, OSError) as problem:
+        return f"the weightstream package cannot export here: {problem}"
+    return None
+
+
+@functools.cache
+def runtime_problem() -> str | None:
+    """Why nothing can be run here, or None: a missing native library shows in the first call that needs it."""
+    try:
+        import weightstream as ws
+
+        try:
+            ws.required_budget("/nonexistent/model.pte", method="forward")
+        except ws.Error:
+            return None
+    except (ImportError, AttributeError, OSError) as problem:
+        return f"the native library of weightstream is absent: {problem}"
+    return "required_budget() of a missing file did not fail"
+
+
+def open_module(files: Any, budget: int | None = None, **specs: Any) -> Any:
+    """Loads an exported model, at a budget in bytes (None: the default, which is the floor)."""
+    import weightstream as ws
+
+    if budget is not None:
+        specs["weight_offload_budget_bytes"] = str(budget)
+    return ws.Module(str(files.pte), str(files.ptd), **specs)
+
+
+def run_passes(module: Any, passes: list[Inputs]) -> list[list[torch.Tensor]]:
+    """Outputs of these passes, copied out of whatever memory they are in."""
+    return [[out.clone() for out in as_list(module.forward(*inputs))] for inputs in passes]
+
+
+def budget_of(files: Any, budget: str | int) -> int:
+    """Bytes for 'floor' or a percentage of all constants' bytes, never below the floor."""
+    import weightstream as ws
+    from doctor import Pte, counted_bytes
+
+    floor = ws.required_budget(str(files.pte), method="forward")
+    if budget == "floor":
+        return floor
+    return max(floor, counted_bytes(Pte(files.pte).payload) * int(budget) // 100)
+
+
+def error_of(action: Any, *kinds: type[BaseException]) -> str:
+    """The message of the error that `action` must end with; ours unless told otherwise."""
+    import weightstream as ws
+
+    with pytest.raises(kinds or (ws.Error,)) as caught:
+        action()
+    return str(caught.value)
+
+
+def status_kib(key: str) -> int:
+    """A line of /proc/self/status, such as RssAnon, in KiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1])
+    raise KeyError(key)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def run_child(function: str, *arguments: Any, timeout: int = 600) -> Any:
+    """Runs `children.<function>(*arguments)` in a fresh process; returns what it returned."""
+    command = [sys.executable, str(HERE / "children.py"), function, json.dumps([str(a) for a in arguments])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{function} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

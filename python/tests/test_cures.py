@@ -1,0 +1,153 @@
+"""Each cure of what the compiler does to weights, taken away in turn: the checks on the compiled program must notice.
+
+`test_facts.py` shows that the same models are right with all cures in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import weightstream as ws
+from executorch.exir import to_edge_transform_and_lower
+from models import ZOO
+from torch._inductor import lowering
+from torch._inductor.codegen import wrapper
+from weightstream import _compile, _embedding, _offload, _probe, _trace
+
+pytestmark = pytest.mark.no_runtime
+
+
+class Stop(Exception):
+    """Ends a compilation once its trace is known: what follows takes ten seconds and shows nothing here."""
+
+
+def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _trace.CompiledTrace:
+    """The trace of one model of the zoo, without running the C++ compiler. `options` go to the compiler."""
+    kept: list[_trace.CompiledTrace] = []
+    read = _trace._Reader.read
+
+    def read_and_stop(self):
+        kept.append(read(self))
+        raise Stop
+
+    before = _compile._options()
+    monkeypatch.setattr(_trace._Reader, "read", read_and_stop)
+    monkeypatch.setattr(_compile, "_options", lambda: {**before, **options})
+    program = ws.apply_weight_offload(ZOO[name].export())
+    # The compiler wraps what is raised inside it, unless it is a refusal of ours: those must come through as they are.
+    try:
+        to_edge_transform_and_lower(
+            program, partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config()
+        )
+    except ws.ExportError:
+        raise
+    except Exception:
+        if not kept:
+            raise
+    return kept[0]
+
+
+def largest_leases(trace: _trace.CompiledTrace) -> int:
+    """The largest sum of bytes under lease at one time."""
+    size = {fqn: c.tensor.numel() * c.tensor.element_size() for fqn, c in trace.constants.items()}
+    leases: dict[int, str] = {}
+    peak = 0
+    for op, number in trace.events:
+        if op == _trace.PROBE:
+            leases[number] = trace.probes[number]
+            peak = max(peak, sum(size[fqn] for fqn in set(leases.values())))
+        elif op == _trace.RELEASE:
+            del leases[number]
+    return peak
+
+
+def probes_before_last_read(trace: _trace.CompiledTrace) -> int:
+    """Probes that are followed by a kernel other than one that ends a lease: a sign of being early."""
+    idle = 0
+    waiting: set[int] = set()
+    for op, number in trace.events:
+        if op == _trace.PROBE:
+            waiting.add(number)
+        elif op == _trace.RELEASE:
+            waiting.discard(number)
+        else:
+            idle += len(waiting)
+    return idle
+
+
+def test_without_the_alias_mark_an_activation_is_written_into_a_weight(monkeypatch):
+    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)  # noqa: E731
+    monkeypatch.setitem(lowering.lowerings, _probe.PROBE, plain)
+    with pytest.raises(ws.ExportError, match="writes into weight 'position'"):
+        trace_of("fact_position", monkeypatch)
+
+
+def test_without_the_alias_mark_the_pool_reuses_a_weight(monkeypatch):
+    # Whether the pool reuses a buffer also depends on an estimate of peak memory, which these small models do not raise.
+    monkeypatch.setattr(wrapper.AllocateLine, "should_reuse_buffer", lambda self, free_line, size: True)
+    with pytest.MonkeyPatch.context() as patch:
+        trace_of("fact_same_shape", patch)
+    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)  # noqa: E731
+    monkeypatch.setitem(lowering.lowerings, _probe.PROBE, plain)
+    with pytest.raises(ws.ExportError, match=r"writes into weight '(scales|mixes)\.\d'"):
+        trace_of("fact_same_shape", monkeypatch)
+
+
+def test_without_shared_storage_a_clone_is_written_in_place(monkeypatch):
+    monkeypatch.setattr(_compile, "share_storage", lambda graph: None)
+    with pytest.raises(ws.ExportError, match="writes into weight 'template'"):
+        trace_of("fact_clone_write", monkeypatch)
+
+
+def test_never_reuse_would_hold_every_lease_to_the_end(monkeypatch):
+    """Why the alias mark, and not Inductor's own list of buffers that must not be reused: the frees must stay."""
+    trace = trace_of("fact_same_shape", monkeypatch)
+    released = [number for op, number in trace.events if op == _trace.RELEASE]
+    assert len(released) >= len(trace.probes) - 2, "leases must end behind their last reader, not with the pass"
+
+
+def test_without_pinning_probes_come_early(monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        cured = probes_before_last_read(trace_of("kv_decoder", patch))
+    monkeypatch.setattr(_compile, "pin_before_first_reader", lambda nodes: nodes)
+    uncured = probes_before_last_read(trace_of("kv_decoder", monkeypatch, reorder_for_peak_memory=True))
+    assert cured < uncured
+
+
+def test_a_realized_embedding_ends_the_lease_of_its_table(monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        cured = largest_leases(trace_of("fact_long_lease", patch))
+    monkeypatch.setattr(_compile, "realized_embedding", contextlib.nullcontext)
+    assert _embedding is not None
+    assert cured <= largest_leases(trace_of("fact_long_lease", monkeypatch))
+
+
+def test_without_the_output_s_probe_a_returned_weight_is_read_around_it(monkeypatch):
+    original, calls = _offload.insert_probes, []
+
+    def all_but_the_output(program):
+        fqns = original(program)
+        calls.append(program)
+        if len(calls) == 1:  # the user's line; what counts is the second time, inside the backend
+            return fqns
+        output = next(node for node in program.graph.nodes if node.op == "output")
+        for node in list(output.all_input_nodes):
+            if _probe.is_probe(node):
+                output.replace_input_with(node, node.args[0])
+        _offload._rename_outputs(program)
+        return fqns
+
+    monkeypatch.setattr(_offload, "insert_probes", all_but_the_output)
+    with pytest.raises((ws.ExportError, _trace.DroppedProbes), match=r"around its probe|were dropped"):
+        trace_of("fact_returned", monkeypatch)
+
+
+def test_small_weights_are_baked_into_the_code_unless_told_otherwise(monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        assert "eight" in trace_of("fact_odd_constants", patch).constants
+    torch._dynamo.reset()
+    with pytest.raises((ws.ExportError, _trace.DroppedProbes, AssertionError)):
+        found = trace_of("fact_odd_constants", monkeypatch, always_keep_tensor_constants=False)
+        assert "eight" in found.constants

@@ -1,0 +1,110 @@
+"""Loading, destroying, sharing a process: no growth, no mix-up, no quarrel with torch's own libraries."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import weightstream as ws
+from children import MARGIN_KIB
+from exports import TORCH_PACKAGE
+from models import ZOO
+from support import budget_of, error_of, open_module, run_child, run_passes
+from zoo import bits, largest_error
+
+
+def assert_right(name, found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert largest_error(a, b) <= ZOO[name].tolerance
+
+
+@pytest.mark.models("mlp", "experts", "encoder")
+def test_different_models_in_turn(exported):
+    """Loaded, destroyed and loaded again in turn, each gives its own outputs."""
+    names = ["mlp", "experts", "mlp", "encoder", "experts", "mlp"]
+    expected = {name: ZOO[name].eager(ZOO[name].passes(2)) for name in set(names)}
+    for name in names:
+        module = open_module(exported(name), budget_of(exported(name), "floor"))
+        assert_right(name, run_passes(module, ZOO[name].passes(2)), expected[name])
+        del module
+        gc.collect()
+
+
+@pytest.mark.models("mlp", "experts")
+def test_two_models_alive_at_once(exported):
+    names = ["mlp", "experts"]
+    passes = {name: ZOO[name].passes(4) for name in names}
+    expected = {name: ZOO[name].eager(passes[name]) for name in names}
+    modules = {name: open_module(exported(name)) for name in names}
+    for number in range(4):
+        for name in names:
+            found = run_passes(modules[name], [passes[name][number]])
+            assert_right(name, found, [expected[name][number]])
+
+
+@pytest.mark.models("mlp")
+def test_one_model_on_two_threads_with_a_handle_each(exported, reference):
+    files, spec = exported("mlp"), ZOO["mlp"]
+    found: dict[int, list] = {}
+
+    def work(number):
+        found[number] = run_passes(open_module(files), spec.passes(20))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(2):
+        assert_right("mlp", found[number], reference("mlp"))
+    assert [bits(out) for out in found[0]] == [bits(out) for out in found[1]]
+
+
+@pytest.mark.models("mlp")
+def test_a_hundred_loads_leave_nothing_behind(exported):
+    files = exported("mlp")
+    seen = run_child("load_a_hundred_times", files.pte, files.ptd)
+    early, late = seen["early"], seen["late"]
+    assert late["files"] == early["files"]
+    assert late["threads"] == early["threads"]
+    assert late["maps"] <= early["maps"] + 8  # the allocator's own mappings come and go
+    assert late["anon_kib"] <= early["anon_kib"] + 8 * 1024
+
+
+@pytest.mark.models("demo")
+@pytest.mark.parametrize("budget", ["floor", 50])
+def test_anonymous_memory_stays_near_the_budget(budget, exported):
+    """The .ptd is never read into the heap: its 108 MiB would not fit between the floor and the bound."""
+    files = exported("demo")
+    limit = budget_of(files, budget)
+    activations_kib = 4 * 1024  # 16 tokens of 1536 floats and their like
+    seen = run_child("memory_growth", files.pte, files.ptd, "demo", limit)
+    assert seen["error"] <= 1e-4
+    assert seen["peak_bytes"] <= limit
+    assert seen["grown_kib"] <= limit / 1024 + activations_kib + MARGIN_KIB
+
+
+@pytest.mark.models("mlp")
+@pytest.mark.parametrize("order", ["before", "after", "global"])
+def test_torch_imported(order, exported):
+    files = exported("mlp")
+    assert run_child("with_torch", order, files.pte, files.ptd)["error"] <= 1e-4
+
+
+@pytest.mark.models("mlp", TORCH_PACKAGE)
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_beside_a_package_of_torch(first, exported, torch_package):
+    files = exported("mlp")
+    worst = run_child("beside_torch_package", torch_package, files.pte, files.ptd, first)
+    assert worst["ours"] <= 1e-4
+    assert worst["theirs"] <= 1e-4
+
+
+@pytest.mark.models("mlp")
+def test_a_failed_load_leaves_nothing_that_hinders_the_next(exported, reference):
+    files = exported("mlp")
+    floor = ws.required_budget(str(files.pte), method="forward")
+    for _ in range(5):
+        error_of(lambda: open_module(files, floor - 1))
+    assert_right("mlp", run_passes(open_module(files), ZOO["mlp"].passes(20)), reference("mlp"))

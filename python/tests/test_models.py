@@ -1,0 +1,82 @@
+"""The main models at every budget: equal to eager PyTorch, the same bits at each budget, never above the budget."""
+
+from __future__ import annotations
+
+import pytest
+import weightstream as ws
+from conftest import PASSES
+from doctor import Pte, counted_bytes
+from models import MAIN, ZOO
+from support import BUDGETS, budget_of, open_module, run_passes
+from zoo import bits, largest_error
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", MAIN)
+def test_right_at_every_budget(name, budget, exported, reference, resident_bits):
+    spec, files = ZOO[name], exported(name)
+    limit = budget_of(files, budget)
+    module = open_module(files, limit)
+    expected = reference(name)
+    for number, inputs in enumerate(spec.passes(PASSES)):
+        (found,) = run_passes(module, [inputs])
+        error = largest_error(found, expected[number])
+        assert error <= spec.tolerance, f"pass {number} at {limit} bytes: off by {error}"
+        assert bits(found) == resident_bits(name)[number], f"pass {number} at {limit} bytes: other bits"
+        stats = module.stats()
+        assert stats["peak_bytes"] <= stats["budget_bytes"] == limit
+    assert stats["passes"] == PASSES
+    assert stats["hits"] + stats["misses"] == PASSES * len(Pte(files.pte).payload["probes"])
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_a_budget_for_everything_copies_each_weight_once(name, exported):
+    files = exported(name)
+    module = open_module(files, counted_bytes(Pte(files.pte).payload))
+    run_passes(module, ZOO[name].passes(3))
+    stats = module.stats()
+    assert stats["evictions"] == 0
+    assert stats["misses"] == 0
+    assert stats["bytes_copied_last_pass"] == 0
+    assert stats["bytes_copied"] <= counted_bytes(Pte(files.pte).payload)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_the_floor_is_below_the_whole_so_that_budgets_mean_something(name, exported):
+    files = exported(name)
+    whole = counted_bytes(Pte(files.pte).payload)
+    floor = ws.required_budget(str(files.pte), method="forward")
+    assert floor < whole
+    module = open_module(files, floor)
+    run_passes(module, ZOO[name].passes(3))
+    assert module.stats()["evictions"] > 0
+
+
+@pytest.mark.models("demo")
+def test_demo_floor_is_at_most_15_percent_of_its_weights(exported):
+    files = exported("demo")
+    whole = sum(Pte(files.pte).payload["nbytes"])
+    assert whole >= 100 * 2**20
+    assert ws.required_budget(str(files.pte), method="forward") <= 0.15 * whole
+
+
+@pytest.mark.models("mlp", "mlp_baseline")
+def test_exported_without_the_pass_everything_is_loaded_up_front(exported, reference):
+    files = exported("mlp_baseline")
+    module = open_module(files)
+    for found, expected in zip(run_passes(module, ZOO["mlp"].passes(PASSES)), reference("mlp"), strict=True):
+        assert largest_error(found, expected) <= ZOO["mlp"].tolerance
+    stats = module.stats()
+    assert stats["hits"] == stats["misses"] == stats["evictions"] == stats["bytes_copied_last_pass"] == 0
+    assert stats["peak_bytes"] <= stats["budget_bytes"]
+
+
+@pytest.mark.models("dynamic")
+def test_the_dynamic_model_runs_at_three_sizes_in_any_order(exported):
+    spec, files = ZOO["dynamic"], exported("dynamic")
+    module = open_module(files)
+    passes = spec.passes()
+    order = [passes[i] for i in (2, 0, 1, 1, 0, 2)]
+    assert len({inputs[0].shape for inputs in order}) == 3
+    for found, expected in zip(run_passes(module, order), spec.eager(order), strict=True):
+        assert largest_error(found, expected) <= spec.tolerance

@@ -1,0 +1,109 @@
+"""What the test models have in common: a registry, seeded weights, and eager PyTorch as the reference.
+
+Every model is written here from a configuration and gets random weights from a seed made of its name, so that the
+exporting process, the eager reference and a later run all see the same bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model of the tests."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    #: The inputs of successive passes; the first is also the example for `torch.export.export`.
+    inputs: Callable[[], list[Inputs]]
+    #: What it shows: a sentence for people.
+    shows: str
+    dynamic_shapes: Any = None
+    #: Largest allowed difference from eager PyTorch, relative to max(1, |value|).
+    tolerance: float = 1e-4
+    #: A model with a mutated buffer: pass k must follow pass k-1, and the reference is run once per sequence.
+    stateful: bool = False
+    #: Exported with `apply_weight_offload`; without it the program is the non-offloaded baseline.
+    offload: bool = True
+    #: The name of the model whose weights and inputs it shares (default: its own).
+    seed_name: str = ""
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32((self.seed_name or self.name).encode())
+
+    def model(self) -> nn.Module:
+        """A fresh copy of the model, weights and mutable buffers in their initial state."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self.build().eval().requires_grad_(False)
+
+    def passes(self, count: int | None = None) -> list[Inputs]:
+        """Inputs for `count` passes: the model's own list, repeated from its start as often as needed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed + 1)
+            once = self.inputs()
+        return [once[i % len(once)] for i in range(len(once) if count is None else count)]
+
+    def eager(self, passes: list[Inputs]) -> list[list[torch.Tensor]]:
+        """Outputs of eager PyTorch for these passes, in order, on a fresh copy."""
+        model = self.model()
+        with torch.no_grad():
+            return [[out.clone() for out in as_list(model(*(x.clone() for x in inputs)))] for inputs in passes]
+
+    def export(self) -> torch.export.ExportedProgram:
+        """`torch.export.export` of a fresh copy: where every user starts."""
+        with torch.no_grad():
+            return torch.export.export(self.model(), self.passes(1)[0], dynamic_shapes=self.dynamic_shapes)
+
+
+ZOO: dict[str, Spec] = {}
+
+
+def register(spec: Spec) -> Spec:
+    """Adds a model to the zoo; names are unique."""
+    if spec.name in ZOO:
+        raise ValueError(f"two models are called {spec.name!r}")
+    ZOO[spec.name] = spec
+    return spec
+
+
+def as_list(output: Any) -> list[torch.Tensor]:
+    """One output or several, as a list."""
+    return list(output) if isinstance(output, tuple | list) else [output]
+
+
+def largest_error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest difference, relative to max(1, |expected|). Shapes and dtypes must agree."""
+    assert len(found) == len(expected), f"{len(found)} outputs, eager has {len(expected)}"
+    worst = 0.0
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert a.shape == b.shape, f"output {number}: shape {tuple(a.shape)}, eager has {tuple(b.shape)}"
+        assert a.dtype == b.dtype, f"output {number}: dtype {a.dtype}, eager has {b.dtype}"
+        a, b = a.double(), b.double()
+        assert torch.isfinite(a).all(), f"output {number} holds values that are not finite"
+        if b.numel():
+            worst = max(worst, ((a - b).abs() / b.abs().clamp(min=1)).max().item())
+    return worst
+
+
+def bits(outputs: list[torch.Tensor]) -> list[bytes]:
+    """Outputs as bytes, for comparisons that allow no difference at all."""
+    return [out.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for out in outputs]
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters and persistent buffers, tied ones once."""
+    seen: dict[int, int] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        seen[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    return sum(seen.values())

@@ -1,0 +1,45 @@
+"""WeightStream: run AOTInductor-compiled models whose weights do not fit in device memory, through ExecuTorch.
+
+Export::
+
+    ep   = torch.export.export(model, inputs)
+    ep   = ws.apply_weight_offload(ep)
+    edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")],
+                                       compile_config=ws.edge_compile_config())
+    ws.save(edge, "model.pte", "model.ptd")
+
+Run::
+
+    m = ws.Module("model.pte", "model.ptd", weight_offload_budget_mb=512)
+    y = m.forward(x)
+
+Running needs neither torch's compiler nor the export side: both are imported at first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_EXPORTS = {
+    "apply_weight_offload": "_offload",
+    "WeightStreamPartitioner": "_backend",
+    "edge_compile_config": "_save",
+    "save": "_save",
+    "ExportError": "_errors",
+    "Module": "_runtime",
+    "Error": "_runtime",
+    "required_budget": "_runtime",
+}
+__all__ = sorted(_EXPORTS)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'weightstream' has no attribute '{name}'")
+    return getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,143 @@
+"""The ExecuTorch side of the export: partitioner and backend."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+from executorch.backends.aoti.passes.replace_view_copy_with_view import ReplaceViewCopyWithViewPass
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import PartitionResult
+from executorch.exir.tensor import scalar_type_enum
+from executorch.exir.tensor_layout import TensorLayout
+from torch.export import ExportedProgram
+
+from . import _method, _offload, _record
+from ._compile import ISA_LEVELS, Compiled, compile_program
+from ._errors import ExportError
+from ._progress import note, step
+from ._trace import DroppedProbes
+
+BACKEND_ID = "WeightStreamBackend"
+WEIGHTS_TAG = "weightstream_weights"
+
+
+class WeightStreamPartitioner(AotiPartitioner):
+    """Gives a whole method to WeightStream.
+
+    ``device``: where the compiled code runs; ``"cpu"`` for now. ``isa``: the x86-64 level the CPU code is compiled for, one of
+    ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
+    without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
+    """
+
+    def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward") -> None:
+        if device != "cpu":
+            raise ExportError(f"device '{device}' is not supported yet; use device='cpu'")
+        if isa not in ISA_LEVELS:
+            raise ExportError(f"isa '{isa}' is unknown; use one of {', '.join(ISA_LEVELS)}")
+        specs = [CompileSpec("method_name", method.encode()), CompileSpec("device", device.encode()), CompileSpec("isa", isa.encode())]
+        super().__init__(BACKEND_ID, specs)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tags all operators for one delegate; raises :class:`ExportError`, naming the operator, if that cannot be."""
+        _offload.refuse_control_flow(exported_program)
+        result = super().partition(exported_program)
+        if len(result.partition_tags) == 0:
+            raise ExportError("there is nothing to delegate: another partitioner took every operator, or the program has none")
+        if len(result.partition_tags) > 1:
+            raise ExportError(
+                f"the method splits into {len(result.partition_tags)} delegates at {_splitters(exported_program)}; weights are "
+                "streamed along one trace per method: let WeightStreamPartitioner take the whole method"
+            )
+        return result
+
+
+def _splitters(program: ExportedProgram) -> str:
+    found = [node for node in program.graph.nodes if node.op == "call_function" and "delegation_tag" not in node.meta]
+    names = [f"operator '{_operator(node)}' (node '{node.name}')" for node in found]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "an unknown operator"
+
+
+def _operator(node: torch.fx.Node) -> str:
+    if "lowered" in str(node.target) or node.name.startswith("executorch_call_delegate"):
+        return f"a delegate of another backend: {node.args[0]}"
+    return str(node.target)
+
+
+@final
+class WeightStreamBackend(BackendDetails):
+    """Compiles a delegated program with AOTInductor and takes its weights out. ExecuTorch finds it by its class name."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        specs = {spec.key: spec.value.decode() for spec in compile_specs}
+        method, isa = specs["method_name"], specs["isa"]
+        _offload.refuse_mixed_devices(edge_program, allowed=(specs["device"],))
+        # Signature, mutation and ties are final here; the user's probes served to show and to mark.
+        offload = _offload.remove_probes(edge_program) > 0
+        _make_dense(edge_program)
+        ReplaceViewCopyWithViewPass()(edge_program.graph_module)
+        probes = _offload.insert_probes(edge_program) if offload else []
+        compiled = _compile_until_probes_stay(edge_program, probes, isa)
+        return _package(method, edge_program, compiled, offload, isa)
+
+
+def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], isa: str) -> Compiled:
+    mutable = set(program.graph_signature.buffers_to_mutate.values())
+    while True:
+        try:
+            return compile_program(program.module(), _example_inputs(program), probes, mutable, isa)
+        except DroppedProbes as dropped:
+            note(f"{dropped}: nobody reads their values; compiling again without them")
+            probes = _offload.drop_probes(program, dropped.ids)
+
+
+def _make_dense(program: ExportedProgram) -> None:
+    """Strided and expanded constants become dense: kernels index a weight as its probe's output, which is.
+
+    Tied constants, which are one tensor under several names, stay tied."""
+    seen: dict[Any, torch.Tensor] = {}
+    for table in (program._state_dict, program._constants):
+        for name, value in table.items():
+            if not isinstance(value, torch.Tensor) or _is_dense(value):
+                continue
+            key = (value.data_ptr(), value.dtype, tuple(value.shape), tuple(value.stride()))
+            copy = seen.setdefault(key, value.detach().contiguous().clone())
+            is_parameter = isinstance(value, torch.nn.Parameter)
+            table[name] = torch.nn.Parameter(copy, requires_grad=False) if is_parameter else copy
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    return whole and value.storage_offset() == 0 and torch._prims_common.is_non_overlapping_and_dense_or_false(value)
+
+
+def _example_inputs(program: ExportedProgram) -> tuple[Any, ...]:
+    user_inputs = set(program.graph_signature.user_inputs)
+    return tuple(n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in user_inputs)
+
+
+def _dim_order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions from the outermost in memory to the innermost."""
+    return sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+
+
+def _package(method: str, program: ExportedProgram, compiled: Compiled, offload: bool, isa: str) -> PreprocessResult:
+    store = NamedDataStore()
+    with step("taking the weights out"):
+        held = {fqn: _method.dense(constant) for fqn, constant in compiled.trace.constants.items()}
+        fields = _method.record_of(method, compiled, program, offload, isa, held)
+        for fqn, tensor in held.items():
+            layout = TensorLayout(scalar_type_enum(tensor.dtype), list(tensor.shape), _dim_order(tensor))
+            store.add_named_data(fqn, bytes(_method.raw_bytes(tensor)), 1, WEIGHTS_TAG, layout)
+    build_id = fields["build_id"][0]
+    store.add_named_data(_method.BUILD_ID_PREFIX + method, bytes.fromhex(build_id), 1, WEIGHTS_TAG)
+    store.add_named_data(fields["so_key"][0], compiled.library, 4096, None)
+    note(
+        f"method '{method}': {len(fields['fqns'])} constants, {sum(fields['nbytes'])} bytes, {len(fields['probes'])} probes, "
+        f"floor {fields['floor'][0]} bytes"
+    )
+    return PreprocessResult(_record.encode(fields), {}, store.get_named_data_store_output())

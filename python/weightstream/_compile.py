@@ -1,0 +1,145 @@
+"""One AOTInductor compilation: options, cures, capture of the trace, and the trampolines that replace libtorch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor_config
+from torch._inductor import cpp_builder
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from . import _trampolines
+from ._embedding import realized_embedding
+from ._errors import ExportError
+from ._names import prefixed_constants
+from ._probe import PROBE, pin_before_first_reader, share_storage
+from ._progress import step
+from ._trace import CompiledTrace, capture
+
+ISA_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+@dataclasses.dataclass
+class Compiled:
+    """A compiled method: the bytes of its library and what it does."""
+
+    library: bytes
+    trace: CompiledTrace
+
+
+def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: list[str], mutable: set[str], isa: str) -> Compiled:
+    """Compiles ``module`` for the CPU; raises :class:`ExportError` if the result breaks a rule of offloading.
+
+    ``probes`` holds the FQN behind each probe id in ``module``. Raises ``DroppedProbes`` if the compiler removed some."""
+    if inductor_config.aot_inductor.use_runtime_constant_folding or inductor_config.freezing:
+        raise ExportError(
+            "constant folding is on (torch._inductor.config.aot_inductor.use_runtime_constant_folding or freezing): folded weights "
+            "do not pass through probes; switch it off for this export"
+        )
+    with tempfile.TemporaryDirectory(prefix="weightstream-") as work, contextlib.ExitStack() as stack:
+        stack.enter_context(_trampoline_library(Path(work)))
+        stack.enter_context(_cache_directory(work))
+        stack.enter_context(_fixed_isa(isa))
+        stack.enter_context(prefixed_constants())
+        stack.enter_context(realized_embedding())
+        stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(
+            inductor_config.patch(post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader)
+        )
+        traces = stack.enter_context(capture(probes, mutable))
+        stack.enter_context(step("compiling with AOTInductor and the C++ compiler"))
+        options = {**_options(), "aot_inductor.output_path": os.path.join(work, "out", "")}
+        torch._inductor.aot_compile(module, inputs, options=options)
+        if len(traces) != 1:
+            raise ExportError(f"the compiler produced {len(traces)} graphs where one was expected; please report this")
+        return Compiled(_read_library(work), traces[0])
+
+
+def _options() -> dict[str, Any]:
+    signature = "AOTITorchError aoti_torch_cpu_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"
+    return {
+        "aot_inductor.link_libtorch": False,
+        "aot_inductor.package": True,
+        "aot_inductor.package_constants_in_so": False,
+        "aot_inductor.package_constants_on_disk_format": "pickle_weights",
+        "aot_inductor.use_runtime_constant_folding": False,
+        "aot_inductor.custom_op_libs": ["weightstream_trampolines"],
+        "aot_inductor.custom_ops_to_c_shims": {PROBE: [signature]},
+        # Small constants would otherwise be baked into the code, and read around their probes.
+        "always_keep_tensor_constants": True,
+        # Hoists small probes to the start of the pass: their leases would last for all of it.
+        "reorder_for_peak_memory": False,
+        # No OpenMP region: a failing check must not throw inside one, and the time goes into our own GEMMs anyway.
+        "cpp.threads": 1,
+        # One compilation, one wrapper: a precompiled header would cost more than it saves.
+        "aot_inductor.precompile_headers": False,
+        # The vector-ISA check caches without `link_libtorch` in its key, and vector code needs Sleef, which we do not have.
+        "cpp.vec_isa_ok": False,
+    }
+
+
+@contextlib.contextmanager
+def _trampoline_library(work: Path) -> Iterator[None]:
+    """Puts the trampolines' archive where the linker looks: an option for library folders does not exist."""
+    archive = _trampolines.build(work, cpp_builder.get_cpp_compiler())
+    with _environment("LIBRARY_PATH", os.pathsep.join(filter(None, [str(archive.parent), os.environ.get("LIBRARY_PATH")]))):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _cache_directory(work: str) -> Iterator[None]:
+    """Inductor's caches do not know our passes: a cache of one compilation's own cannot serve something stale."""
+    with _environment("TORCHINDUCTOR_CACHE_DIR", os.path.join(work, "cache")):
+        with inductor_config.patch(force_disable_caches=True):
+            yield
+
+
+@contextlib.contextmanager
+def _fixed_isa(isa: str) -> Iterator[None]:
+    """Replaces ``-march=native``: a library for the exporting machine's exact CPU runs on few others, and says so by a crash."""
+    original = cpp_builder._get_optimization_cflags
+
+    def fixed(*args: Any, **kwargs: Any) -> Any:
+        cflags, ldflags = original(*args, **kwargs)
+        return [f"march={isa}" if flag == "march=native" else flag for flag in cflags], ldflags
+
+    cpp_builder._get_optimization_cflags = fixed
+    try:
+        yield
+    finally:
+        cpp_builder._get_optimization_cflags = original
+
+
+def _read_library(work: str) -> bytes:
+    libraries = glob.glob(os.path.join(work, "out", "**", "*.so"), recursive=True)
+    if len(libraries) != 1:
+        raise ExportError(f"the compiler produced {len(libraries)} libraries where one was expected: {libraries}")
+    missing = _trampolines.check_library(libraries[0])
+    if missing:
+        raise ExportError(
+            f"the compiled program calls {', '.join(missing)}, which the runtime does not provide; an operator of this model is not "
+            "supported yet"
+        )
+    return Path(libraries[0]).read_bytes()

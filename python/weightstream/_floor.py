@@ -1,0 +1,44 @@
+"""The least budgets of a program, from its trace. The runtime computes them again (``schedule::floor``); a test ties the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ._trace import KERNEL, PROBE
+
+GRANULE = 64  # of the `host` device: the number recorded is that of policy `lru` on `host`
+
+
+def occupied(nbytes: int, granule: int = GRANULE) -> int:
+    """Bytes of the budget that a constant takes."""
+    return -(-nbytes // granule) * granule
+
+
+def least_budgets(events: Sequence[tuple[int, int]], probes: Sequence[int], sizes: Sequence[int], direct: int) -> tuple[int, int]:
+    """``(floor, hard_minimum)`` in bytes.
+
+    ``events`` is the trace, ``probes[i]`` the weight behind probe ``i``, ``sizes`` the bytes that each weight occupies, ``direct``
+    those of all direct constants. The floor is ``direct + max over consecutive kernels of bytes(open(k) | open(k+1)) + the largest
+    copy in flight``, and never more than all weights together: with that much, everything is loaded up front.
+    """
+    leases: dict[int, int] = {}
+    peak = 0
+    kernels: list[frozenset[int]] = []
+    for op, number in events:
+        if op == PROBE:
+            leases[number] = probes[number]
+            peak = max(peak, _bytes(frozenset(leases.values()), sizes))
+        elif op == KERNEL:
+            if leases:
+                kernels.append(frozenset(leases.values()))
+        else:
+            del leases[number]
+    everything = _bytes(frozenset(probes), sizes)
+    pairs = [_bytes(a | b, sizes) for a, b in zip(kernels, kernels[1:] + kernels[:1])]
+    largest = max((sizes[w] for w in probes), default=0)
+    floor = min(max(max(pairs, default=0), peak) + largest, everything)
+    return direct + floor, direct + peak
+
+
+def _bytes(weights: frozenset[int], sizes: Sequence[int]) -> int:
+    return sum(sizes[w] for w in weights)

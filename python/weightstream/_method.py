@@ -1,0 +1,134 @@
+"""From a compiled method to its record and its weights' bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from executorch.exir.tensor import scalar_type_enum
+from torch.export import ExportedProgram
+
+from ._compile import Compiled
+from ._errors import ExportError
+from ._floor import least_budgets, occupied
+from ._record import FORMAT_VERSION, Fields
+from ._trace import PROBE, Constant
+
+WEIGHT, DIRECT, MUTABLE = 0, 1, 2
+LIBRARY_PREFIX = "weightstream_so_"
+BUILD_ID_PREFIX = "weightstream_build_id_"
+
+
+def dense(constant: Constant) -> torch.Tensor:
+    """The constant's bytes exactly as its kernels index them: one dimension, from storage offset 0, nothing between."""
+    value = constant.tensor.detach().cpu()
+    held = torch.empty_strided(constant.sizes, constant.strides, dtype=value.dtype)
+    held.copy_(value)
+    storage = held.untyped_storage()
+    expected = value.numel() * value.element_size()
+    if storage.nbytes() != expected:
+        raise ExportError(
+            f"constant '{constant.fqn}' with sizes {constant.sizes} and strides {constant.strides} is not dense: "
+            f"{storage.nbytes()} bytes where {expected} were expected; please report this"
+        )
+    return held
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The tensor's storage as bytes, without a copy."""
+    flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    return memoryview(flat.numpy())
+
+
+def record_of(method: str, compiled: Compiled, program: ExportedProgram, offload: bool, isa: str, held: dict[str, torch.Tensor]) -> Fields:
+    """The fields of the record; ``held`` maps each FQN to what :func:`dense` made of it."""
+    constants = list(compiled.trace.constants.values())
+    index = {constant.fqn: number for number, constant in enumerate(constants)}
+    probes = [index[fqn] for fqn in compiled.trace.probes]
+    kinds = [_kind(constant, offload) for constant in constants]
+    nbytes = [held[constant.fqn].untyped_storage().nbytes() for constant in constants]
+    sizes = [occupied(n) for n in nbytes]
+    direct = sum(size for size, kind in zip(sizes, kinds) if kind != WEIGHT)
+    floor, hard_minimum = least_budgets(compiled.trace.events, probes, sizes, direct)
+    fields: Fields = {
+        "format_version": [FORMAT_VERSION],
+        "method": [method],
+        "so_key": [LIBRARY_PREFIX + hashlib.sha256(compiled.library).hexdigest()],
+        "offload": [int(offload)],
+        "device": ["cpu"],
+        "target": [platform.system().lower(), platform.machine(), isa, torch.__version__.split("+")[0], ""],
+        "fqns": [constant.fqn for constant in constants],
+        "kinds": kinds,
+        "dtypes": [int(scalar_type_enum(constant.tensor.dtype)) for constant in constants],
+        "nbytes": nbytes,
+        "crc32": [zlib.crc32(raw_bytes(held[constant.fqn])) for constant in constants],
+        "layouts": _flatten((len(c.sizes), *c.sizes, *c.strides) for c in constants),
+        "probes": probes,
+        "access_order": [probes[number] for op, number in compiled.trace.events if op == PROBE],
+        "trace": [op + 4 * number for op, number in compiled.trace.events],
+        "floor": [floor],
+        "hard_minimum": [hard_minimum],
+        **_signature(program),
+    }
+    fields["build_id"] = [build_id(fields)]
+    return fields
+
+
+def build_id(fields: Fields) -> str:
+    """128 bits over everything else in the record: the library's hash, every weight's CRC and layout, the trace."""
+    digest = hashlib.sha256()
+    for name in sorted(fields):
+        if name != "build_id":
+            digest.update(repr((name, fields[name])).encode())
+    return digest.hexdigest()[:32]
+
+
+def _kind(constant: Constant, offload: bool) -> int:
+    if constant.mutable:
+        return MUTABLE
+    return WEIGHT if offload and constant.probed else DIRECT
+
+
+def _flatten(rows: Iterable[tuple[int, ...]]) -> list[int]:
+    return [number for row in rows for number in row]
+
+
+def _signature(program: ExportedProgram) -> Fields:
+    inputs: list[int] = []
+    names: list[str] = []
+    symbols: dict[Any, int] = {}
+    user_inputs = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in user_inputs:
+            continue
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            raise ExportError(f"input '{node.name}' is a {type(value).__name__}; only tensors can be inputs of a delegate")
+        inputs += [int(scalar_type_enum(value.dtype)), value.dim()]
+        for size in value.shape:
+            inputs += _extent(size, program, symbols)
+        names.append(node.name)
+    outputs: list[int] = []
+    returned = next(node for node in program.graph.nodes if node.op == "output").args[0]
+    kept = set(program.graph_signature.user_outputs)
+    for node in returned:
+        if isinstance(node, torch.fx.Node) and node.name in kept:
+            value = node.meta["val"]
+            outputs += [int(scalar_type_enum(value.dtype)), value.dim()]
+    return {"inputs": inputs, "input_names": names, "outputs": outputs}
+
+
+def _extent(size: Any, program: ExportedProgram, symbols: dict[Any, int]) -> tuple[int, int, int]:
+    """``(min, max, symbol)`` of one dimension; an expression of symbols has none of its own."""
+    if isinstance(size, int):
+        return size, size, -1
+    expression = size.node.expr
+    bounds = program.range_constraints.get(expression)
+    if bounds is None:
+        return 0, 2**62, -1
+    lower, upper = int(bounds.lower), bounds.upper
+    return lower, int(upper) if upper.is_integer and upper < 2**62 else 2**62, symbols.setdefault(expression, len(symbols))

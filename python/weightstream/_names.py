@@ -1,0 +1,33 @@
+"""Names of constants in the compiled code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch._inductor import graph
+from torch._inductor.codegen import cpp_wrapper_cpu
+
+_PREFIX = "weight_"
+
+
+@contextlib.contextmanager
+def prefixed_constants() -> Iterator[None]:
+    """Gives every constant's C++ variable a prefix of ours.
+
+    The compiler makes the variable's name from the user's: a parameter called ``template`` would not compile, and one called
+    ``buf0`` would shadow a buffer. FQNs are untouched.
+    """
+    original = graph.normalize_name
+
+    def prefixed(name: str) -> str:
+        return _PREFIX + original(name)
+
+    modules = (graph, cpp_wrapper_cpu)
+    for module in modules:
+        module.normalize_name = prefixed
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.normalize_name = original

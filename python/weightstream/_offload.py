@@ -1,0 +1,173 @@
+"""The graph pass: which constants become weights, and the probes in front of their reads.
+
+It runs twice. :func:`apply_weight_offload` is the user's line: it checks the program and puts a probe in front of every weight
+read, so that the graph shows what will happen. Lowering may still add constants, tie weights and make mutation functional, so
+the backend removes these probes in its ``preprocess`` and inserts them again where all of that is final.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from ._errors import ExportError
+from ._probe import PROBE, is_probe
+
+_CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
+_WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def apply_weight_offload(program: ExportedProgram) -> ExportedProgram:
+    """Marks ``program`` for weight offloading: every weight is read through a probe.
+
+    Returns a new program with the same inputs, outputs and values; ``program`` is left as it is. Mutable buffers, tensor literals
+    and 0-dimensional constants are not probed: they stay resident and count against the budget.
+
+    Raises :class:`ExportError` if the pass was applied already, or if the program has control flow, constants on a device other
+    than the CPU's or the target's, or an in-place operator on a weight.
+    """
+    if not isinstance(program, ExportedProgram):
+        raise TypeError(
+            f"apply_weight_offload takes what torch.export.export returns (an ExportedProgram), not {type(program).__name__}; "
+            "apply it before to_edge_transform_and_lower"
+        )
+    if has_probes(program):
+        raise ExportError("apply_weight_offload was applied to this program already; apply it once")
+    refuse_control_flow(program)
+    refuse_mixed_devices(program)
+    # Right after export an in-place buffer update is not functional yet, and `buffers_to_mutate` is empty: probing now would send
+    # the update to a temporary. An empty decomposition table makes mutation functional and keeps the operators.
+    program = program.run_decompositions({})
+    if not weights_of(program):
+        raise ExportError("this program has no weights to offload: it has no parameters or buffers that are read and never written")
+    insert_probes(program)
+    return program
+
+
+def has_probes(program: ExportedProgram) -> bool:
+    """Whether the graph reads any constant through a probe."""
+    return any(is_probe(node) for node in program.graph.nodes)
+
+
+def refuse_control_flow(program: ExportedProgram) -> None:
+    """The trace of a pass must be the same each time; a branch or a loop would make it depend on data."""
+    for node in program.graph.nodes:
+        name = getattr(node.target, "__name__", str(node.target))
+        higher_order = isinstance(node.target, torch._ops.HigherOrderOperator)
+        if node.op == "call_function" and higher_order and any(word in name for word in _CONTROL_FLOW):
+            raise ExportError(
+                f"control flow cannot be offloaded: operator '{name}' (node '{node.name}') makes the order of weight reads depend "
+                "on data; rewrite it without control flow (torch.where, masks) or export the branches as separate programs"
+            )
+
+
+def refuse_mixed_devices(program: ExportedProgram, allowed: tuple[str, ...] = ("cpu", "cuda")) -> None:
+    """All constants must be on one device that holds bytes."""
+    seen: dict[str, str] = {}
+    for name, tensor in {**program.state_dict, **program.constants}.items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        kind = tensor.device.type
+        if kind not in allowed:
+            raise ExportError(
+                f"constant '{name}' is on device '{tensor.device}', which holds no bytes to export; "
+                f"move the model to one of {', '.join(allowed)} before torch.export.export"
+            )
+        seen.setdefault(kind, name)
+    if len(seen) > 1:
+        where = ", ".join(f"'{name}' is on {kind}" for kind, name in seen.items())
+        raise ExportError(f"constants are on more than one device ({where}); move the whole model to one device before export")
+
+
+def weights_of(program: ExportedProgram) -> dict[str, str]:
+    """Placeholder name to FQN of every constant that is read through probes.
+
+    Left out, and thus direct: buffers that the program writes, tensor literals (they have no name of the user's), and
+    0-dimensional constants (the alias claim of the probe's lowering does not hold for them).
+    """
+    signature = program.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    found = {}
+    for spec in signature.input_specs:
+        if spec.kind not in _WEIGHT_KINDS or spec.target is None or spec.target in mutated:
+            continue
+        node = placeholders.get(spec.arg.name)
+        value = None if node is None else node.meta.get("val")
+        literal = spec.kind is InputKind.CONSTANT_TENSOR
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and node.users and not literal:
+            found[spec.arg.name] = spec.target
+    return found
+
+
+def remove_probes(program: ExportedProgram) -> int:
+    """Takes every probe out again, and returns how many there were."""
+    probes = [node for node in program.graph.nodes if is_probe(node)]
+    for node in probes:
+        node.replace_all_uses_with(node.args[0])
+        program.graph.erase_node(node)
+    if probes:
+        program.graph_module.recompile()
+    return len(probes)
+
+
+def drop_probes(program: ExportedProgram, ids: set[int]) -> list[str]:
+    """Takes the probes ``ids`` out, numbers the others anew, and returns the FQN behind each."""
+    weights = weights_of(program)
+    fqns: list[str] = []
+    for node in [node for node in program.graph.nodes if is_probe(node)]:
+        source, probe_id = node.args
+        if probe_id in ids:
+            node.replace_all_uses_with(source)
+            program.graph.erase_node(node)
+            continue
+        node.args = (source, len(fqns))
+        fqns.append(weights[source.name])
+    program.graph_module.recompile()
+    return fqns
+
+
+def insert_probes(program: ExportedProgram) -> list[str]:
+    """Puts a probe in front of every read of every weight, and returns the FQN behind each probe id.
+
+    One probe per reader and weight, numbered in graph order. The output node is a reader too: a returned weight would otherwise be
+    cloned from its placeholder.
+    """
+    weights = weights_of(program)
+    fqns: list[str] = []
+    for node in list(program.graph.nodes):
+        if node.op not in ("call_function", "output"):
+            continue
+        for source in list(node.all_input_nodes):
+            if source.name not in weights:
+                continue
+            _refuse_in_place(node, source, weights[source.name])
+            with program.graph.inserting_before(node):
+                read = program.graph.call_function(PROBE, (source, len(fqns)))
+            read.meta["val"] = source.meta["val"]
+            node.replace_input_with(source, read)
+            fqns.append(weights[source.name])
+    program.graph_module.recompile()
+    _rename_outputs(program)
+    return fqns
+
+
+def _refuse_in_place(node: torch.fx.Node, source: torch.fx.Node, fqn: str) -> None:
+    schema = getattr(getattr(node.target, "_op", node.target), "_schema", None)
+    if schema is None:
+        return
+    for argument, value in zip(schema.arguments, node.args):
+        if value is source and argument.alias_info is not None and argument.alias_info.is_write:
+            raise ExportError(
+                f"operator '{node.target}' (node '{node.name}') writes into weight '{fqn}' in place; weights are read-only: "
+                "register it as a buffer and assign to it, so that export sees a mutation, or work on a clone"
+            )
+
+
+def _rename_outputs(program: ExportedProgram) -> None:
+    """The signature names the nodes that are returned; a returned weight is now its probe."""
+    output = next(node for node in program.graph.nodes if node.op == "output")
+    for spec, value in zip(program.graph_signature.output_specs, output.args[0]):
+        if isinstance(value, torch.fx.Node) and hasattr(spec.arg, "name"):
+            spec.arg.name = value.name

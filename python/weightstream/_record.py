@@ -1,0 +1,80 @@
+"""The record of a method: what the runtime must know and cannot see, as named fields of integers and strings.
+
+One encoder writes it twice: as constant methods of the program (``constant_methods``), which tools read without loading, and as the
+delegate's payload (``encode``), so that the two files need nothing beside them. ``schema/README.md`` in the repository lists the
+fields.
+"""
+
+from __future__ import annotations
+
+import flatbuffers
+from flatbuffers import number_types as fb_types
+from flatbuffers import encode as fb_encode
+from flatbuffers import packer as fb_packer
+from flatbuffers import table as fb_table
+
+FORMAT_VERSION = 1
+IDENTIFIER = b"WSR1"
+SEPARATOR = "__weight_offload__"
+
+Fields = dict[str, "list[int] | list[str]"]
+
+
+def constant_methods(method: str, fields: Fields) -> dict[str, list[int] | list[str]]:
+    """The record as constant methods ``<method>__weight_offload__<field>``. An empty list is left out: a method must return something."""
+    return {f"{method}{SEPARATOR}{name}": list(values) for name, values in fields.items() if values}
+
+
+def encode(fields: Fields) -> bytes:
+    """The record as a flatbuffer ``Payload`` (``schema/record.fbs``)."""
+    builder = flatbuffers.Builder(1024)
+    tables = [_field(builder, name, values) for name, values in fields.items() if values]
+    builder.StartVector(4, len(tables), 4)
+    for table in reversed(tables):
+        builder.PrependUOffsetTRelative(table)
+    vector = builder.EndVector()
+    builder.StartObject(1)
+    builder.PrependUOffsetTRelativeSlot(0, vector, 0)
+    builder.Finish(builder.EndObject(), file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _field(builder: flatbuffers.Builder, name: str, values: list[int] | list[str]) -> int:
+    text = builder.CreateString(name)
+    strings = isinstance(values[0], str)
+    if strings:
+        offsets = [builder.CreateString(value) for value in values]
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+    else:
+        builder.StartVector(8, len(values), 8)
+        for value in reversed(values):
+            builder.PrependInt64(value)
+    vector = builder.EndVector()
+    builder.StartObject(3)
+    builder.PrependUOffsetTRelativeSlot(0, text, 0)
+    builder.PrependUOffsetTRelativeSlot(2 if strings else 1, vector, 0)
+    return builder.EndObject()
+
+
+def decode(payload: bytes) -> Fields:
+    """The fields of what :func:`encode` wrote."""
+    if payload[4:8] != IDENTIFIER:
+        raise ValueError(f"not a WeightStream record: identifier {payload[4:8]!r}, expected {IDENTIFIER!r}")
+    root = fb_table.Table(payload, fb_encode.Get(fb_packer.uoffset, payload, 0))
+    fields: Fields = {}
+    for table in _elements(root, 0, lambda at: fb_table.Table(payload, root.Indirect(at)), 4):
+        name = table.String(table.Pos + table.Offset(4)).decode()
+        ints = _elements(table, 1, lambda at, t=table: t.Get(fb_types.Int64Flags, at), 8)
+        strings = _elements(table, 2, lambda at, t=table: t.String(at).decode(), 4)
+        fields[name] = strings or ints
+    return fields
+
+
+def _elements(table: fb_table.Table, slot: int, read, width: int) -> list:
+    offset = table.Offset(4 + 2 * slot)
+    if not offset:
+        return []
+    start = table.Vector(offset)
+    return [read(start + width * i) for i in range(table.VectorLen(offset))]

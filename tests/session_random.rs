@@ -1,0 +1,163 @@
+//! Random programs at random budgets, several passes, some of them aborted, on the host and on a simulator
+//! that runs copies and kernels in any order that the events allow.
+
+mod session_support;
+
+use proptest::prelude::*;
+use session_support::sim::{Order, Sim};
+use session_support::{model, play, Kernels, Model, Pass};
+use weightstream::config::PolicyKind;
+use weightstream::schedule::floor;
+use weightstream::schedule::Event::{Kernel, Probe, Release};
+use weightstream::session::Session;
+
+fn sizes(most: usize) -> impl Strategy<Value = Vec<u64>> {
+    let size = prop_oneof![1 => Just(0), 4 => 1..300u64, 2 => 300..5_000u64, 1 => 5_000..80_000u64];
+    prop::collection::vec(size, 1..most)
+}
+
+/// Steps open a lease of some weight, end some open lease, or run a kernel.
+fn models() -> impl Strategy<Value = Model> {
+    let steps = prop::collection::vec((0..5u8, any::<prop::sample::Index>()), 0..60);
+    (sizes(10), prop::collection::vec(0..500u64, 0..3), steps).prop_map(|(sizes, direct, steps)| {
+        let (mut events, mut probes, mut open) = (vec![], vec![], vec![]);
+        for (at, (what, pick)) in (0..).zip(steps) {
+            match what {
+                0 | 1 => {
+                    events.push(Probe(probes.len() as u32));
+                    open.push(probes.len() as u32);
+                    probes.push(pick.index(sizes.len()) as u32);
+                }
+                2 | 3 if !open.is_empty() => {
+                    events.push(Release(open.swap_remove(pick.index(open.len()))))
+                }
+                _ => events.push(Kernel(at)),
+            }
+        }
+        model(&sizes, &direct, &probes, &events)
+    })
+}
+
+fn passes() -> impl Strategy<Value = Vec<Pass>> {
+    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => (0..60usize).prop_map(Pass::AbortAt)];
+    prop::collection::vec(pass, 1..6)
+}
+
+/// `share` 0 is the floor, 1000 everything.
+fn budget(model: &Model, share: u64) -> u64 {
+    let weights = &model.program.weights;
+    let floor = floor(&model.program.trace, weights, PolicyKind::Lru, &[], 64).bytes();
+    let all: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(64)).sum();
+    floor + all.saturating_sub(floor) * share / 1000
+}
+
+/// Plays all passes and checks what can be counted from outside.
+fn check<D: Kernels>(model: &Model, session: &mut Session<D>, passes: &[Pass]) {
+    let (mut complete, mut probes) = (0, 0);
+    for pass in passes {
+        let events = model.program.trace.events();
+        let end = if let Pass::AbortAt(at) = pass {
+            *at
+        } else {
+            usize::MAX
+        };
+        probes += events
+            .iter()
+            .take(end)
+            .filter(|e| matches!(e, Probe(_)))
+            .count() as u64;
+        complete += u64::from(*pass == Pass::Complete);
+        play(model, session, *pass).unwrap();
+        let stats = session.stats();
+        assert!(stats.peak_bytes <= stats.budget_bytes);
+        assert_eq!(
+            (stats.passes, stats.hits + stats.misses),
+            (complete, probes)
+        );
+    }
+    session.device_mut().check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_read_is_right_on_the_simulator(
+        model in models(), share in 0..=1000u64, passes in passes(), seed in any::<u64>(),
+    ) {
+        for order in [Order::CopiesFirst, Order::KernelsFirst, Order::Random(seed)] {
+            let mut session = model.sim(order, Some(budget(&model, share)));
+            check(&model, &mut session, &passes);
+            prop_assert_eq!(session.stats().bytes_copied, session.device().bytes_copied);
+            prop_assert!(session.device().live_bytes() <= session.stats().budget_bytes);
+        }
+    }
+
+    #[test]
+    fn every_read_is_right_on_the_host(
+        model in models(), share in 0..=1000u64, passes in passes(),
+    ) {
+        let mut session = model.host(Some(budget(&model, share)));
+        check(&model, &mut session, &passes);
+    }
+
+    /// One failure of one device call, anywhere: reported by the pass it falls into or by the one it
+    /// ended, and all passes behind it are right, unless the session says that it is poisoned.
+    #[test]
+    fn an_injected_failure_is_reported_and_survived(
+        model in models(), share in 0..=1000u64, after in 0..30usize,
+        call in prop::sample::select(&["alloc", "free", "copy_to_device", "record_copy",
+                                       "record_compute", "copy_wait", "compute_wait"][..]),
+        order in prop::sample::select(&[Order::CopiesFirst, Order::KernelsFirst][..]),
+    ) {
+        let mut session = model.sim(order, Some(budget(&model, share)));
+        session.device_mut().fail = Some((call, after));
+        let mut poisoned = false;
+        for _ in 0..4 {
+            let armed = session.device().fail.is_some();
+            let outcome = play_through(&model, &mut session);
+            let fired = armed && session.device().fail.is_none();
+            session.validate().unwrap();
+            poisoned |= session.begin_pass().is_err();
+            if !poisoned {
+                session.end_pass(false).unwrap();
+            }
+            prop_assert_eq!(outcome.is_err(), fired || poisoned, "{:?}", outcome);
+        }
+        session.device_mut().check();
+    }
+}
+
+/// As compiled code does it: on the first error all handles are deleted, and the pass is ended as failed.
+fn play_through(model: &Model, session: &mut Session<Sim>) -> weightstream::Result<()> {
+    use weightstream::aoti::hooks::PassHooks;
+    session.begin_pass()?;
+    let mut open = vec![];
+    let mut failed = Ok(());
+    for event in model.program.trace.events() {
+        match *event {
+            Probe(id) => match session.probe(i64::from(id)) {
+                Ok(ptr) => open.push((id, ptr)),
+                Err(error) => {
+                    failed = Err(error);
+                    break;
+                }
+            },
+            Kernel(_) => {
+                let reads: Vec<_> = open
+                    .iter()
+                    .map(|(id, p)| (*p, model.read_by(*id)))
+                    .collect();
+                session.device_mut().kernel(&reads);
+            }
+            Release(id) => {
+                open.retain(|(other, _)| *other != id);
+                session.release(i64::from(id));
+            }
+        }
+    }
+    open.iter()
+        .for_each(|(id, _)| session.release(i64::from(*id)));
+    let ended = session.end_pass(failed.is_ok());
+    failed.and(ended)
+}

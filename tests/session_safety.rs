@@ -1,0 +1,167 @@
+//! One test per safety rule. Each was seen to fail with its rule taken out of the code; the note says what
+//! was taken out.
+
+mod session_support;
+
+use session_support::sim::Order;
+use session_support::{chain, model, play, Kernels, Pass};
+use weightstream::aoti::hooks::PassHooks;
+use weightstream::schedule::Event::{Kernel, Probe, Release};
+use weightstream::Error;
+
+/// Three kernels read one weight in turn while a long lease of another stays open over all of them, as an
+/// embedding table's does.
+fn long_lease() -> session_support::Model {
+    let mut events = vec![Probe(0), Kernel(0)];
+    (1..6).for_each(|i| events.extend([Probe(i), Kernel(i), Release(i)]));
+    events.extend([Release(0), Probe(6), Kernel(6), Release(6)]);
+    model(&[640; 7], &[100], &[0, 1, 2, 3, 4, 5, 6], &events)
+}
+
+/// Taken out: `self.leases == 0` in `residency::lru::Weight::idle`.
+#[test]
+fn a_leased_weight_is_never_evicted() {
+    let model = long_lease();
+    for order in [Order::CopiesFirst, Order::KernelsFirst] {
+        let mut session = model.sim(order, None);
+        for _ in 0..3 {
+            play(&model, &mut session, Pass::Complete).unwrap();
+        }
+        session.device_mut().check();
+        assert!(session.stats().evictions > 0);
+    }
+}
+
+/// Taken out: `self.claims == 0` in `residency::lru::Weight::idle`.
+#[test]
+fn a_claimed_weight_is_never_evicted() {
+    let model = chain(&[640; 8]);
+    let mut session = model.sim(Order::CopiesFirst, None);
+    for _ in 0..3 {
+        play(&model, &mut session, Pass::Complete).unwrap();
+    }
+    session.device_mut().check();
+    // What is prefetched is there when it is read: only the very first probe of all has to wait.
+    let stats = session.stats();
+    assert_eq!((stats.misses, stats.hits), (1, 23));
+}
+
+/// Taken out: `compute_wait` in `Session::serve`.
+#[test]
+fn a_weight_in_flight_is_not_read_before_it_arrives() {
+    let model = chain(&[640; 8]);
+    let mut session = model.sim(Order::KernelsFirst, None);
+    play(&model, &mut session, Pass::Complete).unwrap();
+    session.device_mut().check();
+}
+
+/// Taken out: `copy_wait` in `Session::evict`.
+#[test]
+fn bytes_are_reused_behind_their_last_reader_only() {
+    let model = chain(&[640; 8]);
+    let mut session = model.sim(Order::CopiesFirst, None);
+    play(&model, &mut session, Pass::Complete).unwrap();
+    session.device_mut().check();
+}
+
+/// Taken out: the event recorded for leases that end when the pass is aborted.
+#[test]
+fn an_aborted_pass_leaves_its_readers_alone() {
+    let model = chain(&[640; 8]);
+    for at in 0..24 {
+        let mut session = model.sim(Order::CopiesFirst, None);
+        play(&model, &mut session, Pass::AbortAt(at)).unwrap();
+        play(&model, &mut session, Pass::Complete).unwrap();
+        session.device_mut().check();
+    }
+}
+
+/// Taken out: the follower's check in `Session::serve`.
+#[test]
+fn a_wrong_probe_gets_no_address() {
+    let model = chain(&[64, 128, 192]);
+    let mut session = model.host(None);
+    session.begin_pass().unwrap();
+    session.probe(0).unwrap();
+    session.release(0);
+    let before = session.stats();
+    let wrong = session.probe(2).unwrap_err();
+    assert_eq!(
+        wrong,
+        Error::Divergence {
+            position: 3,
+            expected: "probe 1 ('Weight.1')".to_string(),
+            found: "probe 2 ('Weight.2')".to_string(),
+        }
+    );
+    assert_eq!(
+        session.stats(),
+        before,
+        "something was decided for a probe that is wrong"
+    );
+    // Compiled code that ignores the error gets nothing else either, and the pass cannot succeed.
+    assert_eq!(session.probe(1), Err(wrong.clone()));
+    assert_eq!(session.end_pass(true), Err(wrong));
+    for _ in 0..2 {
+        play(&model, &mut session, Pass::Complete).unwrap();
+    }
+}
+
+/// Taken out: the comparison of releases in `Follower::release`.
+#[test]
+fn a_release_out_of_order_is_reported_at_the_end_of_a_complete_pass() {
+    let events = [
+        Probe(0),
+        Probe(1),
+        Kernel(0),
+        Release(1),
+        Release(0),
+        Probe(2),
+        Kernel(1),
+        Release(2),
+    ];
+    let model = model(&[64, 64, 64], &[], &[0, 1, 2], &events);
+    let mut session = model.host(None);
+    let mut run = |complete| {
+        session.begin_pass().unwrap();
+        session.probe(0).unwrap();
+        session.probe(1).unwrap();
+        session.release(0);
+        session.release(1);
+        session.probe(2).unwrap();
+        session.release(2);
+        session.end_pass(complete)
+    };
+    match run(true) {
+        Err(Error::Divergence {
+            position: 3,
+            expected,
+            found,
+        }) => {
+            assert_eq!(expected, "the release of probe 1 ('Weight.1')");
+            assert_eq!(found, "the release of probe 0 ('Weight.0')");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(run(false), Ok(()));
+    play(&model, &mut session, Pass::Complete).unwrap();
+}
+
+/// Taken out: `check_no_lease`.
+#[test]
+fn a_lease_that_outlives_its_pass_is_named() {
+    let model = chain(&[64, 128]);
+    let mut session = model.host(None);
+    session.begin_pass().unwrap();
+    session.probe(0).unwrap();
+    session.release(0);
+    session.probe(1).unwrap();
+    let leak = |r| matches!(r, Err(Error::Internal(what)) if what.contains("probe 1 ('Weight.1')"));
+    assert!(leak(session.end_pass(true)));
+    assert!(
+        leak(session.begin_pass()),
+        "the weight might be evicted under its reader"
+    );
+    session.release(1);
+    play(&model, &mut session, Pass::Complete).unwrap();
+}

@@ -1,0 +1,162 @@
+//! Small programs, and a driver that plays passes and checks the bytes behind every lease at every kernel.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod sim;
+
+use sim::{Order, Sim};
+use weightstream::aoti::hooks::PassHooks;
+use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice};
+use weightstream::error::Result;
+use weightstream::schedule::Event::{self, Kernel, Probe, Release};
+use weightstream::schedule::{Trace, WeightKind, WeightSpec};
+use weightstream::session::{Layout, Program, Session, SessionOptions};
+
+/// A program and the bytes of its constants, which differ from constant to constant.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub program: Program,
+    pub bytes: Vec<Vec<u8>>,
+}
+
+/// `weights` are read through `probes`; `direct` constants come behind them.
+pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) -> Model {
+    let spec = |kind| {
+        move |(i, &bytes): (usize, &u64)| WeightSpec {
+            fqn: format!("{kind:?}.{i}"),
+            bytes,
+            kind,
+        }
+    };
+    let specs = weights.iter().enumerate().map(spec(WeightKind::Weight));
+    let specs: Vec<_> = specs
+        .chain(direct.iter().enumerate().map(spec(WeightKind::Direct)))
+        .collect();
+    let trace = Trace::new(events.to_vec(), probes.to_vec(), specs.len()).unwrap();
+    let byte = |w: usize, i: u64| (w as u64 * 37 + i * 11 + i / 256 + 1) as u8;
+    let bytes = specs
+        .iter()
+        .enumerate()
+        .map(|(w, s)| (0..s.bytes).map(|i| byte(w, i)).collect());
+    let bytes = bytes.collect();
+    let layout = |s: &WeightSpec| Layout {
+        dtype: 0,
+        sizes: vec![s.bytes as i64],
+        strides: vec![1],
+    };
+    let layouts = specs.iter().map(layout).collect();
+    Model {
+        program: Program {
+            weights: specs,
+            layouts,
+            trace,
+        },
+        bytes,
+    }
+}
+
+/// Each weight read once by its own kernel, in order.
+pub fn chain(weights: &[u64]) -> Model {
+    let n = weights.len() as u32;
+    let events: Vec<_> = (0..n)
+        .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    model(weights, &[], &(0..n).collect::<Vec<_>>(), &events)
+}
+
+impl Model {
+    /// The bytes must outlive the session: keep the model alive.
+    pub fn host_bytes(&self) -> Vec<HostBytes> {
+        // SAFETY: the tests drop their sessions before their models, and never change a model's bytes.
+        self.bytes
+            .iter()
+            .map(|b| unsafe { HostBytes::new(b.as_ptr(), b.len() as u64) })
+            .collect()
+    }
+
+    pub fn session<D: Device>(&self, device: D, budget: Option<u64>) -> Result<Session<D>> {
+        let options = SessionOptions {
+            budget,
+            ..SessionOptions::default()
+        };
+        Session::new(device, self.program.clone(), self.host_bytes(), options)
+    }
+
+    pub fn sim(&self, order: Order, budget: Option<u64>) -> Session<Sim> {
+        self.session(Sim::new(order), budget).unwrap()
+    }
+
+    pub fn host(&self, budget: Option<u64>) -> Session<HostDevice> {
+        self.session(HostDevice::new().unwrap(), budget).unwrap()
+    }
+
+    /// The weight's bytes behind probe `id`.
+    pub fn read_by(&self, id: u32) -> &[u8] {
+        &self.bytes[self.program.trace.weight(id) as usize]
+    }
+}
+
+/// Devices on which a kernel can be issued that compares bytes when it runs.
+pub trait Kernels: Device {
+    fn kernel(&mut self, reads: &[(DevicePtr, &[u8])]);
+    /// Runs what was issued; panics if a kernel read other bytes.
+    fn check(&mut self);
+}
+
+impl Kernels for HostDevice {
+    fn kernel(&mut self, reads: &[(DevicePtr, &[u8])]) {
+        for (ptr, expected) in reads.iter().filter(|(_, e)| !e.is_empty()) {
+            // SAFETY: the address comes from a probe whose lease is open, or is a direct constant's.
+            let found = unsafe { std::slice::from_raw_parts(ptr.0 as *const u8, expected.len()) };
+            assert!(
+                found == *expected,
+                "a kernel read other bytes than its weight's"
+            );
+        }
+    }
+
+    fn check(&mut self) {}
+}
+
+/// How a pass goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    Complete,
+    /// An error before this event: open leases end in reverse, then the pass is ended.
+    AbortAt(usize),
+}
+
+/// Plays one pass. At each kernel the bytes behind all open leases, and all direct constants, are read.
+pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> Result<()> {
+    let events = model.program.trace.events();
+    let end = match pass {
+        Pass::Complete => events.len(),
+        Pass::AbortAt(at) => at.min(events.len()),
+    };
+    session.begin_pass()?;
+    let mut open: Vec<(u32, DevicePtr)> = Vec::new();
+    for event in &events[..end] {
+        match *event {
+            Probe(id) => open.push((id, session.probe(i64::from(id))?)),
+            Kernel(_) => kernel(model, session, &open),
+            Release(id) => {
+                open.retain(|(other, _)| *other != id);
+                session.release(i64::from(id));
+            }
+        }
+        session.validate()?;
+    }
+    for (id, _) in open.into_iter().rev() {
+        session.release(i64::from(id));
+        session.validate()?;
+    }
+    session.end_pass(pass == Pass::Complete)?;
+    session.validate()
+}
+
+fn kernel<D: Kernels>(model: &Model, session: &mut Session<D>, open: &[(u32, DevicePtr)]) {
+    let leased = open.iter().map(|(id, ptr)| (*ptr, model.read_by(*id)));
+    let constants = model.bytes.iter().enumerate();
+    let direct = constants.filter_map(|(i, b)| Some((session.direct_address(i)?, b.as_slice())));
+    let reads: Vec<_> = leased.chain(direct).collect();
+    session.device_mut().kernel(&reads);
+}
