@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   const auto tensors = zeros(*meta);
-  const auto outputs = module.forward({tensors.begin(), tensors.end()});
+  const std::vector<executorch::runtime::EValue> inputs(tensors.begin(), tensors.end());
+  const auto outputs = module.forward(inputs);
   if (!outputs.ok()) {
     std::fprintf(stderr, "%s\n", weightstream::last_error().c_str());
     return 1;

@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   const auto tensors = zeros(*meta);
-  const auto outputs = module.forward({tensors.begin(), tensors.end()});
+  const std::vector<runtime::EValue> inputs(tensors.begin(), tensors.end());
+  const auto outputs = module.forward(inputs);
   std::printf("%s\n", runtime::to_string(outputs.error()));
   return outputs.ok() ? 0 : 1;
 }
