@@ -9,12 +9,18 @@
 #![allow(non_snake_case)]
 
 mod args;
+mod conv;
+mod embed;
 mod gemm;
+mod index;
 mod memory;
 mod meta;
 mod misc;
+mod pool;
 mod probe;
 mod scalar;
+mod scan;
+mod sort;
 mod views;
 
 use std::ffi::c_void;
@@ -39,12 +45,18 @@ use shim_table;
 type Topic = (&'static [&'static str], fn(&str) -> Option<*const c_void>);
 
 const TOPICS: &[Topic] = &[
+    (conv::NAMES, conv::lookup),
+    (embed::NAMES, embed::lookup),
     (gemm::NAMES, gemm::lookup),
+    (index::NAMES, index::lookup),
     (memory::NAMES, memory::lookup),
     (meta::NAMES, meta::lookup),
     (misc::NAMES, misc::lookup),
+    (pool::NAMES, pool::lookup),
     (probe::NAMES, probe::lookup),
     (scalar::NAMES, scalar::lookup),
+    (scan::NAMES, scan::lookup),
+    (sort::NAMES, sort::lookup),
     (views::NAMES, views::lookup),
 ];
 
