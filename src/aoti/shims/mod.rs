@@ -76,16 +76,4 @@ pub fn names() -> Vec<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_list_that_export_reads_is_the_table() {
-        let listed: Vec<_> = include_str!("../../../python/weightstream/shims.txt")
-            .lines()
-            .collect();
-        assert_eq!(listed, names());
-        assert!(listed.iter().all(|name| lookup(name).is_some()));
-        assert!(lookup("aoti_torch_no_such_function").is_none());
-    }
-}
+mod tests;
