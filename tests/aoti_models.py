@@ -66,9 +66,7 @@ OPTIONS = {
     "always_keep_tensor_constants": True,
     "cpp.threads": 1,
     "cpp.vec_isa_ok": False,
-    "aot_inductor.custom_ops_to_c_shims": {
-        PROBE: ["AOTITorchError aoti_torch_cpu_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"]
-    },
+    "aot_inductor.custom_ops_to_c_shims": {PROBE: ["AOTITorchError aoti_torch_cpu_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"]},
 }
 
 
@@ -190,9 +188,7 @@ def compile_model(root, name, model, calls):
         for index, (fqn, tensor) in enumerate(sorted(constants.items())):
             _store(folder, f"constant{index}", tensor)
             lines.append(_line("direct" if fqn in direct else "weight", fqn, f"constant{index}", tensor))
-        files = torch._inductor.aot_compile(
-            program.module(), calls[0], options={**OPTIONS, "aot_inductor.output_path": f"{folder}/build/"}
-        )
+        files = torch._inductor.aot_compile(program.module(), calls[0], options={**OPTIONS, "aot_inductor.output_path": f"{folder}/build/"})
         lines += [f"probe {fqn}" for fqn in fqns]
         for number, call in enumerate(calls):
             for kind, tensors in (("input", call), ("output", model(*call))):

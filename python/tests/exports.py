@@ -1,6 +1,6 @@
 """Exports the test models, each once per state of the sources: compiling takes half a minute and more.
 
-`python exports.py NAME FOLDER` exports one model. `Exports` runs that in the background, two at a time, and keeps the
+`python exports.py NAME FOLDER` exports one model, `python exports.py --into FOLDER NAME...` through the cache. `Exports` runs that in the background, two at a time, and keeps the
 files in $WEIGHTSTREAM_TEST_CACHE (default: build/test-cache), in folders named after the model and a hash of everything
 that decides the result.
 """
@@ -39,18 +39,15 @@ class Files:
 
 def export_model(name: str, folder: Path) -> None:
     """The export as the README shows it."""
+    import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
     from models import ZOO
-
-    import weightstream as ws
 
     spec = ZOO[name]
     ep = spec.export()
     if spec.offload:
         ep = ws.apply_weight_offload(ep)
-    edge = to_edge_transform_and_lower(
-        ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config()
-    )
+    edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config())
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
 
 
@@ -141,9 +138,24 @@ class Exports:
         self.pool.shutdown(cancel_futures=True)
 
 
+def provide_flat(folder: Path, names: list[str]) -> None:
+    """Exports models through the cache, and links them as FOLDER/NAME.pte and NAME.ptd: the C++ tests look there."""
+    exports = Exports()
+    exports.request(names)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        files = exports.files(name)
+        for source in (files.pte, files.ptd):
+            link = folder / f"{name}{source.suffix}"
+            link.unlink(missing_ok=True)
+            link.symlink_to(source.resolve())
+    exports.close()
+
+
 if __name__ == "__main__":
-    model_name, target = sys.argv[1], Path(sys.argv[2])
-    if model_name == TORCH_PACKAGE:
-        export_torch_package(target)
+    if sys.argv[1] == "--into":
+        provide_flat(Path(sys.argv[2]), sys.argv[3:])
+    elif sys.argv[1] == TORCH_PACKAGE:
+        export_torch_package(Path(sys.argv[2]))
     else:
-        export_model(model_name, target)
+        export_model(sys.argv[1], Path(sys.argv[2]))

@@ -77,9 +77,8 @@ def run_passes(module: Any, passes: list[Inputs]) -> list[list[torch.Tensor]]:
 
 def budget_of(files: Any, budget: str | int) -> int:
     """Bytes for 'floor' or a percentage of all constants' bytes, never below the floor."""
-    from doctor import Pte, counted_bytes
-
     import weightstream as ws
+    from doctor import Pte, counted_bytes
 
     floor = ws.required_budget(str(files.pte), method="forward")
     if budget == "floor":

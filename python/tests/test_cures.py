@@ -9,12 +9,11 @@ import contextlib
 
 import pytest
 import torch
+import weightstream as ws
 from executorch.exir import to_edge_transform_and_lower
 from models import ZOO
 from torch._inductor import lowering
 from torch._inductor.codegen import wrapper
-
-import weightstream as ws
 from weightstream import _compile, _embedding, _offload, _probe, _trace
 
 pytestmark = pytest.mark.no_runtime
@@ -39,9 +38,7 @@ def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _
     program = ws.apply_weight_offload(ZOO[name].export())
     # The compiler wraps what is raised inside it, unless it is a refusal of ours: those must come through as they are.
     try:
-        to_edge_transform_and_lower(
-            program, partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config()
-        )
+        to_edge_transform_and_lower(program, partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config())
     except ws.ExportError:
         raise
     except Exception:

@@ -52,9 +52,7 @@ class WeightStreamPartitioner(AotiPartitioner):
         _offload.refuse_control_flow(exported_program)
         result = super().partition(exported_program)
         if len(result.partition_tags) == 0:
-            raise ExportError(
-                "there is nothing to delegate: another partitioner took every operator, or the program has none"
-            )
+            raise ExportError("there is nothing to delegate: another partitioner took every operator, or the program has none")
         if len(result.partition_tags) > 1:
             raise ExportError(
                 f"the method splits into {len(result.partition_tags)} delegates at {_splitters(exported_program)}; weights are "

@@ -44,9 +44,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def record_of(
-    method: str, compiled: Compiled, program: ExportedProgram, offload: bool, isa: str, held: dict[str, torch.Tensor]
-) -> Fields:
+def record_of(method: str, compiled: Compiled, program: ExportedProgram, offload: bool, isa: str, held: dict[str, torch.Tensor]) -> Fields:
     """The fields of the record; ``held`` maps each FQN to what :func:`dense` made of it."""
     constants = list(compiled.trace.constants.values())
     index = {constant.fqn: number for number, constant in enumerate(constants)}
@@ -109,9 +107,7 @@ def _signature(program: ExportedProgram) -> Fields:
             continue
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            raise ExportError(
-                f"input '{node.name}' is a {type(value).__name__}; only tensors can be inputs of a delegate"
-            )
+            raise ExportError(f"input '{node.name}' is a {type(value).__name__}; only tensors can be inputs of a delegate")
         inputs += [int(scalar_type_enum(value.dtype)), value.dim()]
         for size in value.shape:
             inputs += _extent(size, program, symbols)

@@ -91,12 +91,7 @@ def pin_before_first_reader(nodes: list[Any]) -> list[Any]:
                 if read.name in owner:
                     groups[owner[read.name]].append(node)
     members = {member for group in groups.values() for member in group}
-    produced = {
-        buffer.get_name(): probe
-        for probe, group in groups.items()
-        for member in group
-        for buffer in member.get_outputs()
-    }
+    produced = {buffer.get_name(): probe for probe, group in groups.items() for member in group for buffer in member.get_outputs()}
     ordered: list[Any] = []
     placed: set[Any] = set()
     for node in nodes:

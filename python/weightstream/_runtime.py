@@ -91,9 +91,7 @@ def _library_path() -> Path:
         return Path(chosen)
     path = Path(__file__).parent / "libweightstream.so"
     if not path.is_file():
-        raise Error(
-            f"{path} is missing: install the package with pip, or set WEIGHTSTREAM_LIBRARY to a libweightstream.so"
-        )
+        raise Error(f"{path} is missing: install the package with pip, or set WEIGHTSTREAM_LIBRARY to a libweightstream.so")
     return path
 
 

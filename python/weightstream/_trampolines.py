@@ -216,9 +216,7 @@ def _constants_source() -> str:
         lines.append(f'__attribute__((visibility("hidden"))) int32_t {name}() {{ return {function()}; }}')
     version = library.aoti_torch_abi_version
     version.restype = ctypes.c_uint64
-    lines.append(
-        f'__attribute__((visibility("hidden"))) uint64_t aoti_torch_abi_version() {{ return {version()}ULL; }}'
-    )
+    lines.append(f'__attribute__((visibility("hidden"))) uint64_t aoti_torch_abi_version() {{ return {version()}ULL; }}')
     return "\n".join([*lines, "}"]) + "\n"
 
 
