@@ -134,7 +134,7 @@ class Ops(nn.Module):
         ordered, places = torch.sort(y, dim=0, descending=True, stable=True)
         most, at = torch.cummax(y, 1)
         half = torch.addmm(x.half(), x.half(), self.h, beta=0.5, alpha=2.0)
-        parts = (
+        return (
             top, where, ordered, places, most, at,
             torch.cumsum(y, 1), torch.cumprod(y, 0), torch.logcumsumexp(y, -1),
             torch.cumsum(i, 0), y.scatter_reduce(1, i, x, "amax"), y.scatter_reduce(1, i, x, "mean"),
@@ -143,7 +143,6 @@ class Ops(nn.Module):
             torch.searchsorted(ordered[:, 0].flip(0), x), self.bag(i), y * n.item(),
             torch._int_mm((i % 7).to(torch.int8), (i % 5).t().to(torch.int8)),
         )  # fmt: skip
-        return parts
 
 
 def _dense(tensor):

@@ -76,7 +76,9 @@ def probes_before_last_read(trace: _trace.CompiledTrace) -> int:
 
 
 def test_without_the_alias_mark_an_activation_is_written_into_a_weight(monkeypatch):
-    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)
+    def plain(weight, probe_id):
+        return _probe._fallback(weight, probe_id)
+
     monkeypatch.setitem(lowering.lowerings, _probe.PROBE, plain)
     with pytest.raises(ws.ExportError, match="writes into weight 'position'"):
         trace_of("fact_position", monkeypatch)
@@ -87,7 +89,10 @@ def test_without_the_alias_mark_the_pool_reuses_a_weight(monkeypatch):
     monkeypatch.setattr(wrapper.AllocateLine, "should_reuse_buffer", lambda self, free_line, size: True)
     with pytest.MonkeyPatch.context() as patch:
         trace_of("fact_same_shape", patch)
-    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)
+
+    def plain(weight, probe_id):
+        return _probe._fallback(weight, probe_id)
+
     monkeypatch.setitem(lowering.lowerings, _probe.PROBE, plain)
     with pytest.raises(ws.ExportError, match=r"writes into weight '(scales|mixes)\.\d'"):
         trace_of("fact_same_shape", monkeypatch)
@@ -146,6 +151,8 @@ def test_small_weights_are_baked_into_the_code_unless_told_otherwise(monkeypatch
     with pytest.MonkeyPatch.context() as patch:
         assert "eight" in trace_of("fact_odd_constants", patch).constants
     torch._dynamo.reset()
-    with pytest.raises((ws.ExportError, _trace.DroppedProbes, AssertionError)):
-        found = trace_of("fact_odd_constants", monkeypatch, always_keep_tensor_constants=False)
-        assert "eight" in found.constants
+    try:
+        baked = "eight" not in trace_of("fact_odd_constants", monkeypatch, always_keep_tensor_constants=False).constants
+    except _trace.DroppedProbes:
+        baked = True
+    assert baked

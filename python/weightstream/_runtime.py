@@ -77,7 +77,7 @@ def _executorch_libraries() -> list[Path]:
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
         raise Error("the package executorch is not installed; install executorch==1.5.1")
-    folder = Path(list(spec.submodule_search_locations)[0]) / "lib"
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
     runtime = folder / "libexecutorch.so"
     if not runtime.is_file():
         raise Error(f"{runtime} is missing: this executorch package has no C++ runtime")
