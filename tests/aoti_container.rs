@@ -3,7 +3,8 @@
 mod aoti_support;
 
 use aoti_support::{Hooks, Model, Value};
-use weightstream::aoti::container::{Binding, Container};
+use weightstream::aoti::container::{Binding, Container, Input};
+use weightstream::aoti::dtype::DType;
 use weightstream::aoti::{calls_of_last_pass, fail_call, registry};
 use weightstream::Error;
 
@@ -232,6 +233,19 @@ fn wrong_counts_and_unbound_constants_are_errors() {
     let mut hooks = Hooks::new(&model);
     let error = model.run(&mut container, &mut hooks, &[]).err();
     assert!(matches!(error, Some(Error::InvalidInput(_))), "{error:?}");
+    let decoder = open!("decoder");
+    let mut other = decoder.container();
+    let [ids, positions] = &decoder.calls[0].0[..] else {
+        panic!("two inputs")
+    };
+    let unknown = Input {
+        dtype: DType(99),
+        ..positions.input()
+    };
+    // SAFETY: the inputs live during the call.
+    let error = unsafe { other.run(&mut hooks, &[ids.input(), unknown], |_| Ok(())) }.err();
+    assert!(matches!(error, Some(Error::InvalidInput(_))), "{error:?}");
+    assert_eq!(other.live_handles(), 0, "the first input was placed");
     // SAFETY: placeholders need no memory.
     let error = unsafe { container.bind_constants(&[Binding::Placeholder]) }.err();
     assert!(matches!(error, Some(Error::InvalidInput(_))), "{error:?}");

@@ -161,6 +161,13 @@ impl Slab {
                 return Err(format!("storage {free} is free and used"));
             }
         }
+        let used = refs.iter().filter(|n| **n > 0).count();
+        if used + self.free_storages.len() != self.storages.len() {
+            return Err(format!(
+                "{used} of {} storages are used, the others not free",
+                self.storages.len()
+            ));
+        }
         let live = slots().filter(|slot| slot.tensor.is_some()).count();
         let constants = slots().filter(|slot| slot.constant).count();
         if live != self.live

@@ -279,3 +279,23 @@ fn new_tensors_are_given_back() {
     assert!(error.unwrap().to_string().contains("device type 1"));
     assert_eq!(left, 0);
 }
+
+#[test]
+fn a_result_that_cannot_be_filled_is_given_back() {
+    let (log, error, left) = pass(Fake::default(), |constant| {
+        let mut complex = Handle::NULL;
+        let view = shim!(aoti_torch_cpu_view_dtype: extern "C" fn(Handle, i32, *mut Handle) -> i32);
+        assert_eq!(view(constant, 8, &mut complex), 0, "float32 as complex32");
+        let mut out = Handle::NULL;
+        let scan =
+            shim!(aoti_torch_cpu_logcumsumexp: extern "C" fn(Handle, i64, *mut Handle) -> i32);
+        assert_eq!(scan(complex, 0, &mut out), 1);
+        assert_eq!((out, delete(complex)), (Handle::NULL, 0));
+    });
+    assert_eq!(log, ["alloc 4", "free 4"]);
+    assert!(error
+        .unwrap()
+        .to_string()
+        .contains("complex32 are not supported"));
+    assert_eq!(left, 0);
+}
