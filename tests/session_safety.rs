@@ -165,3 +165,88 @@ fn a_lease_that_outlives_its_pass_is_named() {
     session.release(1);
     play(&model, &mut session, Pass::Complete).unwrap();
 }
+
+/// Taken out: poisoning in `keep_last_read`. Without the event nothing may be copied over the weight any
+/// more, so the session has to stop, and say so from then on.
+#[test]
+fn a_lost_lease_end_poisons_the_session() {
+    for lost in 0..8 {
+        let model = chain(&[640; 8]);
+        let mut session = model.sim(Order::CopiesFirst, None);
+        session.device_mut().fail = Some(("record_compute", lost));
+        let ended = play(&model, &mut session, Pass::Complete);
+        assert!(ended.is_err(), "lost at {lost}");
+        session.device_mut().check();
+        session.end_pass(false).ok();
+        let next = session.begin_pass();
+        assert!(matches!(next, Err(Error::Poisoned(why)) if why.contains("'Weight.")));
+    }
+}
+
+/// Taken out: `tenant.ready = None` behind the wait. Only a cost, but on the hot path.
+#[test]
+fn one_wait_per_copy_is_enough() {
+    let events = [
+        Probe(0),
+        Kernel(0),
+        Release(0),
+        Probe(1),
+        Kernel(1),
+        Release(1),
+        Probe(2),
+        Kernel(2),
+    ];
+    let model = model(&[64, 6400], &[], &[0, 0, 1], &events);
+    let mut session = model.sim(Order::KernelsFirst, None);
+    session.begin_pass().unwrap();
+    session.probe(0).unwrap();
+    session.release(0);
+    session.device_mut().fail = Some(("compute_wait", 0));
+    session.probe(1).unwrap();
+    assert!(
+        session.device().fail.is_some(),
+        "waited again for a copy that was waited for"
+    );
+    session.release(1);
+    session.end_pass(false).unwrap();
+}
+
+/// Taken out: the reverse order in which `carry_out` takes back what did not happen.
+#[test]
+fn a_failed_plan_is_taken_back_from_its_end() {
+    // Behind the lease of 0, room for 3 comes from 1 and 2; 1 is wanted again right after it.
+    let events = [
+        Probe(0),
+        Kernel(0),
+        Probe(1),
+        Kernel(1),
+        Release(1),
+        Release(0),
+        Probe(2),
+        Kernel(2),
+    ];
+    let events = [&events[..], &[Release(2), Probe(3), Kernel(3), Release(3)]].concat();
+    let model = model(&[64, 64, 128, 64], &[], &[0, 1, 2, 3], &events);
+    for call in [
+        "alloc",
+        "free",
+        "copy_to_device",
+        "record_copy",
+        "copy_wait",
+    ] {
+        for after in 0..12 {
+            let mut session = model.sim(Order::CopiesFirst, None);
+            session.device_mut().fail = Some((call, after));
+            for _ in 0..3 {
+                if play(&model, &mut session, Pass::Complete).is_err() {
+                    (0..4).for_each(|id| session.release(id));
+                    session.end_pass(false).ok();
+                }
+                session.validate().unwrap();
+            }
+            session.device_mut().fail = None;
+            play(&model, &mut session, Pass::Complete).unwrap();
+            session.device_mut().check();
+        }
+    }
+}

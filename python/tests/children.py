@@ -23,11 +23,12 @@ def say_nothing() -> None:
 
 def load_damaged(pte: str, ptd: str, which: str, folder: str) -> dict:
     """Damages one byte after the other of headers and tables, loads and runs."""
-    import weightstream as ws
     from exports import Files
     from models import ZOO
     from support import open_module, run_passes
     from zoo import bits
+
+    import weightstream as ws
 
     say_nothing()
     passes = ZOO["mlp"].passes(1)
@@ -78,11 +79,12 @@ class Watch:
 def memory_growth(pte: str, ptd: str, name: str, budget: str) -> dict:
     """How far RssAnon grows while a model is loaded and run at a budget."""
     import torch
-    import weightstream as ws
     from exports import Files
     from models import ZOO
     from support import open_module, run_passes
     from zoo import largest_error
+
+    import weightstream as ws
 
     torch.set_num_threads(1)
     spec = ZOO[name]
@@ -145,10 +147,11 @@ def with_torch(order: str, pte: str, ptd: str) -> dict:
 def beside_torch_package(package: str, pte: str, ptd: str, first: str) -> dict:
     """Our module and torch's own ahead-of-time package of the same model, in turn, in one process."""
     import torch
-    import weightstream as ws
     from models import ZOO
     from support import run_passes
     from zoo import as_list, largest_error
+
+    import weightstream as ws
 
     def ours():
         return ws.Module(pte, ptd)

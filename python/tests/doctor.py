@@ -214,7 +214,10 @@ def swap_two_probes(record: Record) -> tuple[str, str]:
     probes, nbytes, fqns = record["probes"], record["nbytes"], record["fqns"]
     order = [event // 4 for event in record["trace"] if event % 4 == PROBE]
     first, second = next(
-        (a, b) for i, a in enumerate(order) for b in order[i + 1 :] if probes[a] != probes[b] and nbytes[probes[a]] == nbytes[probes[b]]
+        (a, b)
+        for i, a in enumerate(order)
+        for b in order[i + 1 :]
+        if probes[a] != probes[b] and nbytes[probes[a]] == nbytes[probes[b]]
     )
     other = {first: second, second: first}
 

@@ -39,15 +39,18 @@ class Files:
 
 def export_model(name: str, folder: Path) -> None:
     """The export as the README shows it."""
-    import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
     from models import ZOO
+
+    import weightstream as ws
 
     spec = ZOO[name]
     ep = spec.export()
     if spec.offload:
         ep = ws.apply_weight_offload(ep)
-    edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config())
+    edge = to_edge_transform_and_lower(
+        ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config()
+    )
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
 
 

@@ -77,8 +77,9 @@ def run_passes(module: Any, passes: list[Inputs]) -> list[list[torch.Tensor]]:
 
 def budget_of(files: Any, budget: str | int) -> int:
     """Bytes for 'floor' or a percentage of all constants' bytes, never below the floor."""
-    import weightstream as ws
     from doctor import Pte, counted_bytes
+
+    import weightstream as ws
 
     floor = ws.required_budget(str(files.pte), method="forward")
     if budget == "floor":

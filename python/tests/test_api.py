@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import weightstream as ws
 from doctor import Pte, counted_bytes
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
@@ -13,6 +12,8 @@ from models import ZOO
 from support import STATS_KEYS, error_of, open_module, run_passes
 from torch import nn
 from zoo import as_list
+
+import weightstream as ws
 
 REFUSALS = (ws.ExportError,)
 
@@ -144,7 +145,9 @@ def test_a_method_that_splits_names_the_operator(tmp_path):
 
 @pytest.mark.no_runtime
 def test_a_second_method(tmp_path):
-    programs = {name: ws.apply_weight_offload(program_of(SineBetween(), torch.randn(2, 8))) for name in ("forward", "again")}
+    programs = {
+        name: ws.apply_weight_offload(program_of(SineBetween(), torch.randn(2, 8))) for name in ("forward", "again")
+    }
     partitioners = {name: [ws.WeightStreamPartitioner(device="cpu")] for name in programs}
 
     def export():

@@ -9,11 +9,12 @@ import contextlib
 
 import pytest
 import torch
-import weightstream as ws
 from executorch.exir import to_edge_transform_and_lower
 from models import ZOO
 from torch._inductor import lowering
 from torch._inductor.codegen import wrapper
+
+import weightstream as ws
 from weightstream import _compile, _embedding, _offload, _probe, _trace
 
 pytestmark = pytest.mark.no_runtime
@@ -78,7 +79,7 @@ def probes_before_last_read(trace: _trace.CompiledTrace) -> int:
 
 
 def test_without_the_alias_mark_an_activation_is_written_into_a_weight(monkeypatch):
-    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)  # noqa: E731
+    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)
     monkeypatch.setitem(lowering.lowerings, _probe.PROBE, plain)
     with pytest.raises(ws.ExportError, match="writes into weight 'position'"):
         trace_of("fact_position", monkeypatch)
@@ -89,7 +90,7 @@ def test_without_the_alias_mark_the_pool_reuses_a_weight(monkeypatch):
     monkeypatch.setattr(wrapper.AllocateLine, "should_reuse_buffer", lambda self, free_line, size: True)
     with pytest.MonkeyPatch.context() as patch:
         trace_of("fact_same_shape", patch)
-    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)  # noqa: E731
+    plain = lambda weight, probe_id: _probe._fallback(weight, probe_id)
     monkeypatch.setitem(lowering.lowerings, _probe.PROBE, plain)
     with pytest.raises(ws.ExportError, match=r"writes into weight '(scales|mixes)\.\d'"):
         trace_of("fact_same_shape", monkeypatch)

@@ -6,12 +6,13 @@ import gc
 import threading
 
 import pytest
-import weightstream as ws
 from children import MARGIN_KIB
 from exports import TORCH_PACKAGE
 from models import ZOO
 from support import budget_of, error_of, open_module, run_child, run_passes
 from zoo import bits, largest_error
+
+import weightstream as ws
 
 
 def assert_right(name, found, expected):

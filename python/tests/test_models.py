@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import weightstream as ws
 from conftest import PASSES
 from doctor import Pte, counted_bytes
 from models import MAIN, ZOO
 from support import BUDGETS, budget_of, open_module, run_passes
 from zoo import bits, largest_error
+
+import weightstream as ws
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

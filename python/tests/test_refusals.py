@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import weightstream as ws
 from doctor import Ptd, Pte, changed_record, swap_two_probes
 from exports import Files
 from models import ZOO
 from support import error_of, open_module, run_child, run_passes
 from zoo import largest_error
+
+import weightstream as ws
 
 pytestmark = pytest.mark.models("mlp", "encoder", "mlp_baseline", "kv_decoder")
 VICTIM = "layers.2.weight"

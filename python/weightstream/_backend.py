@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, final
 
 import torch
@@ -11,6 +12,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import PartitionResult
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.tensor import scalar_type_enum
 from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
@@ -38,7 +40,11 @@ class WeightStreamPartitioner(AotiPartitioner):
             raise ExportError(f"device '{device}' is not supported yet; use device='cpu'")
         if isa not in ISA_LEVELS:
             raise ExportError(f"isa '{isa}' is unknown; use one of {', '.join(ISA_LEVELS)}")
-        specs = [CompileSpec("method_name", method.encode()), CompileSpec("device", device.encode()), CompileSpec("isa", isa.encode())]
+        specs = [
+            CompileSpec("method_name", method.encode()),
+            CompileSpec("device", device.encode()),
+            CompileSpec("isa", isa.encode()),
+        ]
         super().__init__(BACKEND_ID, specs)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -46,7 +52,9 @@ class WeightStreamPartitioner(AotiPartitioner):
         _offload.refuse_control_flow(exported_program)
         result = super().partition(exported_program)
         if len(result.partition_tags) == 0:
-            raise ExportError("there is nothing to delegate: another partitioner took every operator, or the program has none")
+            raise ExportError(
+                "there is nothing to delegate: another partitioner took every operator, or the program has none"
+            )
         if len(result.partition_tags) > 1:
             raise ExportError(
                 f"the method splits into {len(result.partition_tags)} delegates at {_splitters(exported_program)}; weights are "
@@ -57,19 +65,33 @@ class WeightStreamPartitioner(AotiPartitioner):
 
 def _splitters(program: ExportedProgram) -> str:
     found = [node for node in program.graph.nodes if node.op == "call_function" and "delegation_tag" not in node.meta]
-    names = [f"operator '{_operator(node)}' (node '{node.name}')" for node in found]
+    names = [_operator(program, node) for node in found if node.target is not operator.getitem]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "an unknown operator"
 
 
-def _operator(node: torch.fx.Node) -> str:
-    if "lowered" in str(node.target) or node.name.startswith("executorch_call_delegate"):
-        return f"a delegate of another backend: {node.args[0]}"
-    return str(node.target)
+def _operator(program: ExportedProgram, node: torch.fx.Node) -> str:
+    if node.target is not executorch_call_delegate:
+        return f"operator '{node.target}' (node '{node.name}')"
+    lowered = getattr(program.graph_module, node.args[0].target)
+    inside = [str(n.target) for n in lowered.original_module.graph.nodes if n.op == "call_function"]
+    return f"a delegate of '{lowered.backend_id}' that took {', '.join(inside[:3])}"
 
 
 @final
 class WeightStreamBackend(BackendDetails):
     """Compiles a delegated program with AOTInductor and takes its weights out. ExecuTorch finds it by its class name."""
+
+    @classmethod
+    def preprocess_multimethod(
+        cls, edge_programs: dict[str, list[ExportedProgram]], compile_specs: dict[str, list[list[CompileSpec]]]
+    ) -> dict[str, list[PreprocessResult]]:
+        methods = [name for name, programs in edge_programs.items() if programs]
+        if len(methods) > 1:
+            raise ExportError(
+                f"the program has {len(methods)} methods to offload ({', '.join(methods)}); a program can have one until methods can "
+                "share a budget: export each into files of its own"
+            )
+        return super().preprocess_multimethod(edge_programs, compile_specs)
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:

@@ -35,7 +35,9 @@ class Compiled:
     trace: CompiledTrace
 
 
-def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: list[str], mutable: set[str], isa: str) -> Compiled:
+def compile_program(
+    module: torch.nn.Module, inputs: tuple[Any, ...], probes: list[str], mutable: set[str], isa: str
+) -> Compiled:
     """Compiles ``module`` for the CPU; raises :class:`ExportError` if the result breaks a rule of offloading.
 
     ``probes`` holds the FQN behind each probe id in ``module``. Raises ``DroppedProbes`` if the compiler removed some."""
@@ -53,7 +55,9 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         stack.enter_context(torch.no_grad())
         stack.enter_context(
-            inductor_config.patch(post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader)
+            inductor_config.patch(
+                post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader
+            )
         )
         traces = stack.enter_context(capture(probes, mutable))
         stack.enter_context(step("compiling with AOTInductor and the C++ compiler"))
@@ -91,7 +95,9 @@ def _options() -> dict[str, Any]:
 def _trampoline_library(work: Path) -> Iterator[None]:
     """Puts the trampolines' archive where the linker looks: an option for library folders does not exist."""
     archive = _trampolines.build(work, cpp_builder.get_cpp_compiler())
-    with _environment("LIBRARY_PATH", os.pathsep.join(filter(None, [str(archive.parent), os.environ.get("LIBRARY_PATH")]))):
+    with _environment(
+        "LIBRARY_PATH", os.pathsep.join(filter(None, [str(archive.parent), os.environ.get("LIBRARY_PATH")]))
+    ):
         yield
 
 

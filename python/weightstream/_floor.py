@@ -14,7 +14,9 @@ def occupied(nbytes: int, granule: int = GRANULE) -> int:
     return -(-nbytes // granule) * granule
 
 
-def least_budgets(events: Sequence[tuple[int, int]], probes: Sequence[int], sizes: Sequence[int], direct: int) -> tuple[int, int]:
+def least_budgets(
+    events: Sequence[tuple[int, int]], probes: Sequence[int], sizes: Sequence[int], direct: int
+) -> tuple[int, int]:
     """``(floor, hard_minimum)`` in bytes.
 
     ``events`` is the trace, ``probes[i]`` the weight behind probe ``i``, ``sizes`` the bytes that each weight occupies, ``direct``

@@ -44,7 +44,9 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def record_of(method: str, compiled: Compiled, program: ExportedProgram, offload: bool, isa: str, held: dict[str, torch.Tensor]) -> Fields:
+def record_of(
+    method: str, compiled: Compiled, program: ExportedProgram, offload: bool, isa: str, held: dict[str, torch.Tensor]
+) -> Fields:
     """The fields of the record; ``held`` maps each FQN to what :func:`dense` made of it."""
     constants = list(compiled.trace.constants.values())
     index = {constant.fqn: number for number, constant in enumerate(constants)}
@@ -107,7 +109,9 @@ def _signature(program: ExportedProgram) -> Fields:
             continue
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            raise ExportError(f"input '{node.name}' is a {type(value).__name__}; only tensors can be inputs of a delegate")
+            raise ExportError(
+                f"input '{node.name}' is a {type(value).__name__}; only tensors can be inputs of a delegate"
+            )
         inputs += [int(scalar_type_enum(value.dtype)), value.dim()]
         for size in value.shape:
             inputs += _extent(size, program, symbols)
@@ -131,4 +135,8 @@ def _extent(size: Any, program: ExportedProgram, symbols: dict[Any, int]) -> tup
     if bounds is None:
         return 0, 2**62, -1
     lower, upper = int(bounds.lower), bounds.upper
-    return lower, int(upper) if upper.is_integer and upper < 2**62 else 2**62, symbols.setdefault(expression, len(symbols))
+    return (
+        lower,
+        int(upper) if upper.is_integer and upper < 2**62 else 2**62,
+        symbols.setdefault(expression, len(symbols)),
+    )

@@ -40,7 +40,9 @@ def apply_weight_offload(program: ExportedProgram) -> ExportedProgram:
     # the update to a temporary. An empty decomposition table makes mutation functional and keeps the operators.
     program = program.run_decompositions({})
     if not weights_of(program):
-        raise ExportError("this program has no weights to offload: it has no parameters or buffers that are read and never written")
+        raise ExportError(
+            "this program has no weights to offload: it has no parameters or buffers that are read and never written"
+        )
     insert_probes(program)
     return program
 
@@ -77,7 +79,9 @@ def refuse_mixed_devices(program: ExportedProgram, allowed: tuple[str, ...] = ("
         seen.setdefault(kind, name)
     if len(seen) > 1:
         where = ", ".join(f"'{name}' is on {kind}" for kind, name in seen.items())
-        raise ExportError(f"constants are on more than one device ({where}); move the whole model to one device before export")
+        raise ExportError(
+            f"constants are on more than one device ({where}); move the whole model to one device before export"
+        )
 
 
 def weights_of(program: ExportedProgram) -> dict[str, str]:

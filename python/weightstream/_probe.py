@@ -92,7 +92,10 @@ def pin_before_first_reader(nodes: list[Any]) -> list[Any]:
                     groups[owner[read.name]].append(node)
     members = {member for group in groups.values() for member in group}
     produced = {
-        buffer.get_name(): probe for probe, group in groups.items() for member in group for buffer in member.get_outputs()
+        buffer.get_name(): probe
+        for probe, group in groups.items()
+        for member in group
+        for buffer in member.get_outputs()
     }
     ordered: list[Any] = []
     placed: set[Any] = set()

@@ -8,8 +8,8 @@ fields.
 from __future__ import annotations
 
 import flatbuffers
-from flatbuffers import number_types as fb_types
 from flatbuffers import encode as fb_encode
+from flatbuffers import number_types as fb_types
 from flatbuffers import packer as fb_packer
 from flatbuffers import table as fb_table
 

@@ -97,7 +97,7 @@ def _library_path() -> Path:
     return path
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _library() -> ctypes.CDLL:
     """The loaded library. RTLD_LOCAL, the default: its symbols must not meet those of torch."""
     for path in _executorch_libraries():
@@ -133,7 +133,7 @@ def _option(key: str, value: Any) -> _Option:
     raise Error(f"option '{key}': takes an int, a str or a bool, not {type(value).__name__}")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _dtypes() -> dict[Any, int]:
     """torch's dtypes and their numbers in ExecuTorch."""
     import torch
@@ -229,9 +229,7 @@ class Module:
     def execute(self, method: str, *tensors: Any) -> Any:
         """Runs a method and returns its output, or a tuple if there are several."""
         if not self._turn.acquire(blocking=False):
-            raise Error(
-                "this module is executing already: one call at a time; load a second one for a second thread"
-            )
+            raise Error("this module is executing already: one call at a time; load a second one for a second thread")
         try:
             return self._execute(method, tensors)
         finally:

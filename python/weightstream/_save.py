@@ -29,7 +29,9 @@ def save(edge: EdgeProgramManager, pte_path: str | os.PathLike[str], ptd_path: s
     The files are written beside their final places and renamed, so that a mapped older file is never truncated under its readers.
     """
     if not isinstance(edge, EdgeProgramManager):
-        raise TypeError(f"save takes what to_edge_transform_and_lower returns (an EdgeProgramManager), not {type(edge).__name__}")
+        raise TypeError(
+            f"save takes what to_edge_transform_and_lower returns (an EdgeProgramManager), not {type(edge).__name__}"
+        )
     method, fields = _record_of(edge)
     methods: dict[str, Any] = edge._config_methods or {}
     methods.update(_record.constant_methods(method, fields))
@@ -54,7 +56,9 @@ def _record_of(edge: EdgeProgramManager) -> tuple[str, _record.Fields]:
     lowered = [module for _, module, _ in get_lowered_submodules(edge.exported_program(method).graph_module)]
     ours = [module for module in lowered if module.backend_id == BACKEND_ID]
     if len(ours) != 1:
-        raise ExportError(f"method '{method}' has {len(ours)} WeightStream delegates where one was expected: use WeightStreamPartitioner")
+        raise ExportError(
+            f"method '{method}' has {len(ours)} WeightStream delegates where one was expected: use WeightStreamPartitioner"
+        )
     fields = _record.decode(ours[0].processed_bytes)
     if fields["method"] != [method]:
         raise ExportError(

@@ -119,7 +119,9 @@ class _Reader:
 
     def _fqn(self, name: str) -> str:
         if name in self.graph.folded_constants:
-            raise ExportError(f"constant '{name}' was folded by the compiler; offloading needs constant folding disabled")
+            raise ExportError(
+                f"constant '{name}' was folded by the compiler; offloading needs constant folding disabled"
+            )
         flat = self.graph.dynamo_flat_name_to_original_fqn
         return flat[name] if name in flat else self.graph.allocated_constant_name[name]
 
@@ -136,7 +138,9 @@ class _Reader:
         elif isinstance(line, _KERNEL_LINES):
             self._kernel(line)
         elif isinstance(line, (lines.EnterSubgraphLine, lines.ExitSubgraphLine, lines.ConditionalLine)):
-            raise ExportError("the compiled program has control flow: the order of its weight reads would depend on data")
+            raise ExportError(
+                "the compiled program has control flow: the order of its weight reads would depend on data"
+            )
         elif isinstance(line, str):
             self._text(line)
 
@@ -144,7 +148,9 @@ class _Reader:
         source = node.inputs[0].get_name()
         probe_id = int(node.constant_args[0])
         if source not in self.graph.constants:
-            raise ExportError(f"probe {probe_id} reads '{source}', which the compiler computed, not a weight; please report this")
+            raise ExportError(
+                f"probe {probe_id} reads '{source}', which the compiler computed, not a weight; please report this"
+            )
         sizes, strides = _static(node)
         known = self.layouts.setdefault(source, (sizes, strides))
         if known != (sizes, strides):
@@ -168,7 +174,9 @@ class _Reader:
         for node in (line.node, line.reused_as):
             probe_id = self.buffers.get(node.get_name())
             if probe_id is not None:
-                self._refuse_write(probe_id, f"'{line.reused_as.get_name()}' takes over the buffer of '{line.node.get_name()}'")
+                self._refuse_write(
+                    probe_id, f"'{line.reused_as.get_name()}' takes over the buffer of '{line.node.get_name()}'"
+                )
 
     def _kernel(self, line: Any) -> None:
         self.events.append((KERNEL, self.kernels))
@@ -194,7 +202,9 @@ class _Reader:
                 self._refuse_write(probe_id, f"kernel {line.kernel_name} takes it as '{kind}'")
 
     def _check_extern(self, node: Any) -> None:
-        name = getattr(node, "cpp_kernel_name", None) or getattr(node, "python_kernel_name", None) or type(node).__name__
+        name = (
+            getattr(node, "cpp_kernel_name", None) or getattr(node, "python_kernel_name", None) or type(node).__name__
+        )
         for read in node.get_read_names():
             self._refuse_direct_read(read, f"operator {name}")
         targets = {node.get_name(), *node.get_mutation_names()}
@@ -219,7 +229,9 @@ class _Reader:
 
     def _refuse_write(self, probe_id: int, how: str) -> None:
         fqn = self.fqns[self.names[probe_id]]
-        raise ExportError(f"the compiled program writes into weight '{fqn}' (probe {probe_id}): {how}; please report this")
+        raise ExportError(
+            f"the compiled program writes into weight '{fqn}' (probe {probe_id}): {how}; please report this"
+        )
 
     def _check_outputs(self) -> None:
         for name in self.graph.get_output_names():

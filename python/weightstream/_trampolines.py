@@ -201,9 +201,7 @@ def check_library(path: str | os.PathLike[str]) -> list[str]:
 
 def is_bindable(path: str | os.PathLike[str]) -> bool:
     """Whether the library exports ``weightstream_bind_v1``: the archive was linked into it."""
-    return any(
-        name == "weightstream_bind_v1" and section != 0 for name, section in _dynamic_symbols(Path(path))
-    )
+    return any(name == "weightstream_bind_v1" and section != 0 for name, section in _dynamic_symbols(Path(path)))
 
 
 def _constants_source() -> str:
@@ -219,8 +217,7 @@ def _constants_source() -> str:
     version = library.aoti_torch_abi_version
     version.restype = ctypes.c_uint64
     lines.append(
-        '__attribute__((visibility("hidden"))) uint64_t aoti_torch_abi_version() '
-        f"{{ return {version()}ULL; }}"
+        f'__attribute__((visibility("hidden"))) uint64_t aoti_torch_abi_version() {{ return {version()}ULL; }}'
     )
     return "\n".join([*lines, "}"]) + "\n"
 

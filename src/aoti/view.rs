@@ -2,7 +2,7 @@
 //! arithmetic of the shims goes through here.
 
 use super::dtype::{load, store, DType, Number};
-use super::tensor::{is_contiguous, is_dense, numel, reach};
+use super::tensor::{contiguous_strides, is_contiguous, is_dense, numel, reach};
 
 /// A window into host memory whose bounds were checked.
 #[derive(Debug, Clone)]
@@ -179,6 +179,25 @@ impl View {
         Ok(())
     }
 
+    /// All elements in row-major order, as `T`.
+    pub fn dense<T: Real>(&self) -> Result<Vec<T>, String> {
+        let mut values = vec![T::default(); self.numel()];
+        copy(&over(&mut values, &self.sizes), self)?;
+        Ok(values)
+    }
+
+    /// Writes all elements, given in row-major order and rounded to this window's type.
+    pub fn write_dense<T: Real>(&self, values: &mut [T]) -> Result<(), String> {
+        if values.len() != self.numel() {
+            return Err(format!(
+                "{} values for sizes {:?}",
+                values.len(),
+                self.sizes
+            ));
+        }
+        copy(self, &over(values, &self.sizes))
+    }
+
     /// Sets every element to `value`.
     pub fn fill<N: Number>(&self, value: N) -> Result<(), String> {
         self.write(&vec![value; self.numel()])
@@ -189,6 +208,40 @@ impl View {
             "values of dtype {} are not supported here",
             self.dtype.name()
         )
+    }
+}
+
+/// A type that matrix products are computed in.
+pub trait Real: Copy + Default + PartialEq + std::ops::AddAssign + 'static {
+    /// Its scalar type.
+    const DTYPE: DType;
+    /// The nearest value of this type.
+    fn from_f64(value: f64) -> Self;
+}
+
+impl Real for f32 {
+    const DTYPE: DType = DType::F32;
+    fn from_f64(value: f64) -> f32 {
+        value as f32
+    }
+}
+
+impl Real for f64 {
+    const DTYPE: DType = DType::F64;
+    fn from_f64(value: f64) -> f64 {
+        value
+    }
+}
+
+/// A row-major window over `values`; the caller drops it before the buffer.
+fn over<T: Real>(values: &mut [T], sizes: &[i64]) -> View {
+    debug_assert_eq!(numel(sizes), Some(values.len() as i64));
+    View {
+        ptr: values.as_mut_ptr().cast(),
+        item: size_of::<T>(),
+        dtype: T::DTYPE,
+        sizes: sizes.to_vec(),
+        strides: contiguous_strides(sizes),
     }
 }
 

@@ -197,6 +197,10 @@ impl Policy for Lru {
         self.update(weight, |w| w.present = true);
     }
 
+    fn pool_bytes(&self) -> u64 {
+        self.used
+    }
+
     fn validate(&self) -> std::result::Result<(), String> {
         let mut claims = vec![0; self.weights.len()];
         (0..self.depth).for_each(|ahead| claims[self.coming(ahead) as usize] += 1);

@@ -96,6 +96,9 @@ pub trait Policy: Send {
     /// The eviction of `weight` could not be carried out: it still has its memory.
     fn evict_failed(&mut self, weight: WeightIndex);
 
+    /// Pool bytes that the loaded weights occupy, as the policy has it.
+    fn pool_bytes(&self) -> u64;
+
     /// Recounts everything; a text says what does not add up.
     fn validate(&self) -> std::result::Result<(), String>;
 }

@@ -63,6 +63,10 @@ impl Policy for Upfront {
 
     fn evict_failed(&mut self, _weight: WeightIndex) {}
 
+    fn pool_bytes(&self) -> u64 {
+        0
+    }
+
     fn validate(&self) -> std::result::Result<(), String> {
         let mut end = 0;
         for &(weight, bytes, offset) in &self.placed {

@@ -86,7 +86,6 @@ impl<D: Device> Session<D> {
         tenant.at = at;
         tenant.pooled = place == Place::Pool;
         tenant.ready = Some(ready);
-        tenant.last_read = None;
         self.stats.bytes_copied += len;
         Ok(())
     }

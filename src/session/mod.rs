@@ -205,10 +205,13 @@ impl<D: Device> Session<D> {
         let used = Pool::<D>::used_bytes(&self.pool);
         let fixed = self.floor.direct + self.policy.block_bytes();
         let open = self.leased.iter().filter(|open| **open).count();
-        match used == fixed + pooled && used <= self.stats.budget_bytes && open == self.open_leases {
+        let planned = self.policy.pool_bytes();
+        let bytes = used == fixed + pooled && pooled == planned && used <= self.stats.budget_bytes;
+        match bytes && open == self.open_leases {
             true => Ok(()),
             false => Err(Error::Internal(format!(
-                "pool: {used} used, {fixed} fixed, {pooled} by weights; leases: {open} open, {} counted",
+                "pool: {used} used, {fixed} fixed, {pooled} by weights, {planned} by the policy; \
+                 leases: {open} open, {} counted",
                 self.open_leases
             ))),
         }

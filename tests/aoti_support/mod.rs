@@ -258,8 +258,10 @@ struct Block {
 impl Block {
     fn new(bytes: usize, fill: u8) -> Block {
         let layout = Layout::from_size_align(bytes.max(1), 64).unwrap();
-        // SAFETY: the layout is not empty; all of it is written.
+        // SAFETY: the layout is not empty.
         let ptr = unsafe { alloc(layout) };
+        assert!(!ptr.is_null());
+        // SAFETY: all of the new block.
         unsafe { ptr.write_bytes(fill, layout.size()) };
         Block { ptr, layout }
     }

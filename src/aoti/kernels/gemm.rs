@@ -1,7 +1,7 @@
 //! Matrix products over strided views, on one thread.
 
 use crate::aoti::dtype::{DType, Number};
-use crate::aoti::view::{copy, View};
+use crate::aoti::view::{copy, Real, View};
 use gemm::{gemm, Parallelism};
 
 /// `out = beta * add + alpha * a x b` with `add` broadcast to `out`'s sizes. `beta` of zero ignores the
@@ -80,19 +80,8 @@ fn matrix(
         return Ok(());
     }
     match (out.dtype, a.dtype) {
-        (DType::F32, DType::F32) => {
-            start(out, add)?;
-            let (alpha, beta) = (affine.beta as f32, affine.alpha as f32);
-            // SAFETY: these are views of f32 whose sizes fit (`check`); `out` overlaps no operand.
-            unsafe { direct::<f32>(out, a, b, add.is_some(), alpha, beta) };
-            Ok(())
-        }
-        (DType::F64, DType::F64) => {
-            start(out, add)?;
-            // SAFETY: as above, for f64.
-            unsafe { direct::<f64>(out, a, b, add.is_some(), affine.beta, affine.alpha) };
-            Ok(())
-        }
+        (DType::F32, DType::F32) => direct::<f32>(out, a, b, add, affine),
+        (DType::F64, DType::F64) => direct::<f64>(out, a, b, add, affine),
         (DType::BF16, DType::BF16) | (DType::F16, DType::F16) => half(out, a, b, add, affine),
         (o, i) if o.is_int() && i.is_int() => integer(out, a, b, add, affine),
         (o, i) => Err(format!(
@@ -103,48 +92,87 @@ fn matrix(
     }
 }
 
-fn start(out: &View, add: Option<&View>) -> Result<(), String> {
-    add.map_or(Ok(()), |add| copy(out, add))
+/// A matrix for [`multiply`]: first element, and strides of rows and columns in elements.
+struct Matrix<T>(*mut T, isize, isize);
+
+impl<T> Matrix<T> {
+    fn of(view: &View) -> Matrix<T> {
+        Matrix(
+            view.ptr().cast(),
+            view.strides[0] as isize,
+            view.strides[1] as isize,
+        )
+    }
 }
 
-/// `out = alpha * out + beta * a x b`, without reading `out` unless `read`.
+/// `out = keep * out + factor * a x b` for `[m, k] x [k, n]`, without reading `out` if `keep` is zero.
 ///
 /// # Safety
-/// The views are two-dimensional, of element type `T`, with sizes that fit; `out` overlaps no operand.
-unsafe fn direct<T: 'static>(out: &View, a: &View, b: &View, read: bool, alpha: T, beta: T) {
-    let (m, n, k) = (
+/// All elements that the sizes and strides reach are accessible, and `out` overlaps no operand.
+unsafe fn multiply<T: Real>(
+    mnk: [usize; 3],
+    out: Matrix<T>,
+    a: Matrix<T>,
+    b: Matrix<T>,
+    keep: T,
+    factor: T,
+) {
+    let ([m, n, k], read) = (mnk, keep != T::default());
+    let none = Parallelism::None;
+    // SAFETY: passed on from the caller.
+    unsafe {
+        gemm(
+            m, n, k, out.0, out.2, out.1, read, a.0, a.2, a.1, b.0, b.2, b.1, keep, factor, false,
+            false, false, none,
+        );
+    }
+}
+
+/// `out += a x b` on row-major slices: `[m, k] x [k, n]`, or with `a` given as `[k, m]` if `transposed`.
+pub fn accumulate<T: Real>(mnk: [usize; 3], out: &mut [T], a: &[T], b: &[T], transposed: bool) {
+    let [m, n, k] = mnk;
+    assert!(
+        out.len() == m * n && a.len() == m * k && b.len() == k * n,
+        "sizes of slices do not fit"
+    );
+    if m * n == 0 {
+        return;
+    }
+    let (rows, columns) = if transposed { (1, m) } else { (k, 1) };
+    let a = Matrix(a.as_ptr().cast_mut(), rows as isize, columns as isize);
+    let (b, out) = (
+        Matrix(b.as_ptr().cast_mut(), n as isize, 1),
+        Matrix(out.as_mut_ptr(), n as isize, 1),
+    );
+    // SAFETY: the slices hold exactly the elements that these strides reach; only `out` is written, and as
+    // the one mutable borrow it overlaps no other.
+    unsafe { multiply(mnk, out, a, b, T::from_f64(1.0), T::from_f64(1.0)) };
+}
+
+fn direct<T: Real>(
+    out: &View,
+    a: &View,
+    b: &View,
+    add: Option<&View>,
+    affine: Affine<'_>,
+) -> Result<(), String> {
+    let mut keep = 0.0;
+    if let Some(add) = add {
+        copy(out, add)?;
+        keep = affine.beta;
+    }
+    let mnk = [
         out.sizes[0] as usize,
         out.sizes[1] as usize,
         a.sizes[1] as usize,
-    );
-    let (rows, columns) = (
-        |v: &View| v.strides[0] as isize,
-        |v: &View| v.strides[1] as isize,
-    );
-    // SAFETY: passed on from the caller; `View` guarantees that every element is accessible.
+    ];
+    // SAFETY: the sizes fit (`check`), a view's elements are accessible, and the compiled code passes an
+    // output that overlaps no matrix. The element type is the views'.
     unsafe {
-        gemm(
-            m,
-            n,
-            k,
-            out.ptr().cast::<T>(),
-            columns(out),
-            rows(out),
-            read,
-            a.ptr().cast::<T>(),
-            columns(a),
-            rows(a),
-            b.ptr().cast::<T>(),
-            columns(b),
-            rows(b),
-            alpha,
-            beta,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+        let (out, a, b) = (Matrix::of(out), Matrix::of(a), Matrix::of(b));
+        multiply::<T>(mnk, out, a, b, T::from_f64(keep), T::from_f64(affine.alpha));
     }
+    Ok(())
 }
 
 /// Half precision: products and sums in f32, rounded once at the end.
@@ -155,37 +183,29 @@ fn half(
     add: Option<&View>,
     affine: Affine<'_>,
 ) -> Result<(), String> {
-    let mut buffers = [wide(a)?, wide(b)?, vec![0f32; out.numel()]];
+    let (m, n, k) = (
+        out.sizes[0] as usize,
+        out.sizes[1] as usize,
+        a.sizes[1] as usize,
+    );
+    let mut sum = vec![0f32; m * n];
+    accumulate(
+        [m, n, k],
+        &mut sum,
+        &a.dense::<f32>()?,
+        &b.dense::<f32>()?,
+        false,
+    );
+    let (alpha, beta) = (affine.alpha as f32, affine.beta as f32);
     if let Some(add) = add {
-        buffers[2] = wide(add)?;
+        let add = add.dense::<f32>()?;
+        sum.iter_mut()
+            .zip(add)
+            .for_each(|(sum, add)| *sum = alpha * *sum + beta * add);
+    } else if alpha != 1.0 {
+        sum.iter_mut().for_each(|sum| *sum *= alpha);
     }
-    let [left, right, sum] = &mut buffers;
-    let (a, b, wide_out) = (dense(left, a)?, dense(right, b)?, dense(sum, out)?);
-    let (alpha, beta) = (affine.beta as f32, affine.alpha as f32);
-    // SAFETY: views of three buffers of f32, of the sizes that were checked for the originals.
-    unsafe { direct::<f32>(&wide_out, &a, &b, add.is_some(), alpha, beta) };
-    copy(out, &wide_out)
-}
-
-fn wide(view: &View) -> Result<Vec<f32>, String> {
-    let mut values = vec![0f32; view.numel()];
-    copy(&dense(&mut values, view)?, view)?;
-    Ok(values)
-}
-
-/// A row-major f32 view of `values` with the sizes of `like`.
-fn dense(values: &mut [f32], like: &View) -> Result<View, String> {
-    let strides = crate::aoti::tensor::contiguous_strides(&like.sizes);
-    // SAFETY: `values` has `like.numel()` elements, which the row-major strides cover exactly; the view is
-    // used while the buffer lives.
-    unsafe {
-        View::new(
-            values.as_mut_ptr().cast(),
-            DType::F32,
-            like.sizes.clone(),
-            strides,
-        )
-    }
+    out.write_dense(&mut sum)
 }
 
 fn integer(

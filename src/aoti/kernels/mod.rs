@@ -1,3 +1,7 @@
 //! Arithmetic behind the functions that Inductor calls instead of compiling: plain loops over views.
 
+pub mod conv;
 pub mod gemm;
+pub mod index;
+pub mod lines;
+pub mod pool;

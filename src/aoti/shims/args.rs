@@ -33,6 +33,7 @@ impl<T> Out<T> {
 }
 
 /// An argument passed by address that may be absent.
+#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Maybe<T>(*const T);
 
@@ -65,6 +66,7 @@ impl<T: Copy> List<T> {
 }
 
 /// A C string, possibly null.
+#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Text(*const c_char);
 
@@ -186,6 +188,23 @@ impl Context<'_> {
                 Err(fail)
             }
         }
+    }
+
+    /// A further result; if it cannot be made, the `made` ones are deleted.
+    pub(super) fn result_beside<const N: usize>(
+        &mut self,
+        made: [&Fresh; N],
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+    ) -> Shim<(Fresh, View)> {
+        let result = self.result_strided(dtype, sizes, strides);
+        if result.is_err() {
+            for fresh in made {
+                self.delete(fresh.0)?;
+            }
+        }
+        result
     }
 
     /// Runs `body`, and deletes the given new handles if it fails: the compiled code would not.

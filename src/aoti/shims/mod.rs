@@ -9,12 +9,18 @@
 #![allow(non_snake_case)]
 
 mod args;
+mod conv;
+mod embed;
 mod gemm;
+mod index;
 mod memory;
 mod meta;
 mod misc;
+mod pool;
 mod probe;
 mod scalar;
+mod scan;
+mod sort;
 mod views;
 
 use std::ffi::c_void;
@@ -39,12 +45,18 @@ use shim_table;
 type Topic = (&'static [&'static str], fn(&str) -> Option<*const c_void>);
 
 const TOPICS: &[Topic] = &[
+    (conv::NAMES, conv::lookup),
+    (embed::NAMES, embed::lookup),
     (gemm::NAMES, gemm::lookup),
+    (index::NAMES, index::lookup),
     (memory::NAMES, memory::lookup),
     (meta::NAMES, meta::lookup),
     (misc::NAMES, misc::lookup),
+    (pool::NAMES, pool::lookup),
     (probe::NAMES, probe::lookup),
     (scalar::NAMES, scalar::lookup),
+    (scan::NAMES, scan::lookup),
+    (sort::NAMES, sort::lookup),
     (views::NAMES, views::lookup),
 ];
 
@@ -64,16 +76,4 @@ pub fn names() -> Vec<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_list_that_export_reads_is_the_table() {
-        let listed: Vec<_> = include_str!("../../../python/weightstream/shims.txt")
-            .lines()
-            .collect();
-        assert_eq!(listed, names());
-        assert!(listed.iter().all(|name| lookup(name).is_some()));
-        assert!(lookup("aoti_torch_no_such_function").is_none());
-    }
-}
+mod tests;

@@ -1,0 +1,281 @@
+use std::ffi::c_void;
+
+use super::super::context::Context;
+use super::super::dtype::DType;
+use super::super::hooks::{PassHooks, ProbeLayout};
+use super::super::slab::{Handle, Slab};
+use super::super::tensor::{contiguous_strides, Dims, Owner, Storage, Tensor};
+use super::*;
+use crate::device::DevicePtr;
+use crate::error::{Error, Result};
+
+#[test]
+fn the_list_that_export_reads_is_the_table() {
+    let listed: Vec<_> = include_str!("../../../python/weightstream/shims.txt")
+        .lines()
+        .collect();
+    assert_eq!(listed, names());
+    assert!(listed.iter().all(|name| lookup(name).is_some()));
+    assert!(lookup("aoti_torch_no_such_function").is_none());
+}
+
+/// Serves one weight of 2 x 3 and keeps a log.
+#[derive(Default)]
+struct Fake {
+    weight: [f32; 6],
+    blocks: Vec<Box<[u64]>>,
+    log: Vec<String>,
+    broken_layout: bool,
+    panics: bool,
+}
+
+impl PassHooks for Fake {
+    fn probe(&mut self, id: i64) -> Result<DevicePtr> {
+        self.log.push(format!("probe {id}"));
+        Ok(DevicePtr(self.weight.as_ptr().expose_provenance() as u64))
+    }
+    fn probe_layout(&self, _: i64) -> Result<ProbeLayout<'_>> {
+        let strides: &[i64] = if self.broken_layout { &[1] } else { &[3, 1] };
+        Ok(ProbeLayout {
+            dtype: 6,
+            sizes: &[2, 3],
+            strides,
+        })
+    }
+    fn release(&mut self, id: i64) {
+        assert!(!self.panics, "a broken hook");
+        self.log.push(format!("release {id}"));
+    }
+    fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.blocks
+            .push(vec![0; bytes.div_ceil(8) as usize].into_boxed_slice());
+        let block = self.blocks.last().map(|b| b.as_ptr().expose_provenance());
+        self.log.push(format!("alloc {bytes}"));
+        Ok(DevicePtr(block.unwrap_or_default() as u64))
+    }
+    fn free_activation(&mut self, _: DevicePtr, bytes: u64) {
+        self.log.push(format!("free {bytes}"));
+    }
+}
+
+/// The function `name` as the given type.
+macro_rules! shim {
+    ($name:ident: $($type:tt)*) => {{
+        let address: *const c_void = lookup(stringify!($name)).expect(stringify!($name));
+        // SAFETY: the table's function has the signature that is written here.
+        unsafe { std::mem::transmute::<*const c_void, $($type)*>(address) }
+    }};
+}
+
+type View1 = unsafe extern "C" fn(Handle, i64, i64, i64, *mut Handle) -> i32;
+
+fn delete(handle: Handle) -> i32 {
+    shim!(aoti_torch_delete_tensor_object: extern "C" fn(Handle) -> i32)(handle)
+}
+
+fn probe(constant: Handle, id: i64) -> std::result::Result<Handle, i32> {
+    let mut out = Handle::NULL;
+    match shim!(aoti_torch_cpu_probe: extern "C" fn(Handle, i64, *mut Handle) -> i32)(
+        constant, id, &mut out,
+    ) {
+        0 => Ok(out),
+        code => Err(code),
+    }
+}
+
+fn input(context: &mut Context<'_>, values: &[f32], sizes: &[i64]) -> Handle {
+    let ptr = DevicePtr(values.as_ptr().expose_provenance() as u64);
+    let storage = Storage {
+        owner: Owner::Borrowed,
+        ptr,
+        bytes: 4 * values.len() as u64,
+    };
+    let dims = Dims::new(sizes, &contiguous_strides(sizes)).unwrap();
+    context
+        .slab
+        .insert(
+            storage,
+            Tensor {
+                dtype: DType::F32,
+                offset: 0,
+                dims,
+            },
+        )
+        .unwrap()
+}
+
+/// Runs `body` in a pass with one constant; gives the log and the pass's error.
+fn pass(mut hooks: Fake, body: impl FnOnce(Handle)) -> (Vec<String>, Option<Error>, usize) {
+    let mut slab = Slab::new();
+    let mut context = Context::new(&mut slab, Some(&mut hooks), 0);
+    let constant = input(&mut context, &[0.0], &[1]);
+    context.with(|| body(constant));
+    let error = context.take_error();
+    context.discard(constant);
+    let left = context.slab.live();
+    slab.validate().unwrap();
+    (hooks.log, error, left)
+}
+
+#[test]
+fn a_lease_lasts_until_the_last_view_of_a_probe_dies() {
+    let (log, error, left) = pass(Fake::default(), |constant| {
+        let weight = probe(constant, 4).unwrap();
+        let mut row = Handle::NULL;
+        let narrow = shim!(aoti_torch_cpu_narrow: View1);
+        // SAFETY: a place for a handle.
+        assert_eq!(unsafe { narrow(weight, 0, 1, 1, &mut row) }, 0);
+        assert_eq!(delete(weight), 0);
+        let mut at = std::ptr::null_mut::<f32>();
+        let data = shim!(aoti_torch_get_data_ptr: extern "C" fn(Handle, *mut *mut f32) -> i32);
+        assert_eq!(data(row, &mut at), 0);
+        assert!(!at.is_null());
+        assert_eq!(delete(row), 0);
+    });
+    assert_eq!(
+        (log, error, left),
+        (vec!["probe 4".into(), "release 4".into()], None, 0)
+    );
+}
+
+#[test]
+fn a_probe_that_cannot_be_made_a_tensor_ends_its_lease() {
+    let hooks = Fake {
+        broken_layout: true,
+        ..Fake::default()
+    };
+    let (log, error, left) = pass(hooks, |constant| assert_eq!(probe(constant, 1), Err(1)));
+    assert_eq!((log, left), (vec!["probe 1".into(), "release 1".into()], 0));
+    assert!(
+        matches!(error, Some(Error::Compiled { function, .. }) if function == "aoti_torch_cpu_probe")
+    );
+}
+
+#[test]
+fn a_probe_of_an_unknown_constant_asks_for_nothing() {
+    let (log, error, _) = pass(Fake::default(), |_| {
+        assert_eq!(probe(Handle(0x1234), 1), Err(1))
+    });
+    assert!(log.is_empty() && error.is_some());
+}
+
+#[test]
+fn deleting_never_fails_towards_the_compiled_code() {
+    let hooks = Fake {
+        panics: true,
+        ..Fake::default()
+    };
+    let (_, error, left) = pass(hooks, |constant| {
+        let weight = probe(constant, 0).unwrap();
+        assert_eq!(delete(weight), 0, "the hook panics");
+        assert_eq!(delete(weight), 0, "deleted twice");
+        assert_eq!(delete(Handle::NULL), 0);
+    });
+    assert_eq!(left, 0);
+    assert!(error
+        .unwrap()
+        .to_string()
+        .contains("panicked: a broken hook"));
+    assert_eq!(delete(Handle(77)), 0, "outside a pass");
+}
+
+#[test]
+fn windows_that_leave_a_weight_are_refused() {
+    let (_, error, left) = pass(Fake::default(), |constant| {
+        let weight = probe(constant, 0).unwrap();
+        let (sizes, strides, mut out) = ([2i64, 3], [3i64, 1], Handle::NULL);
+        type Reinterpret =
+            unsafe extern "C" fn(Handle, i64, *const i64, *const i64, i64, *mut Handle) -> i32;
+        let reinterpret = shim!(aoti_torch__reinterpret_tensor: Reinterpret);
+        // SAFETY: lists of two values and a place for a handle.
+        unsafe {
+            assert_eq!(
+                reinterpret(weight, 2, sizes.as_ptr(), strides.as_ptr(), 1, &mut out),
+                1
+            );
+            assert_eq!(
+                reinterpret(weight, 2, sizes.as_ptr(), strides.as_ptr(), -1, &mut out),
+                1
+            );
+            assert_eq!(
+                reinterpret(weight, -2, sizes.as_ptr(), strides.as_ptr(), 0, &mut out),
+                1
+            );
+            assert_eq!(
+                reinterpret(weight, 2, std::ptr::null(), strides.as_ptr(), 0, &mut out),
+                1
+            );
+            assert_eq!(
+                reinterpret(
+                    weight,
+                    2,
+                    sizes.as_ptr(),
+                    strides.as_ptr(),
+                    0,
+                    std::ptr::null_mut()
+                ),
+                1
+            );
+            assert_eq!(
+                reinterpret(
+                    weight,
+                    1,
+                    sizes.as_ptr(),
+                    strides[1..].as_ptr(),
+                    4,
+                    &mut out
+                ),
+                0
+            );
+        }
+        assert_eq!((delete(out), delete(weight)), (0, 0));
+    });
+    assert!(error
+        .unwrap()
+        .to_string()
+        .contains("does not fit a storage of 24 bytes"));
+    assert_eq!(
+        left, 1,
+        "the handle whose place was null: the pass reclaims it"
+    );
+}
+
+#[test]
+fn new_tensors_are_given_back() {
+    let (log, error, left) = pass(Fake::default(), |constant| {
+        let (sizes, mut out) = ([4i64, 0, 2], Handle::NULL);
+        type Empty =
+            unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> i32;
+        let empty = shim!(aoti_torch_empty_strided: Empty);
+        // SAFETY: lists of the given lengths and a place for a handle.
+        unsafe {
+            assert_eq!(
+                empty(1, sizes.as_ptr(), [1i64].as_ptr(), 6, 0, -1, &mut out),
+                0
+            );
+            assert_eq!(delete(out), 0);
+            assert_eq!(
+                empty(3, sizes.as_ptr(), [2i64, 2, 1].as_ptr(), 6, 0, -1, &mut out),
+                0,
+                "no elements"
+            );
+            assert_eq!(delete(out), 0);
+            assert_eq!(
+                empty(1, sizes.as_ptr(), [1i64].as_ptr(), 6, 1, 0, &mut out),
+                1,
+                "another device"
+            );
+            assert_eq!(
+                empty(1, sizes.as_ptr(), [1i64].as_ptr(), 99, 0, -1, &mut out),
+                1,
+                "no such dtype"
+            );
+        }
+        let clone = shim!(aoti_torch_clone: extern "C" fn(Handle, *mut Handle) -> i32);
+        assert_eq!(clone(constant, &mut out), 0);
+        assert_eq!(delete(out), 0);
+    });
+    assert_eq!(log, ["alloc 16", "free 16", "alloc 4", "free 4"]);
+    assert!(error.unwrap().to_string().contains("device type 1"));
+    assert_eq!(left, 0);
+}
