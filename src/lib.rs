@@ -3,7 +3,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`format`] | bytes of `.pte`, `.ptd` and the record → validated views; no I/O |
+//! | [`mod@format`] | bytes of `.pte`, `.ptd` and the record → validated views; no I/O |
 //! | [`weights`] | the catalog of constants, and where their bytes come from (the mapping) |
 //! | [`schedule`] | the trace of a pass, the floor, the divergence check; pure data |
 //! | [`residency`] | which weights are on the device: policies (pure) and pools |

@@ -51,6 +51,8 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+        # Operators of oneDNN (an LSTM layer) have no function in the runtime; without it they decompose.
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(
             inductor_config.patch(post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader)
