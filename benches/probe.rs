@@ -15,27 +15,45 @@ use weightstream::session::{Layout, Program, Session, SessionOptions};
 
 /// About as many weights as a model of some 40 layers has.
 const WEIGHTS: u32 = 300;
-
-/// `READS` reads of each weight, one after the other, so that nearly all hit under any policy.
+/// Reads of each weight, one after the other, so that nearly all hit under any policy.
 const READS: u32 = 64;
+const BYTES: u64 = 64;
+/// Four weights of this size frame the others; only three of them fit.
+const LARGE: u64 = 1 << 20;
 
-fn session(weight_bytes: usize, budget: u64) -> Session<HostDevice> {
+/// One large weight is leased over all reads of the small ones; three more are read behind them.
+fn program() -> Program {
+    let small = WEIGHTS * READS;
     let spec = |i| WeightSpec {
         fqn: format!("layers.{i}.weight"),
-        bytes: weight_bytes as u64,
+        bytes: if i < WEIGHTS { BYTES } else { LARGE },
         kind: WeightKind::Weight,
     };
-    let probes: Vec<u32> = (0..WEIGHTS * READS).map(|id| id / READS).collect();
-    let events = (0..WEIGHTS * READS)
-        .flat_map(|id| [Probe(id), Kernel(id), Release(id)])
+    let probes = (0..small)
+        .map(|id| id / READS)
+        .chain(WEIGHTS..WEIGHTS + 4)
         .collect();
-    let program = Program {
-        weights: (0..WEIGHTS).map(spec).collect(),
-        layouts: vec![Layout::default(); WEIGHTS as usize],
-        trace: Trace::new(events, probes, WEIGHTS as usize).expect("a valid trace"),
-    };
-    let bytes: &'static [u8] = vec![7; weight_bytes].leak();
-    let bytes = vec![HostBytes::from_static(bytes); WEIGHTS as usize];
+    let mut events = vec![Probe(small), Kernel(0)];
+    (0..small).for_each(|id| events.extend([Probe(id), Kernel(id + 1), Release(id)]));
+    events.push(Release(small));
+    let last = small + 1..small + 4;
+    last.for_each(|id| events.extend([Probe(id), Kernel(id + 1), Release(id)]));
+    Program {
+        weights: (0..WEIGHTS + 4).map(spec).collect(),
+        layouts: vec![Layout::default(); WEIGHTS as usize + 4],
+        trace: Trace::new(events, probes, WEIGHTS as usize + 4).expect("a valid trace"),
+    }
+}
+
+fn session(budget: u64) -> Session<HostDevice> {
+    let program = program();
+    let bytes: &'static [u8] = vec![7; LARGE as usize].leak();
+    let bytes = HostBytes::from_static(bytes);
+    let bytes = program
+        .weights
+        .iter()
+        .map(|w| bytes.slice(0..w.bytes))
+        .collect();
     let device = HostDevice::new().expect("a copy thread");
     let options = SessionOptions {
         budget: Some(budget),
@@ -44,22 +62,23 @@ fn session(weight_bytes: usize, budget: u64) -> Session<HostDevice> {
     Session::new(device, program, bytes, options).expect("a budget above the floor")
 }
 
-/// Time of `probes` probes and releases, in whole passes.
+/// Time of `probes` probes and releases of small weights, without what begins and ends a pass.
 fn time(session: &mut Session<HostDevice>, probes: u64) -> Duration {
+    let framing = i64::from(WEIGHTS * READS);
     let mut spent = Duration::ZERO;
     let mut left = probes;
     while left > 0 {
-        let here = left.min(u64::from(WEIGHTS * READS));
+        let here = left.min(framing as u64);
         session.begin_pass().expect("an idle session");
+        session.probe(framing).expect("a right probe");
         let start = Instant::now();
         for id in 0..here as i64 {
             std::hint::black_box(session.probe(id).expect("a right probe"));
             session.release(id);
         }
         spent += start.elapsed();
-        session
-            .end_pass(here == u64::from(WEIGHTS * READS))
-            .expect("a right pass");
+        session.release(framing);
+        session.end_pass(false).expect("an idle session");
         left -= here;
     }
     spent
@@ -67,13 +86,11 @@ fn time(session: &mut Session<HostDevice>, probes: u64) -> Duration {
 
 fn hit(c: &mut Criterion) {
     let mut group = c.benchmark_group("probe_hit");
-    let mut resident = session(64, 1 << 30);
+    let mut resident = session(1 << 30);
     group.bench_function("everything_resident", |b| {
         b.iter_custom(|n| time(&mut resident, n))
     });
-    // A granule less than everything: the policy keeps its list and its window, and one probe in 64 issues
-    // a copy, which is part of the figure.
-    let mut lru = session(64, u64::from(WEIGHTS) * 64 - 64);
+    let mut lru = session(u64::from(WEIGHTS) * BYTES + 3 * LARGE + 4096);
     group.bench_function("lru", |b| b.iter_custom(|n| time(&mut lru, n)));
     group.finish();
 }

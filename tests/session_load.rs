@@ -122,7 +122,7 @@ fn weights_without_bytes_have_an_address() {
     let mut session = model.host(None);
     session.begin_pass().unwrap();
     let empty = session.probe(0).unwrap();
-    assert!(empty.0 != 0 && empty.0 % 64 == 0);
+    assert!(empty.0 != 0 && empty.0.is_multiple_of(64));
     session.release(0);
     session.end_pass(false).unwrap();
     play(&model, &mut session, Pass::Complete).unwrap();

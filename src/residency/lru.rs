@@ -38,6 +38,8 @@ pub struct Lru {
     order: Vec<WeightIndex>,
     position: usize,
     depth: usize,
+    /// The read behind the window found no room, and nothing has become idle or absent since.
+    blocked: bool,
     /// Those that may be evicted, least recently used first.
     idle: IndexList,
     idle_bytes: u64,
@@ -61,6 +63,7 @@ impl Lru {
             order: trace.order().iter().map(|&id| trace.weight(id)).collect(),
             position: 0,
             depth: 0,
+            blocked: false,
             idle: IndexList::new(weights.len()),
             idle_bytes: 0,
             used: 0,
@@ -91,6 +94,7 @@ impl Lru {
         } else if is && !was {
             self.idle_bytes += weight.size;
             self.idle.push(index);
+            self.blocked = false;
         }
     }
 
@@ -111,6 +115,7 @@ impl Lru {
         }
         self.used += size;
         self.update(index, |w| w.present = true);
+        self.blocked = false;
         actions.push(Action::Load {
             weight: index,
             range: 0..bytes,
@@ -120,9 +125,19 @@ impl Lru {
         true
     }
 
+    /// Whether the read behind the window could be claimed or loaded.
+    fn room_behind_window(&self) -> bool {
+        let next = (self.depth < self.order.len()).then(|| self.coming(self.depth));
+        next.is_some_and(|index| {
+            let weight = &self.weights[index as usize];
+            weight.present || self.used + weight.size - self.idle_bytes <= self.capacity
+        })
+    }
+
     fn remove(&mut self, index: WeightIndex) {
         self.update(index, |w| w.present = false);
         self.used -= self.weights[index as usize].size;
+        self.blocked = false;
     }
 
     /// Claims of the whole window are given back; nearest reads last, as they are wanted soonest.
@@ -171,10 +186,11 @@ impl Policy for Lru {
     }
 
     fn ahead(&mut self, actions: &mut Vec<Action>) {
-        while self.depth < self.order.len() {
+        while self.depth < self.order.len() && !self.blocked {
             let index = self.coming(self.depth);
             let present = self.weights[index as usize].present;
             if !present && !self.plan_load(index, true, actions) {
+                self.blocked = true;
                 return;
             }
             self.update(index, |w| w.claims += 1);
@@ -185,6 +201,7 @@ impl Policy for Lru {
     fn abort(&mut self) {
         self.drop_window();
         self.position = 0;
+        self.blocked = false;
     }
 
     fn load_failed(&mut self, weight: WeightIndex) {
@@ -225,6 +242,9 @@ impl Policy for Lru {
             )?;
             used += if weight.present { weight.size } else { 0 };
             idle += if weight.idle() { weight.size } else { 0 };
+        }
+        if self.blocked && self.room_behind_window() {
+            return Err("blocked although there is room".to_string());
         }
         let listed: u64 = self
             .idle
