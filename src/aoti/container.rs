@@ -1,67 +1,17 @@
 //! A compiled program: its constants, and its runs.
 
-use std::ffi::{c_char, c_void, CStr, CString};
+use std::ffi::{c_char, CStr, CString};
 
 use super::context::{outcome, Context};
 use super::dtype::DType;
 use super::hooks::PassHooks;
+use super::interface::{Code, Functions, Opaque, Pair};
 use super::outputs::Outputs;
 use super::registry::Library;
 use super::slab::{Handle, Slab};
 use super::tensor::{Dims, Owner, Storage, Tensor};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
-
-type Opaque = *mut c_void;
-type Code = i32;
-
-#[repr(C)]
-struct Pair {
-    name: *const c_char,
-    handle: Handle,
-}
-
-/// Declares the container's functions (`torch/csrc/inductor/aoti_runtime/interface.h`) and finds them all.
-macro_rules! functions {
-    ($($field:ident = $symbol:ident($($arg:ty),*);)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($arg),*) -> Code,)*
-        }
-
-        impl Functions {
-            fn find(library: &Library) -> Result<Functions> {
-                $(
-                    let name = CString::new(stringify!($symbol)).unwrap_or_default();
-                    let address = library.symbol(&name)?;
-                    // SAFETY: Inductor's runtime defines this symbol with this signature in every
-                    // library it compiles.
-                    let $field = unsafe {
-                        std::mem::transmute::<Opaque, unsafe extern "C" fn($($arg),*) -> Code>(address)
-                    };
-                )*
-                Ok(Functions { $($field),* })
-            }
-        }
-    };
-}
-
-functions! {
-    create = AOTInductorModelContainerCreateWithDevice(*mut Opaque, usize, *const c_char, *const c_char);
-    delete = AOTInductorModelContainerDelete(Opaque);
-    run = AOTInductorModelContainerRunSingleThreaded(
-        Opaque, *mut Handle, usize, *mut Handle, usize, Opaque, Opaque);
-    num_constants = AOTInductorModelContainerGetNumConstants(Opaque, *mut usize);
-    constant_name = AOTInductorModelContainerGetConstantName(Opaque, usize, *mut *const c_char);
-    constant_fqn = AOTInductorModelContainerGetConstantOriginalFQN(Opaque, usize, *mut *const c_char);
-    constant_folded = AOTInductorModelContainerGetConstantFromFolded(Opaque, usize, *mut bool);
-    constant_kind = AOTInductorModelContainerGetConstantType(Opaque, usize, *mut i32);
-    constant_dtype = AOTInductorModelContainerGetConstantDtype(Opaque, usize, *mut i32);
-    constant_bytes = AOTInductorModelContainerGetConstantDataSize(Opaque, usize, *mut usize);
-    update = AOTInductorModelContainerUpdateUserManagedConstantBufferPairs(
-        Opaque, *const Pair, usize, bool, bool);
-    num_inputs = AOTInductorModelContainerGetNumInputs(Opaque, *mut usize);
-    num_outputs = AOTInductorModelContainerGetNumOutputs(Opaque, *mut usize);
-}
 
 /// What the compiled program says about one of its constants. It knows no sizes and no strides.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! | [`registry`] | compiled libraries: opened once per content, table filled |
 //! | [`container`] | one compiled program: constants, runs |
 //! | [`outputs`] | the outputs of a run, while they live |
+//! | `interface` | the functions that a compiled library exports |
 //! | `context` | the pass that runs on this thread, and its first error |
 //! | [`slab`], [`tensor`] | handles and storages; a lease ends with its storage's last handle |
 //! | [`shims`] | the functions themselves, by topic |
@@ -15,6 +16,7 @@ pub mod container;
 mod context;
 pub mod dtype;
 pub mod hooks;
+mod interface;
 pub mod kernels;
 pub mod outputs;
 pub mod registry;
