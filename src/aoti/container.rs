@@ -1,10 +1,12 @@
 //! A compiled program: its constants, and its runs.
 
-use std::ffi::{c_char, c_void, CStr, CString};
+use std::ffi::{c_char, CStr, CString};
 
 use super::context::{outcome, Context};
 use super::dtype::DType;
 use super::hooks::PassHooks;
+use super::inputs::place_inputs;
+use super::interface::{Code, Functions, Opaque, Pair};
 use super::outputs::Outputs;
 use super::registry::Library;
 use super::slab::{Handle, Slab};
@@ -12,56 +14,7 @@ use super::tensor::{Dims, Owner, Storage, Tensor};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 
-type Opaque = *mut c_void;
-type Code = i32;
-
-#[repr(C)]
-struct Pair {
-    name: *const c_char,
-    handle: Handle,
-}
-
-/// Declares the container's functions (`torch/csrc/inductor/aoti_runtime/interface.h`) and finds them all.
-macro_rules! functions {
-    ($($field:ident = $symbol:ident($($arg:ty),*);)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($arg),*) -> Code,)*
-        }
-
-        impl Functions {
-            fn find(library: &Library) -> Result<Functions> {
-                $(
-                    let name = CString::new(stringify!($symbol)).unwrap_or_default();
-                    let address = library.symbol(&name)?;
-                    // SAFETY: Inductor's runtime defines this symbol with this signature in every
-                    // library it compiles.
-                    let $field = unsafe {
-                        std::mem::transmute::<Opaque, unsafe extern "C" fn($($arg),*) -> Code>(address)
-                    };
-                )*
-                Ok(Functions { $($field),* })
-            }
-        }
-    };
-}
-
-functions! {
-    create = AOTInductorModelContainerCreateWithDevice(*mut Opaque, usize, *const c_char, *const c_char);
-    delete = AOTInductorModelContainerDelete(Opaque);
-    run = AOTInductorModelContainerRunSingleThreaded(
-        Opaque, *mut Handle, usize, *mut Handle, usize, Opaque, Opaque);
-    num_constants = AOTInductorModelContainerGetNumConstants(Opaque, *mut usize);
-    constant_name = AOTInductorModelContainerGetConstantName(Opaque, usize, *mut *const c_char);
-    constant_fqn = AOTInductorModelContainerGetConstantOriginalFQN(Opaque, usize, *mut *const c_char);
-    constant_folded = AOTInductorModelContainerGetConstantFromFolded(Opaque, usize, *mut bool);
-    constant_kind = AOTInductorModelContainerGetConstantType(Opaque, usize, *mut i32);
-    constant_dtype = AOTInductorModelContainerGetConstantDtype(Opaque, usize, *mut i32);
-    constant_bytes = AOTInductorModelContainerGetConstantDataSize(Opaque, usize, *mut usize);
-    update = AOTInductorModelContainerUpdateUserManagedConstantBufferPairs(
-        Opaque, *const Pair, usize, bool, bool);
-    num_inputs = AOTInductorModelContainerGetNumInputs(Opaque, *mut usize);
-    num_outputs = AOTInductorModelContainerGetNumOutputs(Opaque, *mut usize);
-}
+pub use super::inputs::Input;
 
 /// What the compiled program says about one of its constants. It knows no sizes and no strides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,19 +47,6 @@ pub enum Binding<'a> {
         /// Strides in elements.
         strides: &'a [i64],
     },
-}
-
-/// One input of a run, borrowed for the run.
-#[derive(Debug, Clone, Copy)]
-pub struct Input<'a> {
-    /// First element.
-    pub ptr: DevicePtr,
-    /// Scalar type.
-    pub dtype: DType,
-    /// Sizes, outermost first.
-    pub sizes: &'a [i64],
-    /// Strides in elements.
-    pub strides: &'a [i64],
 }
 
 /// A compiled program, ready to run once its constants are bound. One thread at a time.
@@ -441,39 +381,6 @@ fn check_count(what: &str, expected: usize, found: usize) -> Result<()> {
     Err(Error::InvalidInput(format!(
         "the program has {expected} {what}, and {found} were given"
     )))
-}
-
-/// Makes a handle for each input; the compiled code deletes them.
-fn place_inputs(
-    context: &mut Context<'_>,
-    inputs: &[Input<'_>],
-    handles: &mut [Handle],
-) -> Result<()> {
-    for (index, (input, handle)) in inputs.iter().zip(handles).enumerate() {
-        let made = Dims::new(input.sizes, input.strides).and_then(|dims| {
-            let overflow = || "its sizes overflow".to_owned();
-            let item = input.dtype.itemsize().ok_or("its dtype is unknown")? as i64;
-            let bytes = dims
-                .reach()
-                .and_then(|n| n.checked_mul(item))
-                .ok_or_else(overflow)? as u64;
-            let storage = Storage {
-                owner: Owner::Borrowed,
-                ptr: input.ptr,
-                bytes,
-            };
-            context.slab.insert(
-                storage,
-                Tensor {
-                    dtype: input.dtype,
-                    offset: 0,
-                    dims,
-                },
-            )
-        });
-        *handle = made.map_err(|what| Error::InvalidInput(format!("input {index}: {what}")))?;
-    }
-    Ok(())
 }
 
 /// Deletes the outputs and whatever else a pass left, and gives the pass's first error.

@@ -5,7 +5,8 @@
 //! | [`hooks`] | what the compiled code's calls need from whoever runs the pass |
 //! | [`registry`] | compiled libraries: opened once per content, table filled |
 //! | [`container`] | one compiled program: constants, runs |
-//! | [`outputs`] | the outputs of a run, while they live |
+//! | `inputs`, [`outputs`] | the inputs and outputs of a run, while they live |
+//! | `interface` | the functions that a compiled library exports |
 //! | `context` | the pass that runs on this thread, and its first error |
 //! | [`slab`], [`tensor`] | handles and storages; a lease ends with its storage's last handle |
 //! | [`shims`] | the functions themselves, by topic |
@@ -15,6 +16,8 @@ pub mod container;
 mod context;
 pub mod dtype;
 pub mod hooks;
+mod inputs;
+mod interface;
 pub mod kernels;
 pub mod outputs;
 pub mod registry;
