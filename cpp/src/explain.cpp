@@ -25,6 +25,35 @@ std::string sizes_text(const Sizes& sizes) {
   return text.str();
 }
 
+// The name of a type in PyTorch, which the program's author knows.
+const char* dtype_name(executorch::aten::ScalarType dtype) {
+  using executorch::aten::ScalarType;
+  switch (dtype) {
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::Bool:
+      return "bool";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    default:
+      return executorch::runtime::toString(dtype);
+  }
+}
+
 // What is wrong with one input, or an empty text. `expected` holds the largest sizes of a dynamic input.
 std::string explain_tensor(const et::TensorInfo& expected, const EValue& value) {
   if (!value.isTensor()) {
@@ -33,8 +62,7 @@ std::string explain_tensor(const et::TensorInfo& expected, const EValue& value) 
   const auto& tensor = value.toTensor();
   std::ostringstream text;
   if (tensor.scalar_type() != expected.scalar_type()) {
-    text << "expected dtype " << executorch::runtime::toString(expected.scalar_type()) << ", found "
-         << executorch::runtime::toString(tensor.scalar_type());
+    text << "expected dtype " << dtype_name(expected.scalar_type()) << ", found " << dtype_name(tensor.scalar_type());
     return text.str();
   }
   const auto sizes = expected.sizes();
@@ -63,7 +91,7 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
     return "method '" + method + "' is missing in the program";
   }
   const auto meta = module.method_meta(method);
-  if (!meta.ok() || error != Error::InvalidArgument) {
+  if (!meta.ok()) {
     return plain("method '" + method + "'", error);
   }
   if (meta->num_inputs() != inputs.size()) {

@@ -75,6 +75,15 @@ weightstream::Options to_options(const ws_option* items, std::size_t count) {
   return options;
 }
 
+// ExecuTorch takes inputs that are missing from the call before.
+void require_count(weightstream::Module& module, const char* method, std::size_t count) {
+  const auto meta = module.method_meta(method);
+  if (meta.ok() && meta->num_inputs() != count) {
+    throw std::invalid_argument("invalid input: the program takes " + std::to_string(meta->num_inputs()) +
+                                " inputs, " + std::to_string(count) + " were given");
+  }
+}
+
 TensorPtr to_tensor(const ws_tensor& view) {
   const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
   return executorch::extension::from_blob(view.data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype));
@@ -125,6 +134,7 @@ int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inp
     if (num_inputs != 0) {
       require(inputs, "inputs");
     }
+    require_count(module->module, method, num_inputs);
     std::vector<TensorPtr> tensors;
     std::vector<et::EValue> values;
     for (size_t at = 0; at < num_inputs; ++at) {

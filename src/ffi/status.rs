@@ -172,4 +172,49 @@ mod tests {
         set_last_error("a\0b");
         assert_eq!(last_text(), "a\u{fffd}b");
     }
+
+    /// The header and this file are two texts of one list.
+    #[test]
+    fn the_header_has_the_same_numbers() {
+        let header = include_str!("../../cpp/include/weightstream/weightstream.h");
+        let listed: Vec<(String, i32)> = header
+            .lines()
+            .filter_map(|line| line.trim().trim_end_matches(',').split_once(" = "))
+            .filter(|(name, _)| {
+                name.starts_with("WS_")
+                    && !name.starts_with("WS_OPTION_")
+                    && !name.starts_with("WS_LOG_")
+            })
+            .map(|(name, number)| {
+                (
+                    name[3..].replace('_', "").to_lowercase(),
+                    number.parse().unwrap(),
+                )
+            })
+            .collect();
+        let statuses = [
+            Status::Ok,
+            Status::InvalidArgument,
+            Status::InvalidOption,
+            Status::InvalidInput,
+            Status::Io,
+            Status::Malformed,
+            Status::Missing,
+            Status::Mismatch,
+            Status::BudgetTooSmall,
+            Status::Unsupported,
+            Status::OutOfMemory,
+            Status::Busy,
+            Status::Divergence,
+            Status::CompiledCode,
+            Status::Device,
+            Status::Poisoned,
+            Status::Internal,
+        ];
+        let here: Vec<(String, i32)> = statuses
+            .iter()
+            .map(|status| (format!("{status:?}").to_lowercase(), *status as i32))
+            .collect();
+        assert_eq!(listed, here);
+    }
 }

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data
             )
         };
         let size = *size as usize;
-        if size < FIRST_SIZE || size % size_of::<u64>() != 0 {
+        if size < FIRST_SIZE || !size.is_multiple_of(size_of::<u64>()) {
             return Err(Failure::Argument(format!(
                 "stats->struct_size is {size}; set it to sizeof(*stats) before the call"
             )));

@@ -1,0 +1,195 @@
+//! The checks of a load, in order: what is wrong with the record or this machine is said before the data
+//! file is opened, and that before the compiled library is asked for.
+
+mod support;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+use support::{payload, ptd, RecordSpec};
+use weightstream::config::{Options, Spec, SpecValue};
+use weightstream::delegate::{Delegate, LoadRequest};
+use weightstream::format::Record;
+use weightstream::Error;
+
+/// A load that has to fail, and how far it came.
+struct Attempt {
+    record: RecordSpec,
+    options: Vec<Spec>,
+    library: Vec<u8>,
+    has_data: bool,
+    library_was_asked: Cell<bool>,
+}
+
+impl Attempt {
+    fn new() -> Attempt {
+        let mut record = RecordSpec::small();
+        record.set_ints("hard_minimum", &[256]);
+        Attempt {
+            record,
+            options: Vec::new(),
+            library: b"no library".to_vec(),
+            has_data: true,
+            library_was_asked: Cell::new(false),
+        }
+    }
+
+    fn option(mut self, key: &str, value: &str) -> Attempt {
+        let value = SpecValue::Text(value.to_owned());
+        self.options.push(Spec {
+            key: key.to_owned(),
+            value,
+        });
+        self
+    }
+
+    fn data_missing(mut self) -> Attempt {
+        self.has_data = false;
+        self
+    }
+
+    #[track_caller]
+    fn error(&self) -> Error {
+        let folder = tempfile::tempdir().unwrap();
+        let data: PathBuf = folder.path().join("model.ptd");
+        if self.has_data {
+            std::fs::write(&data, ptd(&RecordSpec::small_ptd())).unwrap();
+        }
+        let record = Record::from_payload("payload", &payload(&self.record)).unwrap();
+        let library = |_: &str| {
+            self.library_was_asked.set(true);
+            Ok(self.library.as_slice())
+        };
+        let request = LoadRequest {
+            record,
+            library: &library,
+            data,
+        };
+        let options = Options::parse(&self.options).unwrap();
+        match Delegate::load(request, &options) {
+            Ok(_) => panic!("the load went through"),
+            Err(error) => error,
+        }
+    }
+
+    /// The error of a load that must not open anything.
+    #[track_caller]
+    fn early_error(self) -> Error {
+        let attempt = self.data_missing();
+        let error = attempt.error();
+        assert!(!attempt.library_was_asked.get(), "{error}");
+        assert!(!matches!(error, Error::Io { .. }), "{error}");
+        error
+    }
+}
+
+#[test]
+fn a_program_for_cuda_is_unsupported() {
+    let mut attempt = Attempt::new();
+    attempt.record.set_strings("device", &["cuda"]);
+    let error = attempt.early_error();
+    assert!(
+        matches!(&error, Error::Unsupported(what) if what.contains("'cuda'")),
+        "{error}"
+    );
+}
+
+#[test]
+fn another_machine_is_unsupported_before_anything_is_opened() {
+    for target in [
+        ["linux", "aarch64", "x86-64", "2.11.0", ""],
+        ["linux", "x86_64", "x86-64-v9", "2.11.0", ""],
+        ["linux", "x86_64", "x86-64", "2.10.0", ""],
+    ] {
+        let mut attempt = Attempt::new();
+        attempt.record.set_strings("target", &target);
+        let error = attempt.early_error();
+        assert!(
+            matches!(error, Error::Unsupported(_)),
+            "{target:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_budget_without_offload_names_the_cure() {
+    let mut attempt = Attempt::new().option("weight_offload_budget_bytes", "1000000");
+    attempt
+        .record
+        .set_ints("offload", &[0])
+        .set_ints("kinds", &[1, 1, 1, 2]);
+    for field in ["probes", "access_order", "trace"] {
+        attempt.record.remove(field);
+    }
+    let error = attempt.early_error();
+    assert!(
+        matches!(&error, Error::Option { what, .. } if what.contains("apply_weight_offload")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_recorded_floor_that_is_not_enforced_is_a_mismatch() {
+    for field in ["floor", "hard_minimum"] {
+        let mut attempt = Attempt::new();
+        attempt.record.set_ints(field, &[64]);
+        let error = attempt.early_error();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+        assert!(
+            text.contains("256 bytes, by the recorded trace, found 64"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_data_file_is_named_before_the_library_is_asked_for() {
+    let attempt = Attempt::new().data_missing();
+    let error = attempt.error();
+    assert!(
+        matches!(&error, Error::Io { file, .. } if file.ends_with("model.ptd")),
+        "{error}"
+    );
+    assert!(!attempt.library_was_asked.get());
+}
+
+#[test]
+fn damaged_data_is_seen_only_when_asked_for() {
+    let mut attempt = Attempt::new().option("weight_offload_verify", "load");
+    attempt.record.ints_mut("crc32")[1] ^= 1;
+    let error = attempt.error();
+    assert!(
+        matches!(&error, Error::Mismatch { name, .. } if name == "b.weight"),
+        "{error}"
+    );
+    assert!(!attempt.library_was_asked.get());
+    attempt.options.clear();
+    assert!(!attempt.error().to_string().contains("CRC"));
+}
+
+#[test]
+fn a_library_of_another_digest_is_not_opened() {
+    let attempt = Attempt::new();
+    let error = attempt.error();
+    assert!(attempt.library_was_asked.get());
+    let Error::Mismatch { fact, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*fact, "SHA-256 of the compiled library");
+}
+
+#[test]
+fn a_library_that_is_none_is_malformed() {
+    let mut attempt = Attempt::new();
+    let digest: String = Sha256::digest(&attempt.library)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    attempt
+        .record
+        .set_strings("so_key", &[&format!("weightstream_so_{digest}")]);
+    let error = attempt.error();
+    assert!(matches!(error, Error::Malformed { .. }), "{error}");
+}
