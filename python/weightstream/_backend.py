@@ -16,11 +16,13 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.tensor import scalar_type_enum
 from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
 
 from . import _method, _offload, _record
-from ._compile import ISA_LEVELS, Compiled, compile_program
+from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
+from ._target import Target
 from ._trace import DroppedProbes
 
 BACKEND_ID = "WeightStreamBackend"
@@ -30,21 +32,13 @@ WEIGHTS_TAG = "weightstream_weights"
 class WeightStreamPartitioner(AotiPartitioner):
     """Gives a whole method to WeightStream.
 
-    ``device``: where the compiled code runs; ``"cpu"`` for now. ``isa``: the x86-64 level the CPU code is compiled for, one of
+    ``device``: where the compiled code runs, ``"cpu"`` or ``"cuda"`` (which needs the GPU at export). ``isa``: the x86-64 level the CPU code is compiled for, one of
     ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
     without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
     """
 
     def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward") -> None:
-        if device != "cpu":
-            raise ExportError(f"device '{device}' is not supported yet; use device='cpu'")
-        if isa not in ISA_LEVELS:
-            raise ExportError(f"isa '{isa}' is unknown; use one of {', '.join(ISA_LEVELS)}")
-        specs = [
-            CompileSpec("method_name", method.encode()),
-            CompileSpec("device", device.encode()),
-            CompileSpec("isa", isa.encode()),
-        ]
+        specs = [CompileSpec("method_name", method.encode()), *Target(device, isa).specs()]
         super().__init__(BACKEND_ID, specs)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -94,22 +88,23 @@ class WeightStreamBackend(BackendDetails):
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         specs = {spec.key: spec.value.decode() for spec in compile_specs}
-        method, isa = specs["method_name"], specs["isa"]
-        _offload.refuse_mixed_devices(edge_program, allowed=(specs["device"],))
+        method, target = specs["method_name"], Target.of(specs)
+        _offload.refuse_mixed_devices(edge_program)
+        edge_program = move_to_device_pass(edge_program, target.device)
         # Signature, mutation and ties are final here; the user's probes served to show and to mark.
         offload = _offload.remove_probes(edge_program) > 0
         _make_dense(edge_program)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
         probes = _offload.insert_probes(edge_program) if offload else []
-        compiled = _compile_until_probes_stay(edge_program, probes, isa)
-        return _package(method, edge_program, compiled, offload, isa)
+        compiled = _compile_until_probes_stay(edge_program, probes, target)
+        return _package(method, edge_program, compiled, offload, target)
 
 
-def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], isa: str) -> Compiled:
+def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], target: Target) -> Compiled:
     mutable = set(program.graph_signature.buffers_to_mutate.values())
     while True:
         try:
-            return compile_program(program.module(), _example_inputs(program), probes, mutable, isa)
+            return compile_program(program.module(), _example_inputs(program), probes, mutable, target)
         except DroppedProbes as dropped:
             note(f"{dropped}: nobody reads their values; compiling again without them")
             probes = _offload.drop_probes(program, dropped.ids)
@@ -145,11 +140,11 @@ def _dim_order(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
 
 
-def _package(method: str, program: ExportedProgram, compiled: Compiled, offload: bool, isa: str) -> PreprocessResult:
+def _package(method: str, program: ExportedProgram, compiled: Compiled, offload: bool, target: Target) -> PreprocessResult:
     store = NamedDataStore()
     with step("taking the weights out"):
         held = {fqn: _method.dense(constant) for fqn, constant in compiled.trace.constants.items()}
-        fields = _method.record_of(method, compiled, program, offload, isa, held)
+        fields = _method.record_of(method, compiled, program, offload, target, held)
         for fqn, tensor in held.items():
             layout = TensorLayout(scalar_type_enum(tensor.dtype), list(tensor.shape), _dim_order(tensor))
             store.add_named_data(fqn, bytes(_method.raw_bytes(tensor)), 1, WEIGHTS_TAG, layout)

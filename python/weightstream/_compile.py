@@ -20,11 +20,10 @@ from . import _trampolines
 from ._embedding import realized_embedding
 from ._errors import ExportError
 from ._names import prefixed_constants
-from ._probe import PROBE, pin_before_first_reader, share_storage
+from ._probe import pin_before_first_reader, share_storage
 from ._progress import step
+from ._target import Target
 from ._trace import CompiledTrace, capture
-
-ISA_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
 @dataclasses.dataclass
@@ -35,8 +34,8 @@ class Compiled:
     trace: CompiledTrace
 
 
-def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: list[str], mutable: set[str], isa: str) -> Compiled:
-    """Compiles ``module`` for the CPU; raises :class:`ExportError` if the result breaks a rule of offloading.
+def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: list[str], mutable: set[str], target: Target) -> Compiled:
+    """Compiles ``module``; raises :class:`ExportError` if the result breaks a rule of offloading.
 
     ``probes`` holds the FQN behind each probe id in ``module``. Raises ``DroppedProbes`` if the compiler removed some."""
     if inductor_config.aot_inductor.use_runtime_constant_folding or inductor_config.freezing:
@@ -47,7 +46,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
     with tempfile.TemporaryDirectory(prefix="weightstream-") as work, contextlib.ExitStack() as stack:
         stack.enter_context(_trampoline_library(Path(work)))
         stack.enter_context(_cache_directory(work))
-        stack.enter_context(_fixed_isa(isa))
+        stack.enter_context(_fixed_isa(target.isa))
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
@@ -59,7 +58,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         )
         traces = stack.enter_context(capture(probes, mutable))
         stack.enter_context(step("compiling with AOTInductor and the C++ compiler"))
-        options = {**_options(), "aot_inductor.output_path": os.path.join(work, "out", "")}
+        options = {**_options(), **target.options(), "aot_inductor.output_path": os.path.join(work, "out", "")}
         torch._inductor.aot_compile(module, inputs, options=options)
         if len(traces) != 1:
             raise ExportError(f"the compiler produced {len(traces)} graphs where one was expected; please report this")
@@ -67,7 +66,6 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
 
 
 def _options() -> dict[str, Any]:
-    signature = "AOTITorchError aoti_torch_cpu_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"
     return {
         "aot_inductor.link_libtorch": False,
         "aot_inductor.package": True,
@@ -75,17 +73,12 @@ def _options() -> dict[str, Any]:
         "aot_inductor.package_constants_on_disk_format": "pickle_weights",
         "aot_inductor.use_runtime_constant_folding": False,
         "aot_inductor.custom_op_libs": ["weightstream_trampolines"],
-        "aot_inductor.custom_ops_to_c_shims": {PROBE: [signature]},
         # Small constants would otherwise be baked into the code, and read around their probes.
         "always_keep_tensor_constants": True,
         # Hoists small probes to the start of the pass: their leases would last for all of it.
         "reorder_for_peak_memory": False,
-        # No OpenMP region: a failing check must not throw inside one, and the time goes into our own GEMMs anyway.
-        "cpp.threads": 1,
         # One compilation, one wrapper: a precompiled header would cost more than it saves.
         "aot_inductor.precompile_headers": False,
-        # The vector-ISA check caches without `link_libtorch` in its key, and vector code needs Sleef, which we do not have.
-        "cpp.vec_isa_ok": False,
     }
 
 

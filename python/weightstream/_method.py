@@ -16,6 +16,7 @@ from ._compile import Compiled
 from ._errors import ExportError
 from ._floor import least_budgets, occupied
 from ._record import FORMAT_VERSION, Fields
+from ._target import Target
 from ._trace import PROBE, Constant
 
 WEIGHT, DIRECT, MUTABLE = 0, 1, 2
@@ -44,7 +45,9 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def record_of(method: str, compiled: Compiled, program: ExportedProgram, offload: bool, isa: str, held: dict[str, torch.Tensor]) -> Fields:
+def record_of(
+    method: str, compiled: Compiled, program: ExportedProgram, offload: bool, target: Target, held: dict[str, torch.Tensor]
+) -> Fields:
     """The fields of the record; ``held`` maps each FQN to what :func:`dense` made of it."""
     constants = list(compiled.trace.constants.values())
     index = {constant.fqn: number for number, constant in enumerate(constants)}
@@ -59,8 +62,8 @@ def record_of(method: str, compiled: Compiled, program: ExportedProgram, offload
         "method": [method],
         "so_key": [LIBRARY_PREFIX + hashlib.sha256(compiled.library).hexdigest()],
         "offload": [int(offload)],
-        "device": ["cpu"],
-        "target": [platform.system().lower(), platform.machine(), isa, torch.__version__.split("+")[0], ""],
+        "device": [target.device],
+        "target": [platform.system().lower(), platform.machine(), target.isa, torch.__version__.split("+")[0], target.sms()],
         "fqns": [constant.fqn for constant in constants],
         "kinds": kinds,
         "dtypes": [int(scalar_type_enum(constant.tensor.dtype)) for constant in constants],
