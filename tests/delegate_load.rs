@@ -87,7 +87,10 @@ impl Attempt {
 #[test]
 fn a_program_for_cuda_is_unsupported() {
     let mut attempt = Attempt::new();
-    attempt.record.set_strings("device", &["cuda"]);
+    attempt
+        .record
+        .set_strings("device", &["cuda"])
+        .set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
     let error = attempt.early_error();
     assert!(
         matches!(&error, Error::Unsupported(what) if what.contains("'cuda'")),
@@ -131,14 +134,16 @@ fn a_budget_without_offload_names_the_cure() {
 
 #[test]
 fn a_recorded_floor_that_is_not_enforced_is_a_mismatch() {
-    for field in ["floor", "hard_minimum"] {
+    for (field, recorded) in [("floor", 320), ("hard_minimum", 192)] {
         let mut attempt = Attempt::new();
-        attempt.record.set_ints(field, &[64]);
+        attempt.record.set_ints(field, &[recorded]);
         let error = attempt.early_error();
         let text = error.to_string();
         assert!(matches!(error, Error::Mismatch { .. }), "{text}");
         assert!(
-            text.contains("256 bytes, by the recorded trace, found 64"),
+            text.contains(&format!(
+                "256 bytes, by the recorded trace, found {recorded}"
+            )),
             "{text}"
         );
     }

@@ -21,8 +21,9 @@ Numbers& numbers() {
 
 template <typename Pointers>
 void drop_expired(Pointers& pointers) {
-  pointers.erase(std::remove_if(pointers.begin(), pointers.end(), [](const auto& pointer) { return pointer.expired(); }),
-                 pointers.end());
+  pointers.erase(
+      std::remove_if(pointers.begin(), pointers.end(), [](const auto& pointer) { return pointer.expired(); }),
+      pointers.end());
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ weightstream::Options to_options(const ws_option* items, std::size_t count) {
 void require_count(weightstream::Module& module, const char* method, std::size_t count) {
   const auto meta = module.method_meta(method);
   if (meta.ok() && meta->num_inputs() != count) {
-    throw std::invalid_argument("invalid input: the program takes " + std::to_string(meta->num_inputs()) +
-                                " inputs, " + std::to_string(count) + " were given");
+    throw std::invalid_argument("invalid input: the program takes " + std::to_string(meta->num_inputs()) + " inputs, " +
+                                std::to_string(count) + " were given");
   }
 }
 

@@ -53,14 +53,13 @@ void CallArguments::add_input(std::size_t index) {
   input.dtype = static_cast<std::int32_t>(tensor.scalar_type());
   input.sizes = rust::Slice<const std::int64_t>(shape.data(), ndim);
   input.strides = rust::Slice<const std::int64_t>(shape.data() + ndim, ndim);
-  input.bytes = rust::Slice<const std::uint8_t>(static_cast<const std::uint8_t*>(tensor.const_data_ptr()),
-                                                tensor.nbytes());
+  input.bytes =
+      rust::Slice<const std::uint8_t>(static_cast<const std::uint8_t*>(tensor.const_data_ptr()), tensor.nbytes());
   inputs_.push_back(input);
 }
 
 rust::Slice<std::uint8_t> CallArguments::room(std::size_t index, std::int32_t dtype,
-                                              rust::Slice<const std::int64_t> sizes,
-                                              rust::Vec<std::int64_t>& strides) {
+                                              rust::Slice<const std::int64_t> sizes, rust::Vec<std::int64_t>& strides) {
   if (index >= args_.size() - num_inputs_) {
     refuse("output", index, "has no place in the call");
   }

@@ -52,8 +52,7 @@ void write(const std::string& prefix, const std::vector<EValue>& outputs) {
 void check(Error error, const char* doing) {
   if (error != Error::Ok) {
     const std::string text = last_error();
-    throw std::runtime_error(std::string(doing) + ": " +
-                             (text.empty() ? executorch::runtime::to_string(error) : text));
+    throw std::runtime_error(std::string(doing) + ": " + (text.empty() ? executorch::runtime::to_string(error) : text));
   }
 }
 

@@ -42,21 +42,30 @@ pub struct Floor {
     pub copy: Option<Part>,
     /// See [`hard_minimum`].
     pub hard_minimum: u64,
+    /// Occupied bytes of all weights that are read through probes and copied.
+    pub everything: u64,
 }
 
 impl Floor {
     /// The least budget, bytes.
     ///
     /// Never below the hard minimum: leases that no kernel reads under (a model that returns its weights)
-    /// are in no pair, but must be served all the same.
+    /// are in no pair, but must be served all the same. Never more than everything: with that much all
+    /// weights are loaded up front, and nothing is in flight.
     pub fn bytes(&self) -> u64 {
-        self.by_kernels().max(self.hard_minimum)
+        self.direct
+            .saturating_add(self.by_kernels().min(self.everything))
     }
 
     fn by_kernels(&self) -> u64 {
         let pair = self.pair.as_ref().map_or(0, |p| p.bytes);
         let copy = self.copy.as_ref().map_or(0, |c| c.bytes);
-        self.direct.saturating_add(pair).saturating_add(copy)
+        pair.max(self.leases()).saturating_add(copy)
+    }
+
+    /// The largest sum of open leases.
+    fn leases(&self) -> u64 {
+        self.hard_minimum.saturating_sub(self.direct)
     }
 }
 
@@ -85,6 +94,7 @@ pub fn floor(
             }),
             copy: largest_copy(trace, &sizes).map(part),
             hard_minimum: hard_minimum(trace, weights, gather, granule),
+            everything: everything(trace, &sizes),
         },
     }
 }
@@ -106,6 +116,14 @@ pub fn hard_minimum(
         }
     }
     direct_bytes(weights, granule).saturating_add(most)
+}
+
+/// What all weights of the trace occupy together, each once.
+fn everything(trace: &Trace, sizes: &[u64]) -> u64 {
+    let mut weights = trace.probes().to_vec();
+    weights.sort_unstable();
+    weights.dedup();
+    sum(&weights, sizes)
 }
 
 fn direct_bytes(weights: &[WeightSpec], granule: u64) -> u64 {
@@ -220,11 +238,18 @@ impl fmt::Display for Floor {
                 copy.fqn
             )?;
         }
-        if self.hard_minimum > self.by_kernels() {
+        if self.leases() > self.pair.as_ref().map_or(0, |pair| pair.bytes) {
             write!(
                 f,
                 "; leases open at one time need {}",
-                bytes_text(self.hard_minimum)
+                bytes_text(self.leases())
+            )?;
+        }
+        if self.everything < self.by_kernels() {
+            write!(
+                f,
+                "; all weights together need no more than {}",
+                bytes_text(self.everything)
             )?;
         }
         Ok(())

@@ -15,13 +15,14 @@ fn lru(trace: &Trace, weights: &[WeightSpec]) -> Floor {
     floor(trace, weights, PolicyKind::Lru, &[], 64)
 }
 
-/// Three kernels, each reading one weight alone: the RFC's case.
+/// Five kernels, each reading one weight alone: the RFC's case.
 fn chain() -> (Trace, Vec<WeightSpec>) {
-    let events = (0..3)
+    let events = (0..5)
         .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
         .collect();
-    let weights = vec![weight("a", 100), weight("b", 1000), weight("c", 64)];
-    (Trace::new(events, vec![0, 1, 2], 3).unwrap(), weights)
+    let sizes = [("a", 100), ("b", 1000), ("c", 64), ("d", 64), ("e", 960)];
+    let weights = sizes.map(|(fqn, bytes)| weight(fqn, bytes)).to_vec();
+    (Trace::new(events, (0..5).collect(), 5).unwrap(), weights)
 }
 
 #[test]
@@ -75,7 +76,7 @@ fn a_weight_behind_several_probes_counts_once() {
     ];
     let trace = Trace::new(events, vec![0, 0], 1).unwrap();
     let floor = lru(&trace, &[weight("a", 64)]);
-    assert_eq!((floor.hard_minimum, floor.bytes()), (64, 128));
+    assert_eq!((floor.hard_minimum, floor.bytes()), (64, 64));
 }
 
 #[test]
@@ -100,7 +101,11 @@ fn direct_constants_are_rounded_and_counted() {
 fn gathered_weights_need_nothing() {
     let (trace, weights) = chain();
     let floor = floor(&trace, &weights, PolicyKind::Lru, &[1], 64);
-    assert_eq!((floor.bytes(), floor.hard_minimum), (128 + 64 + 128, 128));
+    assert_eq!(
+        (floor.everything, floor.hard_minimum),
+        (128 + 64 + 64 + 960, 960)
+    );
+    assert_eq!(floor.bytes(), floor.everything);
 }
 
 #[test]
@@ -113,6 +118,21 @@ fn leases_without_a_kernel_are_covered() {
             .to_string()
             .contains("leases open at one time need 1280 bytes"),
         "{floor}"
+    );
+}
+
+#[test]
+fn all_weights_together_are_always_enough() {
+    let events = (0..2)
+        .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    let trace = Trace::new(events, vec![0, 1], 2).unwrap();
+    let floor = lru(&trace, &[weight("a", 640), weight("b", 640)]);
+    assert_eq!(floor.bytes(), 1280);
+    let text = floor.to_string();
+    assert!(
+        text.ends_with("all weights together need no more than 1280 bytes (0.1 MB)"),
+        "{text}"
     );
 }
 
@@ -173,7 +193,8 @@ fn naive(trace: &Trace, sizes: &[u64]) -> (u64, u64) {
         .map(|w| sizes[*w as usize])
         .max()
         .unwrap_or(0);
-    (hard, (pair + copy).max(hard))
+    let all: BTreeSet<u32> = trace.probes().iter().copied().collect();
+    (hard, (pair.max(hard) + copy).min(bytes(&all)))
 }
 
 /// A random trace: each step opens, closes or runs; leases still open at the end stay without a release.

@@ -1,12 +1,10 @@
 /* The header is C, twice includable, and its numbers are what they were. */
 #include "weightstream/weightstream.h"
-#include "weightstream/weightstream.h"
 
 _Static_assert(WS_OK == 0 && WS_INVALID_ARGUMENT == 1 && WS_INVALID_OPTION == 2 && WS_INVALID_INPUT == 3 &&
-                   WS_IO == 4 && WS_MALFORMED == 5 && WS_MISSING == 6 && WS_MISMATCH == 7 &&
-                   WS_BUDGET_TOO_SMALL == 8 && WS_UNSUPPORTED == 9 && WS_OUT_OF_MEMORY == 10 && WS_BUSY == 11 &&
-                   WS_DIVERGENCE == 12 && WS_COMPILED_CODE == 13 && WS_DEVICE == 14 && WS_POISONED == 15 &&
-                   WS_INTERNAL == 16,
+                   WS_IO == 4 && WS_MALFORMED == 5 && WS_MISSING == 6 && WS_MISMATCH == 7 && WS_BUDGET_TOO_SMALL == 8 &&
+                   WS_UNSUPPORTED == 9 && WS_OUT_OF_MEMORY == 10 && WS_BUSY == 11 && WS_DIVERGENCE == 12 &&
+                   WS_COMPILED_CODE == 13 && WS_DEVICE == 14 && WS_POISONED == 15 && WS_INTERNAL == 16,
                "statuses are append-only");
 _Static_assert(sizeof(ws_stats_data) >= 14 * sizeof(uint64_t), "counters are append-only");
 

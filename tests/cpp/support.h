@@ -39,8 +39,8 @@ Model model(const std::string& name = "");
 }  // namespace weightstream::test
 
 // Ends a test that needs an exported program when there is none.
-#define REQUIRE_MODEL(variable, ...)                                                                       \
-  const weightstream::test::Model variable = weightstream::test::model(__VA_ARGS__);                       \
-  if (variable.pte.empty()) {                                                                              \
+#define REQUIRE_MODEL(variable, ...)                                                                           \
+  const weightstream::test::Model variable = weightstream::test::model(__VA_ARGS__);                           \
+  if (variable.pte.empty()) {                                                                                  \
     GTEST_SKIP() << "SKIPPED: needs the program '" #__VA_ARGS__ "' in the directory WEIGHTSTREAM_TEST_MODELS"; \
   }

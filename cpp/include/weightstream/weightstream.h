@@ -66,11 +66,7 @@ typedef struct ws_model ws_model;
 typedef struct ws_outputs ws_outputs;
 
 /* Type of an option's value. */
-typedef enum ws_option_type {
-  WS_OPTION_BOOL = 0,
-  WS_OPTION_INT = 1,
-  WS_OPTION_STRING = 2
-} ws_option_type;
+typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_STRING = 2 } ws_option_type;
 
 /*
  * One option. The keys, their types and values:
@@ -140,12 +136,7 @@ typedef struct ws_stats_data {
 } ws_stats_data;
 
 /* Levels of log lines. */
-typedef enum ws_log_level {
-  WS_LOG_DEBUG = 0,
-  WS_LOG_INFO = 1,
-  WS_LOG_WARN = 2,
-  WS_LOG_ERROR = 3
-} ws_log_level;
+typedef enum ws_log_level { WS_LOG_DEBUG = 0, WS_LOG_INFO = 1, WS_LOG_WARN = 2, WS_LOG_ERROR = 3 } ws_log_level;
 
 /* Receives one log line. Called from any thread; `text` is valid during the call only. */
 typedef void (*ws_log_fn)(ws_log_level level, const char* text);
