@@ -186,17 +186,10 @@ fn a_lost_lease_end_poisons_the_session() {
 /// Taken out: `tenant.ready = None` behind the wait. Only a cost, but on the hot path.
 #[test]
 fn one_wait_per_copy_is_enough() {
-    let events = [
-        Probe(0),
-        Kernel(0),
-        Release(0),
-        Probe(1),
-        Kernel(1),
-        Release(1),
-        Probe(2),
-        Kernel(2),
-    ];
-    let model = model(&[64, 6400], &[], &[0, 0, 1], &events);
+    let events: Vec<_> = (0..6)
+        .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    let model = model(&[64, 640, 640, 640, 640], &[], &[0, 0, 1, 2, 3, 4], &events);
     let mut session = model.sim(Order::KernelsFirst, None);
     session.begin_pass().unwrap();
     session.probe(0).unwrap();
@@ -214,19 +207,12 @@ fn one_wait_per_copy_is_enough() {
 /// Taken out: the reverse order in which `carry_out` takes back what did not happen.
 #[test]
 fn a_failed_plan_is_taken_back_from_its_end() {
-    // Behind the lease of 0, room for 3 comes from 1 and 2; 1 is wanted again right after it.
-    let events = [
-        Probe(0),
-        Kernel(0),
-        Probe(1),
-        Kernel(1),
-        Release(1),
-        Release(0),
-        Probe(2),
-        Kernel(2),
-    ];
-    let events = [&events[..], &[Release(2), Probe(3), Kernel(3), Release(3)]].concat();
-    let model = model(&[64, 64, 128, 64], &[], &[0, 1, 2, 3], &events);
+    // When the lease of 1 ends, 4 needs the room of 0 and of 1, and leaves enough for 0 to come back: one
+    // plan evicts a weight and loads it again.
+    let events: Vec<_> = (0..6)
+        .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    let model = model(&[64, 128, 64, 64, 128], &[], &[0, 1, 2, 3, 4, 0], &events);
     for call in [
         "alloc",
         "free",
@@ -239,7 +225,7 @@ fn a_failed_plan_is_taken_back_from_its_end() {
             session.device_mut().fail = Some((call, after));
             for _ in 0..3 {
                 if play(&model, &mut session, Pass::Complete).is_err() {
-                    (0..4).for_each(|id| session.release(id));
+                    (0..6).for_each(|id| session.release(id));
                     session.end_pass(false).ok();
                 }
                 session.validate().unwrap();
