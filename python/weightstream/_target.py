@@ -47,7 +47,11 @@ class Target:
     def options(self) -> dict[str, Any]:
         """AOTInductor's options for this device."""
         signature = f"AOTITorchError aoti_torch_{self.device}_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"
-        shared = {"aot_inductor.custom_ops_to_c_shims": {PROBE: [signature]}}
+        shared = {
+            "aot_inductor.custom_ops_to_c_shims": {PROBE: [signature]},
+            # Casts as eager mode does them, so that bf16 results agree.
+            "emulate_precision_casts": True,
+        }
         return {**shared, **(_CUDA if self.device == "cuda" else _CPU)}
 
 
@@ -65,6 +69,4 @@ _CUDA = {
     "max_autotune": True,
     "max_autotune_gemm_backends": "TRITON",
     "max_autotune_conv_backends": "TRITON",
-    # Casts as eager mode does them, so that bf16 results agree.
-    "emulate_precision_casts": True,
 }
