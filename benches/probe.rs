@@ -1,4 +1,5 @@
-//! The cost of one probe that hits, with its release: the session alone, without compiled code.
+//! The cost of one probe that hits, with its release: the session alone, and through the C functions that
+//! compiled code calls (handle, recorded layout, panic boundary).
 
 #![allow(
     missing_docs,
@@ -8,6 +9,7 @@
 use criterion::{criterion_group, criterion_main, Criterion};
 use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::aoti::measure::ProbeCalls;
 use weightstream::device::{HostBytes, HostDevice};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
@@ -62,6 +64,25 @@ fn session(budget: u64) -> Session<HostDevice> {
     Session::new(device, program, bytes, options).expect("a budget above the floor")
 }
 
+/// The same through the C functions.
+fn time_c(session: &mut Session<HostDevice>, calls: &mut ProbeCalls, probes: u64) -> Duration {
+    let framing = i64::from(WEIGHTS * READS);
+    let mut spent = Duration::ZERO;
+    let mut left = probes;
+    while left > 0 {
+        let here = left.min(framing as u64);
+        session.begin_pass().expect("an idle session");
+        session.probe(framing).expect("a right probe");
+        let start = Instant::now();
+        calls.run(session, 0..here as i64).expect("right probes");
+        spent += start.elapsed();
+        session.release(framing);
+        session.end_pass(false).expect("an idle session");
+        left -= here;
+    }
+    spent
+}
+
 /// Time of `probes` probes and releases of small weights, without what begins and ends a pass.
 fn time(session: &mut Session<HostDevice>, probes: u64) -> Duration {
     let framing = i64::from(WEIGHTS * READS);
@@ -90,8 +111,15 @@ fn hit(c: &mut Criterion) {
     group.bench_function("everything_resident", |b| {
         b.iter_custom(|n| time(&mut resident, n))
     });
+    let mut calls = ProbeCalls::new().expect("the functions");
+    group.bench_function("everything_resident_through_c", |b| {
+        b.iter_custom(|n| time_c(&mut resident, &mut calls, n))
+    });
     let mut lru = session(u64::from(WEIGHTS) * BYTES + 3 * LARGE + 4096);
     group.bench_function("lru", |b| b.iter_custom(|n| time(&mut lru, n)));
+    group.bench_function("lru_through_c", |b| {
+        b.iter_custom(|n| time_c(&mut lru, &mut calls, n))
+    });
     group.finish();
 }
 

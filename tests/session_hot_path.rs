@@ -6,6 +6,7 @@ use session_support::{chain, play, Pass};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::aoti::measure::ProbeCalls;
 use weightstream::device::Device;
 use weightstream::session::Session;
 
@@ -44,6 +45,23 @@ fn allocations<D: Device>(session: &mut Session<D>, probes: i64) -> usize {
     let count = COUNT.with(Cell::get) - before;
     session.end_pass(true).unwrap();
     count
+}
+
+#[test]
+fn through_the_c_functions_nothing_allocates_either() {
+    let model = chain(&[640; 16]);
+    let mut session = model.host(Some(1 << 20));
+    let mut calls = ProbeCalls::new().unwrap();
+    let mut pass = |session: &mut Session<_>| {
+        session.begin_pass().unwrap();
+        let before = COUNT.with(Cell::get);
+        calls.run(session, 0..16).unwrap();
+        let count = COUNT.with(Cell::get) - before;
+        session.end_pass(true).unwrap();
+        count
+    };
+    pass(&mut session); // the slab grows to its size once
+    assert_eq!(pass(&mut session), 0);
 }
 
 #[test]

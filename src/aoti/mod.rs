@@ -19,6 +19,8 @@ pub mod hooks;
 mod inputs;
 mod interface;
 pub mod kernels;
+#[doc(hidden)]
+pub mod measure;
 pub mod outputs;
 pub mod registry;
 pub mod shims;
