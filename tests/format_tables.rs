@@ -140,12 +140,12 @@ fn layouts_fill_their_segment() {
     bad_table(
         with_layout(6, &[4, 4], &[0, 1]),
         "w.ptd",
-        "'a.weight': float32 of sizes [4, 4] does not fill",
+        "'a.weight': float32 of sizes [4, 4] takes 64 bytes, and its segment holds",
     );
     bad_table(
         with_layout(15, &[4, 3], &[0, 1]),
         "w.ptd",
-        "'a.weight': bfloat16 of sizes [4, 3] does not fill",
+        "'a.weight': bfloat16 of sizes [4, 3] takes 24 bytes, and its segment holds",
     );
     bad_table(
         with_layout(6, &[-4, -3], &[0, 1]),
@@ -155,7 +155,7 @@ fn layouts_fill_their_segment() {
     bad_table(
         with_layout(6, &[i32::MAX; 4], &[0, 1, 2, 3]),
         "w.ptd",
-        "does not fill",
+        "takes",
     );
     for order in [&[0u8, 0] as &[u8], &[0], &[0, 2], &[0, 1, 2], &[]] {
         bad_table(

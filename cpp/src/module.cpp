@@ -47,6 +47,17 @@ Error fail(Error error, const std::string& text) {
   return error;
 }
 
+// Checks both files before ExecuTorch opens them: its own errors name neither the file nor the place.
+Error check_files(const std::string& pte, const std::string& ptd) {
+  try {
+    rs::check_files(pte, ptd);
+    return Error::Ok;
+  } catch (const rust::Error& error) {
+    log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
+    return to_error(static_cast<ws_status>(rs::last_status()));
+  }
+}
+
 // Marks a Module as executing while it lives.
 class Turn {
  public:
@@ -92,7 +103,10 @@ et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std
 }
 
 Module::Module(const std::string& pte_path, const std::string& ptd_path, Options options)
-    : Base(pte_path, ptd_path, Base::LoadMode::Mmap), pte_path_(pte_path), options_(std::move(options)) {
+    : Base(pte_path, ptd_path, Base::LoadMode::Mmap),
+      pte_path_(pte_path),
+      ptd_path_(ptd_path),
+      options_(std::move(options)) {
   auto [number, loads] = open_loads();
   loads_ = std::move(loads);
   for (const auto& [key, value] : options_.specs()) {
@@ -117,7 +131,13 @@ Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verificatio
     return fail(error, "too many backends have options");
   }
   rs::clear_error();
-  const Error loaded = Base::load(all, verification);
+  const Error checked = check_files(pte_path_, ptd_path_);
+  if (checked != Error::Ok) {
+    return checked;
+  }
+  // ExecuTorch reads what its minimal verification lets through without further checks, and may crash on it.
+  const Error loaded =
+      Base::load(all, verification == Verification::Minimal ? Verification::InternalConsistency : verification);
   if (loaded != Error::Ok && last_error().empty()) {
     rs::set_error(explain_files(pte_path_, loaded));
   }

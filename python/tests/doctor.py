@@ -7,6 +7,7 @@ payload with the few lines of flatbuffers below, which know nothing of the expor
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,14 @@ class Ptd:
         data = FlatTensorSerializer(FlatTensorConfig(segment_alignment=4096)).serialize(self.payload)
         Path(path).write_bytes(bytes(data))
         return Path(path)
+
+
+def sealed(pte: Path | str, ptd: Path | str, out: Path | str) -> Path:
+    """Writes `ptd` with the checksum of this program, so that a change of it is not refused for being one."""
+    program, data = Path(pte).read_bytes(), Ptd(ptd)
+    checksum = zlib.crc32(program[: int.from_bytes(program[24:32], "little")])
+    data.set_bytes("weightstream_program_crc32_forward", checksum.to_bytes(4, "little") + bytes(28))
+    return data.save(out)
 
 
 def changed_record(pte: Path | str, out: Path | str, change: Any, *, where: str = "both") -> Path:

@@ -39,6 +39,19 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+class Bfloat16Weights(nn.Module):
+    """Weights that are stored in bfloat16 and widened where they are used."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(128, 128).bfloat16() for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(F.linear(x, layer.weight.float(), layer.bias.float()))
+        return x
+
+
 class DecoderLayer(nn.Module):
     """Llama's layer: pre-norm attention with rotary positions, then a gated MLP."""
 
@@ -312,10 +325,21 @@ register(
         "decoder_bf16",
         lambda: Decoder(vocabulary=256, dim=128, heads=4, hidden=384, layers=2, length=16).bfloat16(),
         lambda: tokens(256, 16),
-        "the demo's decoder, small, with bfloat16 weights",
+        "the demo's decoder, small, in bfloat16 throughout",
+        # Compiled kernels keep float32 inside a fusion, where eager rounds after every operator: ours is nearer to the
+        # truth (test_bf16_is_as_near_to_float32_as_eager_is), and differs from eager by up to 1.01e-2.
+        tolerance=1.25e-2,
+    )
+)
+register(
+    Spec(
+        "bf16_weights",
+        Bfloat16Weights,
+        lambda: [(torch.randn(4, 128),), (torch.randn(4, 128),)],
+        "bfloat16 weights under float32 activations",
         tolerance=1e-2,
     )
 )
 
 #: The models that must be right at every budget, over twenty passes.
-MAIN = ["demo", "mlp", "cnn", "encoder", "kv_decoder", "experts", "dynamic", "decoder_bf16"]
+MAIN = ["demo", "mlp", "cnn", "encoder", "kv_decoder", "experts", "dynamic", "decoder_bf16", "bf16_weights"]

@@ -69,7 +69,7 @@ def test_ptd_holds_exactly_the_recorded_bytes(name, exported):
 
     files, record = exported(name), record_of(exported, name)
     ptd = Ptd(files.ptd)
-    names = set(record["fqns"]) | {f"weightstream_build_id_{record['method'][0]}"}
+    names = set(record["fqns"]) | {f"weightstream_{what}_{record['method'][0]}" for what in ("build_id", "program_crc32")}
     assert set(ptd.entries) == names
     for fqn, nbytes, crc in zip(record["fqns"], record["nbytes"], record["crc32"], strict=True):
         data = ptd.bytes_of(fqn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import weightstream as ws
 from conftest import PASSES
 from doctor import Pte, counted_bytes
@@ -58,6 +59,22 @@ def test_demo_floor_is_at_most_15_percent_of_its_weights(exported):
     whole = sum(Pte(files.pte).payload["nbytes"])
     assert whole >= 100 * 2**20
     assert ws.required_budget(str(files.pte), method="forward") <= 0.15 * whole
+
+
+@pytest.mark.models("decoder_bf16")
+def test_bf16_is_as_near_to_float32_as_eager_is(exported):
+    """Eager bf16 and ours differ from each other by more than either needs to: what counts is the distance to the truth."""
+    spec = ZOO["decoder_bf16"]
+    passes = spec.passes(4)
+    exact = spec.model().float()
+    found = run_passes(open_module(exported("decoder_bf16")), passes)
+
+    def error(outputs, inputs):
+        with torch.no_grad():
+            return largest_error([out.float() for out in outputs], [exact(*inputs)])
+
+    for ours, eager, inputs in zip(found, spec.eager(passes), passes, strict=True):
+        assert error(ours, inputs) <= 1.25 * error(eager, inputs)
 
 
 @pytest.mark.models("mlp", "mlp_baseline")

@@ -150,6 +150,7 @@ def _package(method: str, program: ExportedProgram, compiled: Compiled, offload:
             store.add_named_data(fqn, bytes(_method.raw_bytes(tensor)), 1, WEIGHTS_TAG, layout)
     build_id = fields["build_id"][0]
     store.add_named_data(_method.BUILD_ID_PREFIX + method, bytes.fromhex(build_id), 1, WEIGHTS_TAG)
+    store.add_named_data(_method.CHECKSUM_PREFIX + method, _method.checksum_mark(method), 1, WEIGHTS_TAG)
     store.add_named_data(fields["so_key"][0], compiled.library, 4096, None)
     note(
         f"method '{method}': {len(fields['fqns'])} constants, {sum(fields['nbytes'])} bytes, {len(fields['probes'])} probes, "

@@ -22,6 +22,12 @@ from ._trace import PROBE, Constant
 WEIGHT, DIRECT, MUTABLE = 0, 1, 2
 LIBRARY_PREFIX = "weightstream_so_"
 BUILD_ID_PREFIX = "weightstream_build_id_"
+CHECKSUM_PREFIX = "weightstream_program_crc32_"
+
+
+def checksum_mark(method: str) -> bytes:
+    """Bytes that no weight holds, in the place of the program's checksum until it is known."""
+    return hashlib.sha256(CHECKSUM_PREFIX.encode() + method.encode()).digest()
 
 
 def dense(constant: Constant) -> torch.Tensor:

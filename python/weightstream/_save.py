@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 
-from . import _record
+from . import _method, _record
 from ._backend import BACKEND_ID, WEIGHTS_TAG
 from ._errors import ExportError
 from ._progress import step
@@ -40,7 +41,30 @@ def save(edge: EdgeProgramManager, pte_path: str | os.PathLike[str], ptd_path: s
         if weights is None:
             raise ExportError("the program holds no weights of WeightStream: lower it with WeightStreamPartitioner")
         _write(pte_path, program.write_to_file)
-        _write(ptd_path, weights.write_to_file)
+        checksum = _program_crc32(Path(pte_path))
+        _write(ptd_path, lambda file: _write_with_checksum(weights, method, checksum, file))
+
+
+def _program_crc32(path: Path) -> int:
+    """CRC-32 of the program's tables: what lies before its first segment, by the extended header (bytes 24 to 32)."""
+    with path.open("rb") as file:
+        head = file.read(32)
+        start = int.from_bytes(head[24:32], "little")
+        return zlib.crc32(head + file.read(start - len(head)))
+
+
+def _write_with_checksum(weights: Any, method: str, checksum: int, file: Any) -> None:
+    """Writes the `.ptd` with the program's checksum in the place that `preprocess` kept for it: the two files are serialised
+    together, and the checksum is known only when the program is."""
+    mark = _method.checksum_mark(method)
+    value = checksum.to_bytes(4, "little") + bytes(len(mark) - 4)
+    found = 0
+    for part in weights._buffers:
+        held = part == mark if isinstance(part, (bytes, bytearray)) and len(part) == len(mark) else False
+        file.write(value if held else bytes(part) if isinstance(part, bytearray) else part)
+        found += held
+    if found != 1:
+        raise ExportError(f"the place for the program's checksum was found {found} times; please report this")
 
 
 def _record_of(edge: EdgeProgramManager) -> tuple[str, _record.Fields]:

@@ -7,7 +7,7 @@ use super::{Delegate, LoadRequest};
 use crate::config::{self, Options};
 use crate::error::{Error, Result};
 use crate::format::{Pte, Record};
-use crate::weights::MappedFile;
+use crate::weights::{check_build_id, MappedFile, MappedPtd};
 
 /// The bytes of a `.pte`.
 pub struct Program<'a> {
@@ -18,6 +18,67 @@ enum Bytes<'a> {
     Mapped(MappedFile),
     Given(&'a [u8]),
 }
+
+/// Checks both files of a program as far as that is possible without loading anything: headers, tables, and
+/// that the record says the same in both of its places.
+///
+/// ExecuTorch reads a file before the backend sees it, and its errors are bare codes; on some damages it
+/// crashes. Checked first, a damage is an error that names the file and the offset. Programs without our
+/// delegate pass.
+pub fn check_files(pte: &Path, ptd: &Path) -> Result<()> {
+    let program = Program::open(pte)?;
+    let parsed = program.parse()?;
+    let data = MappedPtd::open(ptd)?;
+    for method in parsed.methods() {
+        let Ok(delegate) = parsed.delegate(method) else {
+            continue; // a constant method, or a program of another kind
+        };
+        if delegate.backend != BACKEND {
+            continue;
+        }
+        let payload = Record::from_payload("the delegate's payload", delegate.processed)?;
+        let methods = Record::from_pte(&parsed, method)?;
+        if payload != methods {
+            return Err(Error::Mismatch {
+                name: method.to_owned(),
+                fact: "record",
+                expected: format!("build {} of the delegate's payload", payload.build_id),
+                found: format!(
+                    "build {} in the constant methods, or other values",
+                    methods.build_id
+                ),
+            });
+        }
+        check_build_id(&payload, &data)?;
+        check_program_crc(&parsed, method, &data)?;
+    }
+    Ok(())
+}
+
+/// Compares the program's tables with the checksum that the export left in the `.ptd`, if there is one: a
+/// damage that leaves the tables well-formed changes what ExecuTorch computes without an error.
+fn check_program_crc(program: &Pte<'_>, method: &str, data: &MappedPtd) -> Result<()> {
+    let key = format!("weightstream_program_crc32_{method}");
+    let Some(entry) = data.ptd().entry(&key) else {
+        return Ok(());
+    };
+    let recorded = data.file().bytes()[entry.range.clone()].get(..4);
+    let found = crc32fast::hash(program.tables());
+    if recorded == Some(&found.to_le_bytes()[..]) {
+        return Ok(());
+    }
+    Err(Error::Malformed {
+        file: program.name().to_owned(),
+        offset: 0,
+        what: format!(
+            "its first {} bytes have CRC-32 {found:08x}, which is not what {} recorded: the program was changed after its export",
+            program.tables().len(),
+            data.ptd().name()
+        ),
+    })
+}
+
+const BACKEND: &str = "WeightStreamBackend";
 
 impl<'a> Program<'a> {
     /// Maps the file at `path`.
@@ -34,10 +95,17 @@ impl<'a> Program<'a> {
         }
     }
 
+    fn name(&self) -> &str {
+        match &self.bytes {
+            Bytes::Mapped(file) => file.name(),
+            Bytes::Given(_) => "the program in memory",
+        }
+    }
+
     fn parse(&self) -> Result<Pte<'_>> {
         match &self.bytes {
             Bytes::Mapped(file) => Pte::parse(file.name(), file.bytes()),
-            Bytes::Given(bytes) => Pte::parse("the program in memory", bytes),
+            Bytes::Given(bytes) => Pte::parse(self.name(), bytes),
         }
     }
 

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use super::status::{caught, set_last_error, Failure, Status};
 use crate::aoti::outputs::Output;
 use crate::config::{Options, Spec, SpecValue};
-use crate::delegate::{mapped, Delegate, InputTensor, LoadRequest};
+use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest};
 use crate::error::Error;
 use crate::format::Record;
 
@@ -81,6 +81,7 @@ mod ffi {
             specs: Vec<RuntimeSpec>,
             named: &NamedData,
         ) -> Result<Box<Loaded>>;
+        fn check_files(pte: &str, ptd: &str) -> Result<()>;
         fn execute(self: &Loaded, inputs: &[Input], outputs: Pin<&mut OutputSink>) -> Result<()>;
         fn stats(self: &Loaded) -> Counters;
         fn method(self: &Loaded) -> &str;
@@ -160,6 +161,12 @@ fn load(
         )?;
         Ok(Box::new(Loaded { delegate }))
     })
+}
+
+/// See [`program::check_files`].
+fn check_files(pte: &str, ptd: &str) -> Result<(), String> {
+    super::log::install();
+    crossing(|| Ok(program::check_files(pte.as_ref(), ptd.as_ref())?))
 }
 
 fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {

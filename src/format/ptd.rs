@@ -145,10 +145,12 @@ fn read_layout(
         );
         return Err(bad(what));
     }
-    if dtype.dense_bytes(sizes.iter().copied()) != Some(bytes) {
+    let takes = dtype.dense_bytes(sizes.iter().copied());
+    if takes != Some(bytes) {
         let what = format!(
-            "{dtype} of sizes {} does not fill its segment of {bytes} bytes",
-            sizes_text(&sizes)
+            "{dtype} of sizes {} takes {} bytes, and its segment holds {bytes}",
+            sizes_text(&sizes),
+            takes.map_or("too many".to_owned(), |n| n.to_string())
         );
         return Err(bad(what));
     }

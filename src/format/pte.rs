@@ -17,6 +17,8 @@ pub struct Pte<'a> {
     program: fb::Program<'a>,
     segments: Vec<Range<usize>>,
     plans: BTreeMap<&'a str, fb::ExecutionPlan<'a>>,
+    /// Where the tables end.
+    tables: usize,
     named: BTreeMap<&'a str, Range<usize>>,
 }
 
@@ -66,12 +68,17 @@ impl<'a> Pte<'a> {
             offset: segment.offset(),
             size: segment.size_(),
         });
+        let tables = extent
+            .segments
+            .as_ref()
+            .map_or(bytes.len(), |s| s.start as usize);
         let segments = segments::ranges(name, extent.segments, rows)?;
         let named = named_data(name, &program, &segments)?;
         let plans = plans(name, &program)?;
         let pte = Pte {
             file: name.to_owned(),
             bytes,
+            tables,
             program,
             segments,
             plans,
@@ -88,6 +95,11 @@ impl<'a> Pte<'a> {
     /// What errors call the file.
     pub fn name(&self) -> &str {
         &self.file
+    }
+
+    /// The program without its segments: header, tables and what lies between.
+    pub fn tables(&self) -> &'a [u8] {
+        &self.bytes[..self.tables.min(self.bytes.len())]
     }
 
     /// Names of all methods, constant ones included, sorted.

@@ -179,7 +179,8 @@ impl Segments {
     }
 }
 
-fn check_build_id(record: &Record, data: &dyn NamedData) -> Result<()> {
+/// Whether `data` was written together with the program of this record.
+pub fn check_build_id(record: &Record, data: &dyn NamedData) -> Result<()> {
     let key = record.build_id_key();
     let bytes = data.bytes(&key).map_err(|error| match error {
         Error::Missing { .. } => Error::Missing {

@@ -15,7 +15,7 @@ mod target;
 mod verify;
 
 pub use bytes::HostBytes;
-pub use catalog::{Catalog, Constant, NamedData, Segment, SegmentId};
+pub use catalog::{check_build_id, Catalog, Constant, NamedData, Segment, SegmentId};
 pub use mapping::{MappedFile, MappedPtd};
 pub use target::{check_target, Host};
 pub use verify::verify_crc;

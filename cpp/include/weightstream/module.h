@@ -76,7 +76,8 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
 
   Module(const std::string& pte_path, const std::string& ptd_path, Options options = {});
 
-  // Loads the program with this Module's options.
+  // Checks both files, then loads the program with this Module's options. ExecuTorch's verification is raised to
+  // InternalConsistency.
   executorch::runtime::Error load(Verification verification = Verification::Minimal) override;
 
   // The same with options for other backends besides. Options for this one belong to the constructor.
@@ -95,6 +96,7 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
 
  private:
   std::string pte_path_;
+  std::string ptd_path_;
   Options options_;
   std::shared_ptr<Loads> loads_;
   std::vector<executorch::runtime::BackendOption> specs_;
