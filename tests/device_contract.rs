@@ -214,7 +214,10 @@ fn copies_wait_for_the_last_reader<D: Bench>() {
         let at_once = gate.is_none();
         drop(gate);
         let seen = if waits || at_once { &old } else { &new };
-        assert!(device.finish(later) == source.bytes(seen.clone()), "waits: {waits}");
+        assert!(
+            device.finish(later) == source.bytes(seen.clone()),
+            "waits: {waits}"
+        );
         device.synchronize().unwrap();
         let now = device.read_later(block, 4 * MB);
         assert!(device.finish(now) == source.bytes(new.clone()));

@@ -17,7 +17,7 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 const OLDEST: c_int = 12020;
 
 /// Every function that this module's parent calls.
-const FUNCTIONS: [&str; 39] = [
+const FUNCTIONS: [&str; 37] = [
     "cuCtxGetCurrent",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -38,7 +38,6 @@ const FUNCTIONS: [&str; 39] = [
     "cuInit",
     "cuMemAllocFromPoolAsync",
     "cuMemFreeAsync",
-    "cuMemHostGetDevicePointer_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemPoolCreate",
@@ -56,7 +55,6 @@ const FUNCTIONS: [&str; 39] = [
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
-    "cuCtxSynchronize",
 ];
 
 /// The process has begun to exit.
