@@ -37,12 +37,7 @@ impl Engine {
         // life, and the container ends first: by the order of this structure's fields, and here because
         // an error leaves nothing bound.
         unsafe { container.bind_constants(&bindings) }?;
-        Ok(Engine {
-            container,
-            session,
-            _catalog: catalog,
-            poisoned: None,
-        })
+        Ok(Engine { container, session, _catalog: catalog, poisoned: None })
     }
 
     /// Counters since load.
@@ -51,31 +46,18 @@ impl Engine {
     }
 
     /// Runs one pass over inputs that were checked.
-    pub fn run(
-        &mut self,
-        record: &Record,
-        inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
-    ) -> Result<()> {
+    pub fn run(&mut self, record: &Record, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
         if let Some(why) = &self.poisoned {
             return Err(Error::Poisoned(why.clone()));
         }
-        let strides: Vec<Vec<i64>> = inputs
-            .iter()
-            .map(|input| contiguous_strides(input.sizes))
-            .collect();
-        let views: Vec<Input<'_>> = inputs
-            .iter()
-            .zip(&strides)
-            .map(|(input, strides)| view(input, strides))
-            .collect();
+        let strides: Vec<Vec<i64>> = inputs.iter().map(|input| contiguous_strides(input.sizes)).collect();
+        let views: Vec<Input<'_>> =
+            inputs.iter().zip(&strides).map(|(input, strides)| view(input, strides)).collect();
         self.session.begin_pass()?;
         // SAFETY: the inputs' slices live during this call and were checked against their sizes. The
         // session answers with memory that it holds under a lease, by the recorded layouts.
         let ran = unsafe {
-            self.container.run(&mut self.session, &views, |pass| {
-                deliver(record, pass, outputs)
-            })
+            self.container.run(&mut self.session, &views, |pass| deliver(record, pass, outputs))
         };
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
         let ended = self.session.end_pass(ran.is_ok());
@@ -120,9 +102,9 @@ fn bindings<'a>(
         if constant.kind == ConstantKind::Weight {
             return Ok(Binding::Placeholder);
         }
-        let ptr = session.direct_address(index).ok_or_else(|| {
-            Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
-        })?;
+        let ptr = session
+            .direct_address(index)
+            .ok_or_else(|| Error::Internal(format!("direct constant '{}' has no memory", constant.fqn)))?;
         Ok(Binding::Direct {
             ptr,
             nbytes: constant.nbytes,
@@ -147,8 +129,5 @@ fn deliver(record: &Record, pass: &PassOutputs<'_>, outputs: Outputs<'_>) -> Res
     for (index, (spec, output)) in record.outputs.iter().zip(pass.list()).enumerate() {
         inputs::check_output(index, spec, output.dtype.0, output.sizes)?;
     }
-    pass.list()
-        .iter()
-        .enumerate()
-        .try_for_each(|(index, output)| outputs(index, output))
+    pass.list().iter().enumerate().try_for_each(|(index, output)| outputs(index, output))
 }

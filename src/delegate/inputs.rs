@@ -128,12 +128,7 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
 }
 
 /// Refuses an output that is not what the record says: it would not fit where the caller puts it.
-pub fn check_output(
-    index: usize,
-    spec: &OutputSpec,
-    dtype: i32,
-    sizes: &[i64],
-) -> crate::Result<()> {
+pub fn check_output(index: usize, spec: &OutputSpec, dtype: i32, sizes: &[i64]) -> crate::Result<()> {
     let differs = |fact, expected, found| Error::Mismatch {
         name: format!("output {index}"),
         fact,
@@ -144,11 +139,7 @@ pub fn check_output(
         return Err(differs("dtype", spec.dtype.to_string(), dtype_text(dtype)));
     }
     if sizes.len() != spec.ndim {
-        return Err(differs(
-            "number of dimensions",
-            spec.ndim.to_string(),
-            sizes.len().to_string(),
-        ));
+        return Err(differs("number of dimensions", spec.ndim.to_string(), sizes.len().to_string()));
     }
     Ok(())
 }

@@ -35,11 +35,7 @@ impl Delegate {
     /// Loads a method: checks the record, this machine, the data and the compiled library against each
     /// other, and then loads what the budget says.
     pub fn load(request: LoadRequest<'_>, options: &Options) -> Result<Delegate> {
-        let LoadRequest {
-            record,
-            library,
-            data,
-        } = request;
+        let LoadRequest { record, library, data } = request;
         check_machine(&record)?;
         check_budget_has_effect(&record, options)?;
         let program = program(&record)?;
@@ -51,10 +47,7 @@ impl Delegate {
         let container = open(&record, library)?;
         check_signature(&record, &container)?;
         let constants = match_constants(&catalog, container.constants())?;
-        let budget = SessionOptions {
-            budget: options.budget,
-            policy: options.policy,
-        };
+        let budget = SessionOptions { budget: options.budget, policy: options.policy };
         let engine = Engine::new(container, program, catalog, &constants, budget)?;
         let stats = engine.stats();
         if options.budget.is_none() && record.offload {
@@ -64,11 +57,7 @@ impl Delegate {
                 bytes_text(stats.budget_bytes)
             );
         }
-        Ok(Delegate {
-            record,
-            engine: Mutex::new(engine),
-            stats: Mutex::new(stats),
-        })
+        Ok(Delegate { record, engine: Mutex::new(engine), stats: Mutex::new(stats) })
     }
 }
 
@@ -79,11 +68,7 @@ fn check_machine(record: &Record) -> Result<()> {
             record.method, record.device
         )));
     }
-    check_target(
-        &format!("method '{}'", record.method),
-        &record.target,
-        &Host::current(),
-    )
+    check_target(&format!("method '{}'", record.method), &record.target, &Host::current())
 }
 
 /// Without probes everything is loaded up front, so a budget could only be ignored.
@@ -127,17 +112,8 @@ fn program(record: &Record) -> Result<Program> {
 
 /// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
 fn check_floor(record: &Record, program: &Program, options: &Options) -> Result<()> {
-    let floor = floor(
-        &program.trace,
-        &program.weights,
-        options.policy,
-        &[],
-        HOST_GRANULE,
-    );
-    let recorded = [
-        ("floor", record.floor, floor.bytes()),
-        ("hard minimum", record.hard_minimum, floor.hard_minimum),
-    ];
+    let floor = floor(&program.trace, &program.weights, options.policy, &[], HOST_GRANULE);
+    let recorded = [("floor", record.floor, floor.bytes()), ("hard minimum", record.hard_minimum, floor.hard_minimum)];
     for (fact, recorded, computed) in recorded {
         if recorded != computed {
             return Err(Error::Mismatch {
@@ -177,16 +153,8 @@ fn check_digest(key: &str, bytes: &[u8]) -> Result<()> {
 
 fn check_signature(record: &Record, container: &Container) -> Result<()> {
     let counts = [
-        (
-            "number of inputs",
-            record.inputs.len(),
-            container.num_inputs(),
-        ),
-        (
-            "number of outputs",
-            record.outputs.len(),
-            container.num_outputs(),
-        ),
+        ("number of inputs", record.inputs.len(), container.num_inputs()),
+        ("number of outputs", record.outputs.len(), container.num_outputs()),
     ];
     for (fact, recorded, compiled) in counts {
         if recorded != compiled {
@@ -207,13 +175,10 @@ fn match_constants(catalog: &Catalog, compiled: &[ConstantInfo]) -> Result<Vec<u
     let mut used = vec![false; recorded.len()];
     let mut indices = Vec::with_capacity(compiled.len());
     for info in compiled {
-        let index = recorded
-            .iter()
-            .position(|constant| constant.fqn == info.fqn)
-            .ok_or_else(|| Error::Missing {
-                name: info.fqn.clone(),
-                place: "the record, though the compiled library reads it".to_owned(),
-            })?;
+        let index = recorded.iter().position(|constant| constant.fqn == info.fqn).ok_or_else(|| Error::Missing {
+            name: info.fqn.clone(),
+            place: "the record, though the compiled library reads it".to_owned(),
+        })?;
         check_constant(&recorded[index], info)?;
         if std::mem::replace(&mut used[index], true) {
             return Err(Error::Mismatch {
@@ -243,19 +208,11 @@ fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
         found: format!("{found} (compiled library)"),
     };
     if compiled.dtype.0 != recorded.dtype.number() {
-        return Err(differs(
-            "dtype",
-            recorded.dtype.to_string(),
-            compiled.dtype.name().to_owned(),
-        ));
+        return Err(differs("dtype", recorded.dtype.to_string(), compiled.dtype.name().to_owned()));
     }
     let rounded = recorded.nbytes.next_multiple_of(HOST_GRANULE);
     if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {
-        return Err(differs(
-            "bytes",
-            recorded.nbytes.to_string(),
-            compiled.bytes.to_string(),
-        ));
+        return Err(differs("bytes", recorded.nbytes.to_string(), compiled.bytes.to_string()));
     }
     Ok(())
 }

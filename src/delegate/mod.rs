@@ -54,9 +54,7 @@ impl Delegate {
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
             Err(TryLockError::WouldBlock) => Err(Error::Busy),
-            Err(TryLockError::Poisoned(_)) => {
-                Err(Error::Poisoned("an earlier pass panicked".to_owned()))
-            }
+            Err(TryLockError::Poisoned(_)) => Err(Error::Poisoned("an earlier pass panicked".to_owned())),
         }
     }
 

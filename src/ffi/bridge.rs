@@ -248,7 +248,11 @@ fn input<'a>(input: &Input<'a>) -> InputTensor<'a> {
     }
 }
 
-fn write(outputs: Pin<&mut OutputSink>, index: usize, tensor: &Output<'_>) -> crate::Result<()> {
+fn write(
+    outputs: Pin<&mut OutputSink>,
+    index: usize,
+    tensor: &Output<'_>,
+) -> crate::Result<()> {
     let mut strides = Vec::with_capacity(tensor.sizes.len());
     let room = outputs
         .room(index, tensor.dtype.0, tensor.sizes, &mut strides)
