@@ -1,5 +1,5 @@
 //! The bridge to the C++ adapter of ExecuTorch (`cpp/src/backend.cpp`), generated on both sides by cxx.
-//! Errors cross as exceptions with their text; [`last_status`] holds the code of the last one.
+//! Errors cross as exceptions with their text; `last_status` holds the code of the last one.
 
 use std::cell::Cell;
 use std::path::PathBuf;

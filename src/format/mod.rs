@@ -3,7 +3,7 @@
 //!
 //! Everything a file says is checked before it is used: the header is capped first, every sum is a
 //! checked one, the flatbuffer is verified, and segments must cover their region. What is wrong is
-//! reported as [`Error::Malformed`](crate::Error::Malformed) with the file and the byte offset.
+//! reported as [`Error::Malformed`](crate::Error) with the file and the byte offset.
 //!
 //! | file | what it knows |
 //! |---|---|
