@@ -204,9 +204,20 @@ impl Policy for Lru {
         self.blocked = false;
     }
 
+    fn make_room(&mut self, actions: &mut Vec<Action>) -> bool {
+        let Some(victim) = self.idle.first() else {
+            return false;
+        };
+        self.remove(victim);
+        actions.push(Action::Evict { weight: victim });
+        true
+    }
+
     fn load_failed(&mut self, weight: WeightIndex) {
         self.drop_window();
         self.remove(weight);
+        // Until a lease ends nothing is different: trying again at each probe would cost and gain nothing.
+        self.blocked = true;
     }
 
     fn evict_failed(&mut self, weight: WeightIndex) {

@@ -89,6 +89,10 @@ pub trait Policy: Send {
     /// The pass ended before its trace did: the next demand is the first probe's. Open leases stay.
     fn abort(&mut self);
 
+    /// The pool has the bytes, but not in one piece: gives up one more weight that nobody holds. `false` if
+    /// there is none.
+    fn make_room(&mut self, actions: &mut Vec<Action>) -> bool;
+
     /// The load of `weight` could not be carried out: it is not on the device. What was planned behind it
     /// was not carried out either, and is named in calls of its own.
     fn load_failed(&mut self, weight: WeightIndex);

@@ -59,6 +59,10 @@ impl Policy for Upfront {
 
     fn abort(&mut self) {}
 
+    fn make_room(&mut self, _actions: &mut Vec<Action>) -> bool {
+        false
+    }
+
     fn load_failed(&mut self, _weight: WeightIndex) {}
 
     fn evict_failed(&mut self, _weight: WeightIndex) {}

@@ -6,9 +6,9 @@
 
 use super::{build, Session};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::residency::{Action, Place, Pool};
-use crate::schedule::WeightIndex;
+use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
 impl<D: Device> Session<D> {
@@ -29,6 +29,20 @@ impl<D: Device> Session<D> {
         }
         self.actions.clear();
         Ok(())
+    }
+
+    /// Carries out what serves the read of probe `id`. A pool may have the bytes, but in pieces: then one
+    /// weight after the other is given up, until the pieces are large enough or all that is left is leased.
+    pub(super) fn carry_out_demand(&mut self, id: ProbeId) -> Result<()> {
+        loop {
+            match self.carry_out() {
+                Err(Error::OutOfMemory { .. }) if self.policy.make_room(&mut self.actions) => {
+                    self.holes += 1;
+                    self.policy.demand(id, &mut self.actions)?;
+                }
+                done => return done,
+            }
+        }
     }
 
     fn perform(&mut self, at: usize) -> Result<()> {
@@ -91,13 +105,19 @@ impl<D: Device> Session<D> {
     }
 
     /// Issues the copies for later reads. The read that was just served is right whatever happens here, so
-    /// a failure is kept, and ends the pass at its next probe.
+    /// a failure is kept, and ends the pass at its next probe. A pool without a piece that is large enough is
+    /// no failure: the copy is left to the read itself, which may give up more.
     pub(super) fn look_ahead(&mut self) {
         self.policy.ahead(&mut self.actions);
         if self.actions.is_empty() {
             return;
         }
         if let Err(error) = self.carry_out() {
+            if matches!(error, Error::OutOfMemory { .. }) {
+                self.holes += 1;
+                log::debug!("a copy ahead is left to its read: {error}");
+                return;
+            }
             self.failed.get_or_insert(error.clone());
             self.keep(error);
         }

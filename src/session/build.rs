@@ -102,6 +102,7 @@ impl<D: Device> Session<D> {
             kept: None,
             poisoned: None,
             stats,
+            holes: 0,
             copied_before_pass: 0,
             activation_bytes: 0,
             activation_peak: 0,

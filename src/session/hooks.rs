@@ -70,7 +70,7 @@ impl<D: Device> Session<D> {
             .probe(id, |id| build::probe_name(&self.program, id))?;
         let served = self.policy.demand(id, &mut self.actions)?;
         if !self.actions.is_empty() {
-            self.carry_out()?;
+            self.carry_out_demand(id)?;
         }
         let tenant = &mut self.tenants[self.program.trace.weight(id) as usize];
         if let Some(event) = &tenant.ready {

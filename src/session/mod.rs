@@ -60,12 +60,19 @@ pub struct Session<D: Device> {
     kept: Option<Error>,
     poisoned: Option<String>,
     stats: Stats,
+    /// How often the pool had the bytes for a copy, but not in one piece.
+    holes: u64,
     copied_before_pass: u64,
     activation_bytes: u64,
     activation_peak: u64,
 }
 
 impl<D: Device> Session<D> {
+    /// How often the pool had the bytes for a copy, but not in one piece.
+    pub fn pool_holes(&self) -> u64 {
+        self.holes
+    }
+
     /// The floor of this program and its parts.
     pub fn floor(&self) -> &Floor {
         &self.floor

@@ -3,12 +3,16 @@
 use cudarc::driver::sys::{self, CUresult, CUstream};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A closed gate; dropped, it opens.
 pub struct Gate {
-    /// In pinned memory, never freed: the device reads it at a time of its own.
+    /// In pinned memory, freed only with its context: the device reads it at a time of its own.
     flag: &'static AtomicU32,
+    /// Opens the gate by itself; told to stop when the gate is dropped, since the flag goes with the context.
+    opener: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Gate {
@@ -16,8 +20,9 @@ impl Gate {
     /// itself after `patience`.
     pub fn close(stream: *mut c_void, patience: Duration) -> Gate {
         let stream: CUstream = stream.cast();
-        let gate = Gate {
+        let mut gate = Gate {
             flag: in_context_of(stream, pinned_flag),
+            opener: None,
         };
         in_context_of(stream, || {
             let mut at = 0;
@@ -29,10 +34,13 @@ impl Gate {
             check(unsafe { sys::cuStreamWaitValue32_v2(stream, at, 1, 0) });
         });
         let flag = gate.flag;
-        std::thread::spawn(move || {
-            std::thread::sleep(patience);
-            flag.store(1, Ordering::Release);
+        let (stop, stopped) = channel();
+        let thread = std::thread::spawn(move || {
+            if stopped.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+                flag.store(1, Ordering::Release);
+            }
         });
+        gate.opener = Some((stop, thread));
         gate
     }
 
@@ -42,6 +50,10 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         self.flag.store(1, Ordering::Release);
+        if let Some((stop, thread)) = self.opener.take() {
+            drop(stop);
+            thread.join().expect("the opener only waits");
+        }
     }
 }
 
