@@ -40,6 +40,8 @@ pub struct Lru {
     depth: usize,
     /// The read behind the window found no room, and nothing has become idle or absent since.
     blocked: bool,
+    /// The pool had no piece for the last copy ahead, though it had the bytes.
+    holed: bool,
     /// Those that may be evicted, least recently used first.
     idle: IndexList,
     idle_bytes: u64,
@@ -64,6 +66,7 @@ impl Lru {
             position: 0,
             depth: 0,
             blocked: false,
+            holed: false,
             idle: IndexList::new(weights.len()),
             idle_bytes: 0,
             used: 0,
@@ -181,12 +184,13 @@ impl Policy for Lru {
     fn release(&mut self, id: ProbeId) -> Option<WeightIndex> {
         let index = self.weight_of[id as usize];
         self.update(index, |w| w.leases -= 1);
+        self.holed = false;
         let weight = &self.weights[index as usize];
         (weight.leases == 0 && weight.size > 0).then_some(index)
     }
 
     fn ahead(&mut self, actions: &mut Vec<Action>) {
-        while self.depth < self.order.len() && !self.blocked {
+        while self.depth < self.order.len() && !self.blocked && !self.holed {
             let index = self.coming(self.depth);
             let present = self.weights[index as usize].present;
             if !present && !self.plan_load(index, true, actions) {
@@ -217,7 +221,7 @@ impl Policy for Lru {
         self.drop_window();
         self.remove(weight);
         // Until a lease ends nothing is different: trying again at each probe would cost and gain nothing.
-        self.blocked = true;
+        self.holed = true;
     }
 
     fn evict_failed(&mut self, weight: WeightIndex) {
