@@ -236,3 +236,32 @@ fn a_failed_plan_is_taken_back_from_its_end() {
         }
     }
 }
+
+/// Taken out: giving up more for a demand (`carry_out_demand`), or leaving a copy ahead to its read.
+#[test]
+fn a_pool_in_pieces_still_serves_every_read() {
+    // Small and large weights in turn: what a large one leaves, small ones break up.
+    let sizes = [64, 512, 64, 128, 512, 64, 320, 64, 512, 192];
+    let probes: Vec<u32> = (0..sizes.len() as u32).collect();
+    let events: Vec<_> = probes
+        .iter()
+        .flat_map(|&i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    let model = model(&sizes, &[], &probes, &events);
+    let mut holes = 0;
+    for budget in (1600..2432).step_by(64) {
+        let mut session = model.sim(Order::CopiesFirst, Some(budget));
+        session.device_mut().cap = Some(budget);
+        for _ in 0..6 {
+            play(&model, &mut session, Pass::Complete).unwrap();
+            session.validate().unwrap();
+        }
+        assert!(session.stats().peak_bytes <= budget);
+        session.device_mut().check();
+        holes += session.pool_holes();
+    }
+    assert!(
+        holes > 0,
+        "the pool was never in pieces: the test shows nothing"
+    );
+}

@@ -57,6 +57,8 @@ pub struct Sim {
     pub bytes_copied: u64,
     /// Calls of this name fail once, after so many that work.
     pub fail: Option<(&'static str, usize)>,
+    /// Bytes of the pool's address range: free memory in pieces does not serve what is larger than each.
+    pub cap: Option<u64>,
 }
 
 impl Sim {
@@ -76,6 +78,7 @@ impl Sim {
             wrong_reads: 0,
             bytes_copied: 0,
             fail: None,
+            cap: None,
         }
     }
 
@@ -221,6 +224,12 @@ impl Device for Sim {
         }
         assert_eq!(bytes % 64, 0);
         let at = self.place(bytes);
+        if self.cap.is_some_and(|cap| at + bytes > 64 + cap) {
+            return Err(Error::OutOfMemory {
+                what: "a weight: no free piece is large enough".to_string(),
+                bytes,
+            });
+        }
         self.live.insert(at, bytes);
         Ok(DevicePtr(at))
     }
