@@ -10,16 +10,19 @@
 //! - [`Device::alloc`] and [`Device::free`] act in copy-stream order: memory freed here may be handed out
 //!   again at once, but only to copies issued later. [`Device::alloc_scratch`] and
 //!   [`Device::free_scratch`] act in compute-stream order: the memory of activations.
+//!   [`Device::upload`] and [`Device::download`] move the bytes of inputs and outputs in that order too.
 //! - An event may be queried or waited for any number of times, and lives as long as its value.
 //!
 //! The callers validate; a device reports only what the caller cannot foresee (memory, a lost device).
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
+pub mod cuda;
 pub mod host;
 
 use crate::error::Result;
 
+pub use cuda::CudaDevice;
 pub use host::HostDevice;
 
 /// An address in device memory. On `host` it is a plain address.
@@ -108,6 +111,12 @@ pub trait Device: Send {
     /// Allocation sizes are rounded up to this many bytes; the budget counts rounded sizes.
     fn granule(&self) -> u64;
 
+    /// The most that [`Device::alloc`] will be asked to hold at one time. Told once, before the first
+    /// allocation. A device that keeps a cap of its own sets it here, and refuses what it can never hold.
+    fn set_budget(&mut self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Reserves `bytes` (already rounded to the granule) in copy-stream order, aligned to at least 64.
     /// No bytes give [`DevicePtr::EMPTY`].
     fn alloc(&mut self, bytes: u64) -> Result<DevicePtr>;
@@ -121,6 +130,14 @@ pub trait Device: Send {
 
     /// Gives back what [`Device::alloc_scratch`] returned, in compute-stream order.
     fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()>;
+
+    /// Copies an input to allocated memory at `dst`, in compute-stream order. `src` may be reused as soon
+    /// as this returns.
+    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()>;
+
+    /// Copies the bytes of allocated memory at `src` to `dst`, in compute-stream order, and returns when
+    /// they are there.
+    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()>;
 
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;

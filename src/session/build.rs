@@ -64,7 +64,7 @@ impl<D: Device> Session<D> {
     /// it. `bytes` are the bytes of each constant, by index; they must outlive the session. Nothing is
     /// allocated if the budget is below the floor.
     pub fn new(
-        device: D,
+        mut device: D,
         program: Program,
         bytes: Vec<HostBytes>,
         options: SessionOptions,
@@ -79,6 +79,7 @@ impl<D: Device> Session<D> {
             granule,
         );
         let stats = accepted(&program, &floor, options.budget, granule)?;
+        device.set_budget(stats.budget_bytes)?;
         let policy = choose_policy(&program, &stats, options.policy, granule);
         let constants = program.weights.len();
         let reads = program.trace.probes().len();

@@ -259,6 +259,14 @@ impl Device for Sim {
         Ok(())
     }
 
+    fn upload(&mut self, _dst: DevicePtr, _src: &[u8]) -> Result<()> {
+        unimplemented!("the sessions under test move no inputs")
+    }
+
+    fn download(&mut self, _src: DevicePtr, _dst: &mut [u8]) -> Result<()> {
+        unimplemented!("the sessions under test move no outputs")
+    }
+
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         self.call("copy_to_device")?;
         if src.is_empty() {

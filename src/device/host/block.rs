@@ -146,6 +146,29 @@ impl Blocks {
             .ok_or_else(|| stray(ptr, &format!("{len} bytes copied outside of any block")))?;
         Ok(Target(block.start().wrapping_add((ptr.0 - start) as usize)))
     }
+
+    /// Whether `ptr` lies in one of the blocks.
+    pub(super) fn contain(&self, ptr: DevicePtr) -> bool {
+        self.target(ptr, 1).is_ok()
+    }
+
+    /// Writes `src` at `ptr`. No command of the copy thread may be under way on these blocks.
+    pub(super) fn write(&mut self, ptr: DevicePtr, src: &[u8]) -> Result<()> {
+        let target = self.target(ptr, src.len() as u64)?;
+        // SAFETY: `target` is inside a block that lives as long as it is in this list, and `src` is a slice of
+        // other memory: blocks are never lent as slices. Nobody else writes it: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), target.as_ptr(), src.len()) };
+        Ok(())
+    }
+
+    /// Reads `dst.len()` bytes from `ptr`. The same holds as for [`Blocks::write`].
+    pub(super) fn read(&self, ptr: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        let target = self.target(ptr, dst.len() as u64)?;
+        // SAFETY: as in `write`, with the directions exchanged. The block's address was given out, so its
+        // bytes are what others have written there.
+        unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), dst.as_mut_ptr(), dst.len()) };
+        Ok(())
+    }
 }
 
 fn stray(ptr: DevicePtr, what: &str) -> Error {

@@ -64,6 +64,15 @@ impl HostDevice {
         Some(self.cached.remove(at))
     }
 
+    /// The blocks among which `ptr` lies, with no copy under way on them: the calling thread accesses them.
+    fn idle_blocks(&mut self, ptr: DevicePtr) -> Result<&mut Blocks> {
+        if !self.live.contain(ptr) {
+            return Ok(&mut self.scratch);
+        }
+        self.copier.wait(self.copier.issued())?;
+        Ok(&mut self.live)
+    }
+
     /// Frees cached blocks, oldest first, until `bytes` fresh ones keep within the peak. In copy-stream
     /// order: the thread unmaps them before it touches the fresh memory, so the process never holds more.
     fn trim_cache(&mut self, bytes: u64) -> Result<()> {
@@ -133,6 +142,20 @@ impl Device for HostDevice {
             drop(self.scratch.remove(ptr, bytes)?);
         }
         Ok(())
+    }
+
+    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        match src.is_empty() {
+            true => Ok(()),
+            false => self.idle_blocks(dst)?.write(dst, src),
+        }
+    }
+
+    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        match dst.is_empty() {
+            true => Ok(()),
+            false => self.idle_blocks(src)?.read(src, dst),
+        }
     }
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {

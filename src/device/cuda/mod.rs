@@ -1,0 +1,317 @@
+//! An NVIDIA GPU, over the driver's API. The library is found at run time; without it everything but this
+//! device works.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `library` | whether the driver is there, what is missing if not, when the process exits |
+//! | `context` | the primary context, current around each entry and never left behind |
+//! | `stream` | the two streams, the copies on them, events that are used again |
+//! | `pool` | stream-ordered memory and its cap |
+//! | `register` | the mapped file, registered for the copy engine |
+//!
+//! The compute stream is the caller's or one of our own; the copy stream is our own, and waits for nothing but
+//! events. Weights come from a capped pool in copy-stream order, activations from a second pool in
+//! compute-stream order.
+//!
+//! # The end
+//! A device that is dropped waits for its streams, frees its memory, ends the registrations and then goes,
+//! streams and context last. What fails on the way is logged. Once the process has begun to exit nothing
+//! is called any more.
+
+mod context;
+mod library;
+mod pool;
+mod register;
+mod stream;
+
+pub use stream::CudaEvent;
+
+use super::{Device, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use context::{Context, Entered};
+use library::log_failure;
+use pool::Pool;
+use register::Registration;
+use std::ffi::c_void;
+use std::sync::Arc;
+use stream::{Events, Stream};
+
+/// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all
+/// begin at a multiple of it. So the sum that is counted is the sum that is taken.
+const GRANULE: u64 = 512;
+
+/// Number of CUDA devices; an error says what is missing if the driver is not there.
+pub fn device_count() -> Result<u32> {
+    library::count()
+}
+
+/// One GPU: its memory, a copy stream, and the stream on which the compiled code runs.
+///
+/// The order of the fields is the order in which they end.
+pub struct CudaDevice {
+    /// Made when the budget is known.
+    weights: Option<Pool>,
+    activations: Pool,
+    registrations: Vec<Registration>,
+    events: Arc<Events>,
+    copy: Arc<Stream>,
+    compute: Arc<Stream>,
+    context: Arc<Context>,
+}
+
+/// What a device counts. All sizes in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CudaCounters {
+    /// Events ever made; constant once a program runs steadily.
+    pub events_created: u64,
+    /// Allocations that had to wait for the stream and trim the pool first.
+    pub pool_rescues: u64,
+    /// Weights' memory handed out, by our count.
+    pub weight_bytes: u64,
+    /// The same by the driver's count.
+    pub pool_used_bytes: u64,
+    /// What the driver holds for the weights' pool: at most the budget, rounded up to 32 MiB.
+    pub pool_reserved_bytes: u64,
+    /// What the driver holds for activations.
+    pub activation_reserved_bytes: u64,
+    /// Host memory registered.
+    pub host_mapped_bytes: u64,
+}
+
+impl CudaDevice {
+    /// The device of this index, with a compute stream of its own.
+    pub fn new(index: u32) -> Result<Self> {
+        let context = Context::retain(index)?;
+        let compute = Stream::new(&context)?;
+        CudaDevice::on(context, compute)
+    }
+
+    /// The device of this index, with `stream` (a `CUstream` or `cudaStream_t`; null for the default stream)
+    /// as its compute stream. It must belong to the device's primary context.
+    ///
+    /// # Safety
+    /// `stream` is null or a stream that exists until the device is dropped.
+    pub unsafe fn with_stream(index: u32, stream: *mut c_void) -> Result<Self> {
+        let context = Context::retain(index)?;
+        // SAFETY: by the caller's promise.
+        let compute = unsafe { Stream::of_caller(&context, stream) }?;
+        CudaDevice::on(context, compute)
+    }
+
+    fn on(context: Arc<Context>, compute: Stream) -> Result<Self> {
+        let compute = Arc::new(compute);
+        let copy = Arc::new(Stream::new(&context)?);
+        let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
+        Ok(CudaDevice {
+            weights: None,
+            activations,
+            registrations: Vec::new(),
+            events: Events::new(&context),
+            copy,
+            compute,
+            context,
+        })
+    }
+
+    /// Registers mapped weights, so that copies from them run at full link speed. `cuts` are the offsets of
+    /// the segments, ascending: no later copy may cross from one segment into the next.
+    pub fn register_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
+        let entered = self.context.enter()?;
+        let registration = Registration::new(&self.context, bytes, cuts, &entered)?;
+        self.registrations.push(registration);
+        Ok(())
+    }
+
+    /// Copies allocated memory to other allocated memory, in compute-stream order.
+    pub fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_any(dst, bytes)?;
+        self.check_any(src, bytes)?;
+        let entered = self.context.enter()?;
+        // SAFETY: both were just checked. Memory is freed in stream order, so it is there until the copy ran.
+        unsafe { self.compute.copy_across(dst, src, bytes, &entered) }
+    }
+
+    /// The stream on which kernels run, as a `CUstream`.
+    pub fn compute_stream(&self) -> *mut c_void {
+        self.compute.raw().cast()
+    }
+
+    /// The stream on which weights arrive, as a `CUstream`.
+    pub fn copy_stream(&self) -> *mut c_void {
+        self.copy.raw().cast()
+    }
+
+    /// Index and model, for messages: `cuda:0 (NVIDIA H200)`.
+    pub fn full_name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// Memory of the device that nobody uses now, by the driver's count.
+    pub fn free_bytes(&self) -> Result<u64> {
+        self.context.free_bytes(&self.context.enter()?)
+    }
+
+    /// What is counted, as of now.
+    pub fn counters(&self) -> Result<CudaCounters> {
+        let _entered = self.context.enter()?;
+        let weights = self.weights.as_ref();
+        let ask = |f: fn(&Pool) -> Result<u64>| weights.map_or(Ok(0), f);
+        Ok(CudaCounters {
+            events_created: self.events.created() as u64,
+            pool_rescues: weights.map_or(0, Pool::rescues),
+            weight_bytes: weights.map_or(0, Pool::live_bytes),
+            pool_used_bytes: ask(Pool::used_bytes)?,
+            pool_reserved_bytes: ask(Pool::reserved_bytes)?,
+            activation_reserved_bytes: self.activations.reserved_bytes()?,
+            host_mapped_bytes: self.registrations.iter().map(Registration::bytes).sum(),
+        })
+    }
+
+    /// The weights' pool and the entered context: disjoint borrows, which the methods below need at once.
+    fn weights(&mut self) -> Result<(&mut Pool, Entered<'_>)> {
+        let entered = self.context.enter()?;
+        match &mut self.weights {
+            Some(pool) => Ok((pool, entered)),
+            None => Err(Error::Internal(
+                "the device was told no budget, or one of 0 bytes".to_string(),
+            )),
+        }
+    }
+
+    /// Refuses memory that is neither a weight's nor an activation's.
+    fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
+        match self
+            .weights
+            .as_ref()
+            .is_some_and(|pool| pool.covers(ptr, len))
+        {
+            true => Ok(()),
+            false => self.activations.check_target(ptr, len),
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    type Event = CudaEvent;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn granule(&self) -> u64 {
+        GRANULE
+    }
+
+    fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        if self.weights.is_some() {
+            return Err(Error::Internal(
+                "the device was told its budget twice".to_string(),
+            ));
+        }
+        // A maximum of 0 bytes would mean none to the driver.
+        if bytes > 0 {
+            let entered = self.context.enter()?;
+            self.weights = Some(Pool::new(&self.copy, "weights", Some(bytes), &entered)?);
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let (pool, entered) = self.weights()?;
+        pool.alloc(bytes, &entered)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (pool, entered) = self.weights()?;
+        pool.free(ptr, bytes, &entered)
+    }
+
+    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.activations.alloc(bytes, &self.context.enter()?)
+    }
+
+    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.activations.free(ptr, bytes, &self.context.enter()?)
+    }
+
+    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        self.check_any(dst, src.len() as u64)?;
+        // SAFETY: just checked.
+        unsafe { self.compute.upload(dst, src, &self.context.enter()?) }
+    }
+
+    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        self.check_any(src, dst.len() as u64)?;
+        // SAFETY: just checked.
+        unsafe { self.compute.download(src, dst, &self.context.enter()?) }
+    }
+
+    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        let copy = Arc::clone(&self.copy);
+        let (pool, entered) = self.weights()?;
+        pool.check_target(dst, src.len())?;
+        // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
+        unsafe { copy.copy_in(dst, src, &entered) }
+    }
+
+    fn record_compute(&mut self) -> Result<CudaEvent> {
+        record(&self.events, &self.compute, &self.context.enter()?)
+    }
+
+    fn copy_wait(&mut self, event: &CudaEvent) -> Result<()> {
+        self.copy.wait(event, &self.context.enter()?)
+    }
+
+    fn record_copy(&mut self) -> Result<CudaEvent> {
+        record(&self.events, &self.copy, &self.context.enter()?)
+    }
+
+    fn compute_wait(&mut self, event: &CudaEvent) -> Result<()> {
+        self.compute.wait(event, &self.context.enter()?)
+    }
+
+    fn is_done(&self, event: &CudaEvent) -> Result<bool> {
+        event.is_done(&self.context.enter()?)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        let entered = self.context.enter()?;
+        self.copy.synchronize(&entered)?;
+        self.compute.synchronize(&entered)
+    }
+}
+
+fn record(events: &Arc<Events>, stream: &Stream, entered: &Entered<'_>) -> Result<CudaEvent> {
+    let event = events.take(entered)?;
+    stream.record(&event, entered)?;
+    Ok(event)
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        let Some(entered) = self.context.enter_to_drop() else {
+            return;
+        };
+        // Both, before anything that they may still use goes.
+        log_failure(self.context.name(), self.compute.synchronize(&entered));
+        log_failure(self.context.name(), self.copy.synchronize(&entered));
+    }
+}

@@ -1,0 +1,177 @@
+//! Registration of the `.ptd` mapping: the copy engine then reads the file's own pages at full link speed.
+//!
+//! A read-only mapping can only be registered as read-only, which not every device can. That is asked first:
+//! another way to hold the weights is the user's choice, never a fallback.
+
+use super::context::{Context, Entered};
+use super::library::{check, log_failure};
+use crate::device::HostBytes;
+use crate::error::{bytes_text, Error, Result};
+use cudarc::driver::sys::{self, CUdevice_attribute};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The most that is registered in one call.
+pub(super) const CHUNK: u64 = 64 << 30;
+
+/// Chunks start at pages.
+const PAGE: u64 = 4096;
+
+/// Host memory that the device may read, until this is dropped.
+pub(super) struct Registration {
+    /// Addresses of the chunks.
+    chunks: Vec<usize>,
+    bytes: u64,
+    context: Arc<Context>,
+}
+
+impl Registration {
+    /// Registers `bytes`, in chunks that end at some of `cuts` (ascending offsets into `bytes`): a copy must
+    /// not cross from one chunk into the next.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        bytes: HostBytes,
+        cuts: &[u64],
+        entered: &Entered<'_>,
+    ) -> Result<Registration> {
+        let able = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+        if context.attribute(able)? == 0 {
+            return Err(Error::Unsupported(format!(
+                "{} cannot register read-only host memory, so that weights cannot be copied from the mapped \
+                 file; hold them in pinned memory instead",
+                context.name()
+            )));
+        }
+        let mut registration = Registration {
+            chunks: Vec::new(),
+            bytes: 0,
+            context: Arc::clone(context),
+        };
+        for chunk in chunks(bytes.as_ptr() as usize as u64, bytes.len(), cuts, CHUNK)? {
+            // On an error the chunks so far are unregistered by `drop`.
+            registration.add(bytes, chunk, entered)?;
+        }
+        Ok(registration)
+    }
+
+    /// Bytes registered.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn add(&mut self, all: HostBytes, chunk: Range<u64>, _entered: &Entered<'_>) -> Result<()> {
+        let bytes = all.slice(chunk.clone());
+        let flags = sys::CU_MEMHOSTREGISTER_READ_ONLY
+            | sys::CU_MEMHOSTREGISTER_DEVICEMAP
+            | sys::CU_MEMHOSTREGISTER_PORTABLE;
+        let start = bytes.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: mapped memory that stays until the device is dropped (`HostBytes::new`), which ends this
+        // registration first. It is registered for reading: nothing is written through `start`.
+        let code = unsafe { sys::cuMemHostRegister_v2(start, bytes.len() as usize, flags) };
+        check("cuMemHostRegister", code).map_err(|error| match error {
+            Error::Device { call, what } => Error::Device {
+                call,
+                what: format!(
+                    "{what} (bytes {}..{} of {} of mapped weights, read-only, on {})",
+                    chunk.start,
+                    chunk.end,
+                    bytes_text(all.len()),
+                    self.context.name()
+                ),
+            },
+            other => other,
+        })?;
+        self.chunks.push(start as usize);
+        self.bytes += bytes.len();
+        Ok(())
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(_entered) = self.context.enter_to_drop() else {
+            return;
+        };
+        for &start in &self.chunks {
+            // SAFETY: registered in `add`, and copies from it are done: the device has waited for them.
+            let code = unsafe { sys::cuMemHostUnregister(start as *mut c_void) };
+            log_failure(self.context.name(), check("cuMemHostUnregister", code));
+        }
+    }
+}
+
+/// Cuts `len` bytes at `start` into ranges of at most `limit` bytes, each as long as the cuts allow.
+fn chunks(start: u64, len: u64, cuts: &[u64], limit: u64) -> Result<Vec<Range<u64>>> {
+    if !start.is_multiple_of(PAGE) {
+        return Err(Error::Internal(format!(
+            "host memory to register starts at {start:#x}, not at a page"
+        )));
+    }
+    let mut ranges = Vec::new();
+    let mut from = 0;
+    while len - from > limit {
+        let fits = |cut: &&u64| **cut > from && **cut <= from + limit && cut.is_multiple_of(PAGE);
+        let Some(&to) = cuts.iter().rev().find(fits) else {
+            return Err(Error::Unsupported(format!(
+                "the data file has no boundary between two segments, at a multiple of {PAGE}, in bytes {from}..{}, \
+                 where its registration with the device must be cut",
+                from + limit
+            )));
+        };
+        ranges.push(from..to);
+        from = to;
+    }
+    if len > from {
+        ranges.push(from..len);
+    }
+    Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KB4: u64 = 4096;
+
+    #[test]
+    fn chunks_end_at_the_last_cut_that_fits() {
+        let cuts = [KB4, 2 * KB4, 3 * KB4, 5 * KB4];
+        let cut = |len, limit| chunks(KB4, len, &cuts, limit).unwrap();
+        assert_eq!(cut(5 * KB4 + 17, 10 * KB4), [0..5 * KB4 + 17]);
+        assert_eq!(
+            cut(5 * KB4 + 17, 3 * KB4),
+            [0..3 * KB4, 3 * KB4..5 * KB4 + 17]
+        );
+        assert_eq!(
+            cut(5 * KB4, 2 * KB4),
+            [0..2 * KB4, 2 * KB4..3 * KB4, 3 * KB4..5 * KB4]
+        );
+        assert_eq!(cut(0, KB4), []);
+        assert_eq!(cut(KB4, KB4), [0..KB4]);
+    }
+
+    #[test]
+    fn chunks_cover_everything_once() {
+        let cuts: Vec<u64> = (1..100).map(|i| i * i % 97 * KB4).collect();
+        let mut sorted = cuts;
+        sorted.sort_unstable();
+        for limit in [8, 9, 30, 1000] {
+            let ranges = chunks(0, 97 * KB4 + 1, &sorted, limit * KB4).unwrap();
+            let ends = ranges.iter().fold(0, |at, r| {
+                assert!(r.start == at && r.end > at && r.end - at <= limit * KB4);
+                r.end
+            });
+            assert_eq!(ends, 97 * KB4 + 1);
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_too_long_is_refused() {
+        let refused = chunks(0, 4 * KB4, &[KB4, 3 * KB4], KB4).unwrap_err();
+        assert!(refused.to_string().contains("4096..8192"), "{refused}");
+        // Cuts inside a page are of no use.
+        assert!(chunks(0, 2 * KB4, &[100], KB4).is_err());
+        assert!(matches!(chunks(64, KB4, &[], KB4), Err(Error::Internal(_))));
+    }
+}

@@ -1,0 +1,296 @@
+//! Streams, and events that are used again.
+
+use super::context::{Context, Entered};
+use super::library::{check, log_failure};
+use crate::device::{DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One ordered queue of the device.
+pub(super) struct Stream {
+    raw: CUstream,
+    /// Made here, so destroyed here. The caller's stream is not.
+    owned: bool,
+    context: Arc<Context>,
+}
+
+// SAFETY: a stream may be used from any thread, and the driver locks it; `raw` is only a name for it.
+unsafe impl Send for Stream {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream that does not wait for the default stream.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Stream> {
+        let _entered = context.enter()?;
+        let mut raw = std::ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current, and the driver writes one pointer.
+        check("cuStreamCreate", unsafe {
+            sys::cuStreamCreate(&mut raw, flags)
+        })?;
+        Ok(Stream {
+            raw,
+            owned: true,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// The caller's stream, which must be of the same context. Null is the default stream.
+    ///
+    /// # Safety
+    /// `raw` is null or a stream that exists until this value is dropped.
+    pub(super) unsafe fn of_caller(context: &Arc<Context>, raw: *mut c_void) -> Result<Stream> {
+        let raw: CUstream = raw.cast();
+        let _entered = context.enter()?;
+        let mut owner = std::ptr::null_mut();
+        // SAFETY: a stream by the caller's promise; the driver writes one pointer.
+        check("cuStreamGetCtx", unsafe {
+            sys::cuStreamGetCtx(raw, &mut owner)
+        })?;
+        match context.is(owner) {
+            true => Ok(Stream {
+                raw,
+                owned: false,
+                context: Arc::clone(context),
+            }),
+            false => Err(Error::InvalidInput(format!(
+                "the stream that was given does not belong to the primary context of {}",
+                context.name()
+            ))),
+        }
+    }
+
+    pub(super) fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Blocks until everything issued so far is done.
+    pub(super) fn synchronize(&self, _entered: &Entered<'_>) -> Result<()> {
+        // SAFETY: the stream lives as long as `self`.
+        check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(self.raw)
+        })
+    }
+
+    /// Whether a graph is being captured from it.
+    pub(super) fn is_capturing(&self, _entered: &Entered<'_>) -> Result<bool> {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream lives as long as `self`; the driver writes the one value.
+        check("cuStreamIsCapturing", unsafe {
+            sys::cuStreamIsCapturing(self.raw, &mut status)
+        })?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// Puts `event` behind everything issued so far.
+    #[inline]
+    pub(super) fn record(&self, event: &CudaEvent, _entered: &Entered<'_>) -> Result<()> {
+        // SAFETY: both live, and belong to one context: all events and streams of a device do.
+        check("cuEventRecord", unsafe {
+            sys::cuEventRecord(event.raw.0, self.raw)
+        })
+    }
+
+    /// Everything issued later waits for `event`, as it was recorded last.
+    #[inline]
+    pub(super) fn wait(&self, event: &CudaEvent, _entered: &Entered<'_>) -> Result<()> {
+        // SAFETY: both live.
+        check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(self.raw, event.raw.0, 0)
+        })
+    }
+
+    /// # Safety
+    /// `dst` is device memory of at least `src.len()` bytes, until the copy is done.
+    pub(super) unsafe fn copy_in(
+        &self,
+        dst: DevicePtr,
+        src: HostBytes,
+        _entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: `src` is readable until the device is dropped, which waits for its streams first
+        // (`HostBytes::new`); `dst` by the caller's promise.
+        let code = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(dst.0, src.as_ptr().cast(), src.len() as usize, self.raw)
+        };
+        check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Copies `src`, and returns when it is there.
+    ///
+    /// # Safety
+    /// `dst` is device memory of at least `src.len()` bytes.
+    pub(super) unsafe fn upload(
+        &self,
+        dst: DevicePtr,
+        src: &[u8],
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: `src` is borrowed until the copy is done, by the wait below; `dst` by the caller's promise.
+        let code =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(dst.0, src.as_ptr().cast(), src.len(), self.raw) };
+        let issued = check("cuMemcpyHtoDAsync", code);
+        // Waited for in any case: from pinned memory the copy would go on behind the borrow's back.
+        self.synchronize(entered).and(issued)
+    }
+
+    /// Copies to `dst`, and returns when the bytes are there.
+    ///
+    /// # Safety
+    /// `src` is device memory of at least `dst.len()` bytes.
+    pub(super) unsafe fn download(
+        &self,
+        src: DevicePtr,
+        dst: &mut [u8],
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: `dst` is borrowed until the copy is done, by the wait below; `src` by the caller's promise.
+        let code = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(dst.as_mut_ptr().cast(), src.0, dst.len(), self.raw)
+        };
+        let issued = check("cuMemcpyDtoHAsync", code);
+        self.synchronize(entered).and(issued)
+    }
+
+    /// # Safety
+    /// `dst` and `src` are device memory of at least `bytes` bytes, until the copy is done.
+    pub(super) unsafe fn copy_across(
+        &self,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: u64,
+        _entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(dst.0, src.0, bytes as usize, self.raw) };
+        check("cuMemcpyDtoDAsync", code)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        let Some(_entered) = self.context.enter_to_drop() else {
+            return;
+        };
+        // SAFETY: made in `new`, and nobody else has it.
+        let code = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+        log_failure(self.context.name(), check("cuStreamDestroy", code));
+    }
+}
+
+/// The driver's name for an event.
+struct Raw(CUevent);
+
+// SAFETY: an event may be used from any thread, and the driver locks it.
+unsafe impl Send for Raw {}
+
+/// The events of one device. One that is dropped is recorded again later: a wait that was issued keeps the
+/// point at which it was issued, so nothing but new records see the new point.
+pub(super) struct Events {
+    stock: Mutex<Stock>,
+    context: Arc<Context>,
+}
+
+struct Stock {
+    idle: Vec<Raw>,
+    created: usize,
+}
+
+/// A point in one of the device's streams.
+pub struct CudaEvent {
+    raw: Raw,
+    home: Arc<Events>,
+}
+
+impl Events {
+    pub(super) fn new(context: &Arc<Context>) -> Arc<Events> {
+        Arc::new(Events {
+            stock: Mutex::new(Stock {
+                idle: Vec::new(),
+                created: 0,
+            }),
+            context: Arc::clone(context),
+        })
+    }
+
+    /// An event without timing: an idle one, or a new one if all are in use.
+    pub(super) fn take(self: &Arc<Self>, entered: &Entered<'_>) -> Result<CudaEvent> {
+        let mut stock = self.stock();
+        let raw = match stock.idle.pop() {
+            Some(raw) => raw,
+            None => stock.create(entered)?,
+        };
+        drop(stock);
+        Ok(CudaEvent {
+            raw,
+            home: Arc::clone(self),
+        })
+    }
+
+    /// How many were ever made.
+    pub(super) fn created(&self) -> usize {
+        self.stock().created
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stock {
+    #[cold]
+    fn create(&mut self, _entered: &Entered<'_>) -> Result<Raw> {
+        let mut raw = std::ptr::null_mut();
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the context is current, and the driver writes one pointer.
+        check("cuEventCreate", unsafe {
+            sys::cuEventCreate(&mut raw, flags)
+        })?;
+        self.created += 1;
+        // Room for all of them, so that giving one back never allocates.
+        self.idle.reserve(self.created);
+        Ok(Raw(raw))
+    }
+}
+
+impl CudaEvent {
+    /// Whether everything before it is done.
+    pub(super) fn is_done(&self, _entered: &Entered<'_>) -> Result<bool> {
+        // SAFETY: the event lives as long as `self`.
+        match unsafe { sys::cuEventQuery(self.raw.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => check("cuEventQuery", code).map(|()| true),
+        }
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        let raw = Raw(self.raw.0);
+        self.home.stock().idle.push(raw);
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let Some(_entered) = self.context.enter_to_drop() else {
+            return;
+        };
+        let stock = self.stock.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for Raw(event) in stock.idle.drain(..) {
+            // SAFETY: made in `create`; every event in use keeps this value alive, so all are idle.
+            let code = unsafe { sys::cuEventDestroy_v2(event) };
+            log_failure(self.context.name(), check("cuEventDestroy", code));
+        }
+    }
+}

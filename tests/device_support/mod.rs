@@ -1,0 +1,178 @@
+//! What tests need of a device beyond its trait: bytes to copy from, reads that happen when the compute
+//! stream gets there, and gates that hold a stream.
+//!
+//! The GPU is used only where `WEIGHTSTREAM_TEST_DEVICE=cuda` is set.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod gate;
+
+use gate::Gate;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice};
+use weightstream::weights::MappedFile;
+
+/// After this a held stream goes on by itself, so that a test that fails does not hang.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes in a mapped file, as weights are.
+pub struct Source {
+    file: MappedFile,
+    _path: tempfile::TempPath,
+}
+
+impl Source {
+    /// A file that begins with these parts, each at a page; and the offset of each.
+    pub fn new<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> (Source, Vec<u64>) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut at = 0;
+        let mut offsets = Vec::new();
+        for part in parts {
+            offsets.push(at);
+            let padding = part.len().next_multiple_of(4096) - part.len();
+            file.write_all(part).unwrap();
+            file.write_all(&vec![0xEE; padding]).unwrap();
+            at += (part.len() + padding) as u64;
+        }
+        file.flush().unwrap();
+        let path = file.into_temp_path();
+        let file = MappedFile::open(&path).unwrap();
+        (Source { file, _path: path }, offsets)
+    }
+
+    /// `len` bytes without a pattern.
+    pub fn noise(len: usize) -> Source {
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) as u8
+        };
+        let bytes: Vec<u8> = (0..len).map(|_| next()).collect();
+        Source::new([bytes.as_slice()]).0
+    }
+
+    pub fn bytes(&self, range: Range<u64>) -> &[u8] {
+        &self.file.bytes()[range.start as usize..range.end as usize]
+    }
+
+    pub fn host(&self, range: Range<u64>) -> HostBytes {
+        let bytes = self.bytes(range);
+        // SAFETY: the mapping is never written, and the tests drop their devices before their sources.
+        unsafe { HostBytes::new(bytes.as_ptr(), bytes.len() as u64) }
+    }
+
+    pub fn all(&self) -> HostBytes {
+        self.host(0..self.file.bytes().len() as u64)
+    }
+}
+
+/// The result of a read that the compute stream performs in its order.
+pub enum Later {
+    Read(Vec<u8>),
+    At(DevicePtr, u64),
+}
+
+/// A device under test.
+pub trait Bench: Device + Sized {
+    /// A device that was told this budget.
+    fn open(budget: u64) -> Self;
+
+    /// Makes copies from the source as fast, and as independent of the host, as they can be.
+    fn register(&mut self, source: &Source);
+
+    /// Issues a read to the compute stream.
+    fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later;
+
+    /// Waits for the read.
+    fn finish(&mut self, later: Later) -> Vec<u8>;
+
+    /// Holds everything that is issued to the compute stream from now on; `None` if it cannot be held.
+    fn hold_compute(&mut self) -> Option<Gate>;
+
+    /// The same for the copy stream.
+    fn hold_copies(&mut self) -> Option<Gate>;
+}
+
+impl Bench for HostDevice {
+    fn open(budget: u64) -> Self {
+        let mut device = HostDevice::new().unwrap();
+        device.set_budget(budget).unwrap();
+        device
+    }
+
+    fn register(&mut self, _source: &Source) {}
+
+    fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
+        // SAFETY: the tests read memory that they have allocated, after waiting for its copy, if they were
+        // told that this is all the device can do (no gate).
+        Later::Read(
+            unsafe { std::slice::from_raw_parts(ptr.0 as *const u8, len as usize) }.to_vec(),
+        )
+    }
+
+    fn finish(&mut self, later: Later) -> Vec<u8> {
+        match later {
+            Later::Read(bytes) => bytes,
+            Later::At(..) => panic!("a read of another device"),
+        }
+    }
+
+    fn hold_compute(&mut self) -> Option<Gate> {
+        None
+    }
+
+    fn hold_copies(&mut self) -> Option<Gate> {
+        None
+    }
+}
+
+impl Bench for CudaDevice {
+    fn open(budget: u64) -> Self {
+        let mut device = CudaDevice::new(0).unwrap();
+        device.set_budget(budget).unwrap();
+        device
+    }
+
+    fn register(&mut self, source: &Source) {
+        self.register_host(source.all(), &[]).unwrap();
+    }
+
+    fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
+        let to = self.alloc_scratch(len).unwrap();
+        self.copy_across(to, ptr, len).unwrap();
+        Later::At(to, len)
+    }
+
+    fn finish(&mut self, later: Later) -> Vec<u8> {
+        let Later::At(at, len) = later else {
+            panic!("a read of another device")
+        };
+        let mut bytes = vec![0; len as usize];
+        self.download(at, &mut bytes).unwrap();
+        self.free_scratch(at, len).unwrap();
+        bytes
+    }
+
+    fn hold_compute(&mut self) -> Option<Gate> {
+        Some(Gate::close(self.compute_stream(), PATIENCE))
+    }
+
+    fn hold_copies(&mut self) -> Option<Gate> {
+        Some(Gate::close(self.copy_stream(), PATIENCE))
+    }
+}
+
+/// The right to use the GPU, or `None`, said aloud, where it was not asked for. One test at a time: some
+/// calls of the driver wait for the whole device, and so for a stream that another test holds.
+pub fn gpu(test: &str) -> Option<MutexGuard<'static, ()>> {
+    static GPU: Mutex<()> = Mutex::new(());
+    if std::env::var("WEIGHTSTREAM_TEST_DEVICE").as_deref() != Ok("cuda") {
+        println!("skipped: {test} (set WEIGHTSTREAM_TEST_DEVICE=cuda to run it)");
+        return None;
+    }
+    Some(GPU.lock().unwrap_or_else(PoisonError::into_inner))
+}
