@@ -79,13 +79,14 @@ pub fn stream_like(other: *mut c_void) -> *mut c_void {
 /// Whether everything issued to the stream is done.
 pub fn is_idle(stream: *mut c_void) -> bool {
     // SAFETY: a stream that lives.
-    match unsafe { sys::cuStreamQuery(stream.cast()) } {
-        CUresult::CUDA_ERROR_NOT_READY => false,
-        code => {
-            check(code);
-            true
-        }
+    let code = in_context_of(stream.cast(), || unsafe {
+        sys::cuStreamQuery(stream.cast())
+    });
+    if code == CUresult::CUDA_ERROR_NOT_READY {
+        return false;
     }
+    check(code);
+    true
 }
 
 fn pinned_flag() -> &'static AtomicU32 {
