@@ -1,6 +1,5 @@
 //! Copies and fills of tensors in a device's memory. Only what is one run of bytes can be done here, by the
 //! copy engine; everything else is a kernel's work, and compiled code brings its own kernels for it.
-#![deny(unsafe_code)]
 
 use super::super::context::{Context, Shim};
 use super::super::slab::Handle;
@@ -102,3 +101,7 @@ fn check_dense(tensor: &Tensor) -> Shim {
         .into()),
     }
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

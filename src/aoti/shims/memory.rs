@@ -21,8 +21,8 @@ fn check_device(c: &Context<'_>, kind: i32, index: i32) -> Shim {
         return Ok(());
     }
     Err(format!(
-        "a tensor on device {index} of type {kind}, in a program on device {} of type {}",
-        c.device.index, c.device.kind
+        "a tensor on device type {kind}, index {index}, in a program for device type {}, index {}",
+        c.device.kind, c.device.index
     )
     .into())
 }
