@@ -4,7 +4,6 @@ import ctypes
 import subprocess
 
 import pytest
-
 from weightstream import _trampolines
 
 SOURCE = """
@@ -46,7 +45,6 @@ def test_cuda_runtime_functions_are_bound_through_the_table(link):
     @lookup_type
     def lookup(name):
         asked.append(name.decode())
-        return None
 
     bind = ctypes.CDLL(str(library)).weightstream_bind_v1
     bind.restype = ctypes.c_int64
