@@ -7,7 +7,7 @@ use super::dtype::DType;
 use super::hooks::PassHooks;
 use super::inputs::place_inputs;
 use super::interface::{Code, Functions, Opaque, Pair};
-use super::outputs::{stage, Outputs};
+use super::outputs::{finish, stage, Outputs};
 use super::registry::Library;
 use super::slab::{Handle, Slab};
 use super::tensor::{Dims, Owner, Storage, Tensor};
@@ -70,7 +70,8 @@ unsafe impl Send for Container {}
 
 impl Container {
     /// Makes the library's container for `device` ("cpu", "cuda" or "cuda:1") and reads its list of constants.
-    /// A CUDA device's primary context must be current, here and in every later call.
+    /// A CUDA device's primary context must be current, here and in every later call; the end needs none, as
+    /// the container has neither events nor memory of its own.
     pub fn new(library: &'static Library, device: &str) -> Result<Container> {
         let functions = Functions::find(library)?;
         let place = TorchDevice::parse(device)?;
@@ -385,21 +386,4 @@ fn check_count(what: &str, expected: usize, found: usize) -> Result<()> {
     Err(Error::InvalidInput(format!(
         "the program has {expected} {what}, and {found} were given"
     )))
-}
-
-/// Deletes the outputs and whatever else a pass left, and gives the pass's first error.
-fn finish(context: &mut Context<'_>, outputs: &mut [Handle], result: Result<()>) -> Result<()> {
-    for handle in outputs.iter_mut().filter(|h| **h != Handle::NULL) {
-        context.discard(*handle);
-        *handle = Handle::NULL;
-    }
-    let left = context.reclaim();
-    result?;
-    match (context.take_error(), left) {
-        (Some(error), _) => Err(error),
-        (None, 0) => Ok(()),
-        (None, left) => Err(Error::Internal(format!(
-            "the compiled code left {left} tensor handles alive"
-        ))),
-    }
 }

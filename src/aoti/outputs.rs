@@ -137,3 +137,24 @@ impl Output<'_> {
         result.map_err(Error::Internal)
     }
 }
+
+/// Deletes the outputs and whatever else a pass left, and gives the pass's first error.
+pub(super) fn finish(
+    context: &mut Context<'_>,
+    outputs: &mut [Handle],
+    result: Result<()>,
+) -> Result<()> {
+    for handle in outputs.iter_mut().filter(|h| **h != Handle::NULL) {
+        context.discard(*handle);
+        *handle = Handle::NULL;
+    }
+    let left = context.reclaim();
+    result?;
+    match (context.take_error(), left) {
+        (Some(error), _) => Err(error),
+        (None, 0) => Ok(()),
+        (None, left) => Err(Error::Internal(format!(
+            "the compiled code left {left} tensor handles alive"
+        ))),
+    }
+}
