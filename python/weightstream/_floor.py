@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from ._trace import KERNEL, PROBE
 
-GRANULE = 64  # of the `host` device: the number recorded is that of policy `lru` on `host`
+# Sizes of constants are rounded up to this before they count. The number recorded is that of policy `lru`.
+GRANULES = {"cpu": 64, "cuda": 512}
 
 
-def occupied(nbytes: int, granule: int = GRANULE) -> int:
+def occupied(nbytes: int, device: str) -> int:
     """Bytes of the budget that a constant takes."""
+    granule = GRANULES[device]
     return -(-nbytes // granule) * granule
 
 

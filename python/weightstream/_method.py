@@ -60,7 +60,7 @@ def record_of(
     probes = [index[fqn] for fqn in compiled.trace.probes]
     kinds = [_kind(constant, offload) for constant in constants]
     nbytes = [held[constant.fqn].untyped_storage().nbytes() for constant in constants]
-    sizes = [occupied(n) for n in nbytes]
+    sizes = [occupied(n, target.device) for n in nbytes]
     direct = sum(size for size, kind in zip(sizes, kinds) if kind != WEIGHT)
     floor, hard_minimum = least_budgets(compiled.trace.events, probes, sizes, direct)
     fields: Fields = {

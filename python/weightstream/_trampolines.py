@@ -1,8 +1,9 @@
 """The static archive that binds a compiled library to the runtime's functions.
 
-A library compiled without libtorch calls ``aoti_torch_*`` functions. They are not looked up by the
-dynamic linker: exporting such names from a process breaks torch's own packages in it. Instead this
-archive is linked into the library at export. It holds
+A library compiled without libtorch calls ``aoti_torch_*`` functions, and on a GPU a dozen ``cuda*`` ones
+of CUDA's runtime library. They are not looked up by the dynamic linker: exporting such names from a process
+breaks torch's own packages in it, and not every process has that library. Instead this archive is linked
+into the library at export. It holds
 
 * one hidden trampoline per name in ``shims.txt``, each in a member of its own, so that the linker
   takes only those which the library calls. A trampoline jumps through a slot in the section
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -154,6 +156,10 @@ _JUMP_SOURCE = """\t.text
 """
 
 
+# What the dynamic linker must not be asked for. The driver's functions (``cu*``) are: the library names the driver as needed.
+_BOUND = re.compile(r"aoti_|(__)?cuda[A-Z]")
+
+
 class TrampolineError(RuntimeError):
     """The archive could not be built, or a library could not be read."""
 
@@ -194,9 +200,9 @@ def build(outdir: str | os.PathLike[str], cxx: str | None = None) -> Path:
 
 
 def check_library(path: str | os.PathLike[str]) -> list[str]:
-    """The ``aoti_*`` functions that the linked library still lacks: what the runtime does not provide."""
+    """The ``aoti_*`` and CUDA runtime functions that the linked library still lacks: what the runtime does not provide."""
     names = (name for name, section in _dynamic_symbols(Path(path)) if section == 0)
-    return sorted({name for name in names if name.startswith("aoti_")})
+    return sorted({name for name in names if _BOUND.match(name)})
 
 
 def is_bindable(path: str | os.PathLike[str]) -> bool:

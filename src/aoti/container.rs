@@ -2,12 +2,12 @@
 
 use std::ffi::{c_char, CStr, CString};
 
-use super::context::{outcome, Context};
+use super::context::{outcome, Context, TorchDevice};
 use super::dtype::DType;
 use super::hooks::PassHooks;
 use super::inputs::place_inputs;
 use super::interface::{Code, Functions, Opaque, Pair};
-use super::outputs::Outputs;
+use super::outputs::{finish, stage, Outputs};
 use super::registry::Library;
 use super::slab::{Handle, Slab};
 use super::tensor::{Dims, Owner, Storage, Tensor};
@@ -54,7 +54,9 @@ pub struct Container {
     functions: Functions,
     handle: Opaque,
     slab: Slab,
-    device_type: i32,
+    device: TorchDevice,
+    /// Copies of outputs in device memory, kept for the next run.
+    staging: Vec<Vec<u8>>,
     constants: Vec<ConstantInfo>,
     bound: Vec<Handle>,
     inputs: Vec<Handle>,
@@ -67,21 +69,20 @@ pub struct Container {
 unsafe impl Send for Container {}
 
 impl Container {
-    /// Makes the library's container for `device` ("cpu" or "cuda") and reads its list of constants.
+    /// Makes the library's container for `device` ("cpu", "cuda" or "cuda:1") and reads its list of constants.
+    /// A CUDA device's primary context must be current, here and in every later call; the end needs none, as
+    /// the container has neither events nor memory of its own.
     pub fn new(library: &'static Library, device: &str) -> Result<Container> {
         let functions = Functions::find(library)?;
-        let device_type = match device {
-            "cpu" => 0,
-            "cuda" => 1,
-            other => return Err(Error::Unsupported(format!("device '{other}'"))),
-        };
+        let place = TorchDevice::parse(device)?;
         let name = CString::new(device)
             .map_err(|_| Error::Internal("a null byte in a device name".into()))?;
         let mut container = Container {
             functions,
             handle: std::ptr::null_mut(),
             slab: Slab::new(),
-            device_type,
+            device: place,
+            staging: Vec::new(),
             constants: Vec::new(),
             bound: Vec::new(),
             inputs: Vec::new(),
@@ -89,7 +90,7 @@ impl Container {
             placeholder: Box::new([0]),
         };
         let (create, handle) = (container.functions.create, &raw mut container.handle);
-        let mut context = Context::new(&mut container.slab, None, device_type);
+        let mut context = Context::new(&mut container.slab, None, place);
         // SAFETY: a place for the handle and a terminated name; a null directory means "no cubins beside".
         let code = context.with(|| unsafe { create(handle, 1, name.as_ptr(), std::ptr::null()) });
         outcome(
@@ -206,7 +207,7 @@ impl Container {
             })
             .collect();
         let (update, own) = (self.functions.update, self.handle);
-        let mut context = Context::new(&mut self.slab, None, self.device_type);
+        let mut context = Context::new(&mut self.slab, None, self.device);
         // SAFETY: the pairs and the names they point to live during the call, which copies the names and
         // makes handles of its own.
         let code =
@@ -236,7 +237,8 @@ impl Container {
             ));
         }
         self.outputs.fill(Handle::NULL);
-        let mut context = Context::new(&mut self.slab, Some(hooks), self.device_type);
+        let stream = hooks.stream();
+        let mut context = Context::new(&mut self.slab, Some(hooks), self.device);
         let result = place_inputs(&mut context, inputs, &mut self.inputs).and_then(|()| {
             let (run, own, none) = (self.functions.run, self.handle, std::ptr::null_mut());
             let (ins, outs) = (&mut self.inputs, &mut self.outputs);
@@ -248,7 +250,7 @@ impl Container {
                     ins.len(),
                     outs.as_mut_ptr(),
                     outs.len(),
-                    none,
+                    stream,
                     none,
                 )
             });
@@ -259,7 +261,10 @@ impl Container {
             )
         });
         let result = result.and_then(|()| {
-            let outputs = Outputs::new(&context, &self.outputs)?;
+            if !context.device.is_host() {
+                stage(&mut context, &self.outputs, &mut self.staging)?;
+            }
+            let outputs = Outputs::new(&context, &self.outputs, &self.staging)?;
             take(&outputs)
         });
         finish(&mut context, &mut self.outputs, result)
@@ -346,7 +351,7 @@ impl Drop for Container {
             return;
         }
         let (delete, own) = (self.functions.delete, self.handle);
-        let mut context = Context::new(&mut self.slab, None, self.device_type);
+        let mut context = Context::new(&mut self.slab, None, self.device);
         // SAFETY: made by `create`, deleted once. It does not delete the handles of its constants.
         let code = context.with(|| unsafe { delete(own) });
         if let Err(error) = outcome(&mut context, "AOTInductorModelContainerDelete", code) {
@@ -381,21 +386,4 @@ fn check_count(what: &str, expected: usize, found: usize) -> Result<()> {
     Err(Error::InvalidInput(format!(
         "the program has {expected} {what}, and {found} were given"
     )))
-}
-
-/// Deletes the outputs and whatever else a pass left, and gives the pass's first error.
-fn finish(context: &mut Context<'_>, outputs: &mut [Handle], result: Result<()>) -> Result<()> {
-    for handle in outputs.iter_mut().filter(|h| **h != Handle::NULL) {
-        context.discard(*handle);
-        *handle = Handle::NULL;
-    }
-    let left = context.reclaim();
-    result?;
-    match (context.take_error(), left) {
-        (Some(error), _) => Err(error),
-        (None, 0) => Ok(()),
-        (None, left) => Err(Error::Internal(format!(
-            "the compiled code left {left} tensor handles alive"
-        ))),
-    }
 }

@@ -15,13 +15,44 @@ use crate::error::{Error, Result};
 pub(crate) struct Context<'a> {
     /// Handles of the container.
     pub(crate) slab: &'a mut Slab,
-    /// `c10::DeviceType` the container was compiled for.
-    pub(crate) device_type: i32,
+    /// The device that the container was made for.
+    pub(crate) device: TorchDevice,
     /// PyTorch's flag; nothing here depends on it, but it must answer as it was set.
     pub(crate) grad_enabled: bool,
     hooks: Option<&'a mut dyn PassHooks>,
     error: Option<Error>,
     calls: u64,
+}
+
+/// A device as PyTorch tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TorchDevice {
+    /// `c10::DeviceType`.
+    pub(crate) kind: i32,
+    /// Which one of its kind; -1 on the CPU.
+    pub(crate) index: i32,
+}
+
+impl TorchDevice {
+    /// The CPU.
+    pub(crate) const CPU: TorchDevice = TorchDevice { kind: 0, index: -1 };
+
+    /// The device called `cpu`, `cuda` or `cuda:1`.
+    pub(crate) fn parse(name: &str) -> Result<TorchDevice> {
+        let unknown = || Error::Unsupported(format!("device '{name}'"));
+        let index = match name {
+            "cpu" => return Ok(TorchDevice::CPU),
+            "cuda" => "0",
+            _ => name.strip_prefix("cuda:").ok_or_else(unknown)?,
+        };
+        let index = index.parse::<u16>().map_err(|_| unknown())?.into();
+        Ok(TorchDevice { kind: 1, index })
+    }
+
+    /// Whether its memory is this process's own.
+    pub(crate) fn is_host(self) -> bool {
+        self.kind == 0
+    }
 }
 
 /// Why a function called by the compiled code failed.
@@ -85,11 +116,11 @@ impl<'a> Context<'a> {
     pub(crate) fn new(
         slab: &'a mut Slab,
         hooks: Option<&'a mut dyn PassHooks>,
-        device_type: i32,
+        device: TorchDevice,
     ) -> Self {
         Context {
             slab,
-            device_type,
+            device,
             grad_enabled: false,
             hooks,
             error: None,
@@ -218,6 +249,13 @@ pub(crate) fn enter(function: &'static str, body: impl FnOnce(&mut Context<'_>) 
     false
 }
 
+/// Keeps a failure that has no shim's result to go into, if a pass runs on this thread.
+pub(crate) fn note(function: &'static str, what: String) {
+    if CURRENT.get().is_some() {
+        enter(function, |_| Err(Fail::What(what)));
+    }
+}
+
 /// Turns the state after a run into one result: a kept error goes before the compiled code's own code,
 /// which is ignored in places by the code that calls us.
 pub(crate) fn outcome(context: &mut Context<'_>, function: &str, code: i32) -> Result<()> {
@@ -246,7 +284,7 @@ mod tests {
     #[test]
     fn the_first_error_is_kept_and_panics_stay_inside() {
         let mut slab = Slab::new();
-        let mut context = Context::new(&mut slab, None, 0);
+        let mut context = Context::new(&mut slab, None, TorchDevice::CPU);
         context.with(|| {
             assert!(call("good", |_| Ok(())));
             assert!(!call("first", |_| Err("why".into())));
@@ -267,10 +305,21 @@ mod tests {
     }
 
     #[test]
+    fn devices_are_told_as_pytorch_tells_them() {
+        let cuda = |index| Ok(TorchDevice { kind: 1, index });
+        assert_eq!(TorchDevice::parse("cpu"), Ok(TorchDevice::CPU));
+        assert_eq!(TorchDevice::parse("cuda"), cuda(0));
+        assert_eq!(TorchDevice::parse("cuda:3"), cuda(3));
+        for bad in ["", "xpu", "cuda:", "cuda:-1", "cpu:0"] {
+            assert!(TorchDevice::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn calls_outside_a_pass_and_from_within_a_call_fail() {
         assert!(!call("outside", |_| Ok(())));
         let mut slab = Slab::new();
-        let mut context = Context::new(&mut slab, None, 0);
+        let mut context = Context::new(&mut slab, None, TorchDevice::CPU);
         context.with(|| {
             assert!(call("outer", |_| {
                 assert!(!call("inner", |_| Ok(())));
@@ -284,7 +333,7 @@ mod tests {
     #[test]
     fn an_error_goes_before_a_code_of_zero() {
         let mut slab = Slab::new();
-        let mut context = Context::new(&mut slab, None, 0);
+        let mut context = Context::new(&mut slab, None, TorchDevice::CPU);
         context.with(|| call("unchecked", |_| Err("why".into())));
         assert!(outcome(&mut context, "Run", 0)
             .unwrap_err()

@@ -1,7 +1,9 @@
 //! What the compiled code's calls need from whoever runs the pass.
 
+use std::ffi::c_void;
+
 use crate::device::DevicePtr;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Serves one pass of compiled code. The session implements it; `aoti` calls it through the context that
 /// is installed for the calling thread while a container runs.
@@ -23,6 +25,31 @@ pub trait PassHooks {
 
     /// Gives back what [`PassHooks::alloc_activation`] returned.
     fn free_activation(&mut self, ptr: DevicePtr, bytes: u64);
+
+    /// The stream on which kernels are launched; null on the CPU.
+    fn stream(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    /// Copies `bytes` of device memory to other device memory, in the order of the kernels. Never asked for
+    /// on the CPU, as the next two.
+    fn copy_on_device(&mut self, _dst: DevicePtr, _src: DevicePtr, _bytes: u64) -> Result<()> {
+        Err(no_device("copies"))
+    }
+
+    /// Sets `bytes` of device memory to zero, in the order of the kernels.
+    fn zero_on_device(&mut self, _dst: DevicePtr, _bytes: u64) -> Result<()> {
+        Err(no_device("fills"))
+    }
+
+    /// Reads device memory, behind all kernels issued so far.
+    fn read_from_device(&mut self, _src: DevicePtr, _dst: &mut [u8]) -> Result<()> {
+        Err(no_device("reads"))
+    }
+}
+
+fn no_device(what: &str) -> Error {
+    Error::Internal(format!("nobody {what} memory of a device in this pass"))
 }
 
 /// Layout of a probe's output, in elements of `dtype`.

@@ -1,6 +1,6 @@
 //! The outputs of a run, while their handles live.
 
-use super::context::{Context, Fail};
+use super::context::{Context, Fail, Shim};
 use super::dtype::DType;
 use super::slab::Handle;
 use super::tensor::{contiguous_strides, numel};
@@ -15,10 +15,35 @@ pub struct Outputs<'a> {
     list: Vec<Output<'a>>,
 }
 
+/// Copies outputs in a device's memory to the host, each with the holes and overlaps that it has there.
+pub(super) fn stage(
+    context: &mut Context<'_>,
+    handles: &[Handle],
+    staging: &mut Vec<Vec<u8>>,
+) -> Result<()> {
+    staging.resize_with(handles.len(), Vec::new);
+    for (index, (handle, bytes)) in handles.iter().zip(staging).enumerate() {
+        stage_one(context, *handle, bytes).map_err(|fail| match fail {
+            Fail::What(what) => Error::Internal(format!("output {index}: {what}")),
+            Fail::Hooks(error) => error,
+        })?;
+    }
+    Ok(())
+}
+
+fn stage_one(context: &mut Context<'_>, handle: Handle, bytes: &mut Vec<u8>) -> Shim {
+    let tensor = context.slab.tensor(handle)?;
+    let reach = tensor.dims.reach().ok_or("its sizes overflow")? as usize;
+    // The window was checked to lie within its storage, so this does not overflow.
+    bytes.resize(reach * tensor.dtype.itemsize().unwrap_or(0), 0);
+    let from = context.address(handle)?;
+    Ok(context.hooks()?.read_from_device(from, bytes)?)
+}
+
 /// One output.
 #[derive(Debug, Clone, Copy)]
 pub struct Output<'a> {
-    /// First element.
+    /// First element, in host memory.
     pub ptr: DevicePtr,
     /// Scalar type.
     pub dtype: DType,
@@ -29,13 +54,21 @@ pub struct Output<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    pub(super) fn new(context: &'a Context<'_>, handles: &[Handle]) -> Result<Outputs<'a>> {
+    /// `staged` holds what [`stage`] made of these handles, if they are in a device's memory.
+    pub(super) fn new(
+        context: &'a Context<'_>,
+        handles: &[Handle],
+        staged: &'a [Vec<u8>],
+    ) -> Result<Outputs<'a>> {
         let output = |(index, handle): (usize, &Handle)| {
             let tensor = context.slab.tensor(*handle)?;
-            let ptr = context.address(*handle).map_err(|fail| match fail {
-                Fail::What(what) => what,
-                Fail::Hooks(error) => error.to_string(),
-            })?;
+            let ptr = match staged.get(index) {
+                Some(bytes) => DevicePtr(bytes.as_ptr().expose_provenance() as u64),
+                None => context.address(*handle).map_err(|fail| match fail {
+                    Fail::What(what) => what,
+                    Fail::Hooks(error) => error.to_string(),
+                })?,
+            };
             let dims = &tensor.dims;
             Ok(Output {
                 ptr,
@@ -67,14 +100,13 @@ impl Output<'_> {
         numel(self.sizes).unwrap_or(0) as usize * self.dtype.itemsize().unwrap_or(0)
     }
 
-    /// Copies the elements out in row-major order; for outputs in host memory. `dst` has exactly
+    /// Copies the elements out in row-major order. `dst` has exactly
     /// [`Output::nbytes`] bytes.
     pub fn copy_to_dense(&self, dst: &mut [u8]) -> Result<()> {
         self.copy_to(dst, &contiguous_strides(self.sizes))
     }
 
-    /// Copies the elements out in the order that `strides` give them; for outputs in host memory. The
-    /// strides are dense over the output's sizes, and `dst` has exactly [`Output::nbytes`] bytes.
+    /// Copies the elements out in the order that `strides` give them. The strides are dense over the output's sizes, and `dst` has exactly [`Output::nbytes`] bytes.
     pub fn copy_to(&self, dst: &mut [u8], strides: &[i64]) -> Result<()> {
         if dst.len() != self.nbytes()
             || !super::tensor::is_dense(self.sizes, strides) && self.nbytes() > 0
@@ -103,5 +135,26 @@ impl Output<'_> {
             )
         };
         result.map_err(Error::Internal)
+    }
+}
+
+/// Deletes the outputs and whatever else a pass left, and gives the pass's first error.
+pub(super) fn finish(
+    context: &mut Context<'_>,
+    outputs: &mut [Handle],
+    result: Result<()>,
+) -> Result<()> {
+    for handle in outputs.iter_mut().filter(|h| **h != Handle::NULL) {
+        context.discard(*handle);
+        *handle = Handle::NULL;
+    }
+    let left = context.reclaim();
+    result?;
+    match (context.take_error(), left) {
+        (Some(error), _) => Err(error),
+        (None, 0) => Ok(()),
+        (None, left) => Err(Error::Internal(format!(
+            "the compiled code left {left} tensor handles alive"
+        ))),
     }
 }

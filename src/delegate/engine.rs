@@ -2,85 +2,103 @@
 //! promise to whoever joins them: this file makes these promises, and is the only unsafe code here.
 
 use super::inputs;
+use super::side::{Scope, Side};
 use super::tensor::{contiguous_strides, InputTensor};
 use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
-use crate::device::{DevicePtr, HostBytes, HostDevice};
+use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Record};
 use crate::session::{Program, Session, SessionOptions, Stats};
-use crate::weights::Catalog;
+use crate::weights::{Catalog, MappedPtd};
 
-/// One method, ready to run. The order of the fields is the order in which they end: the compiled code
-/// points into the session's memory, and the session's copies read the catalog's bytes.
-pub struct Engine {
-    container: Container,
-    session: Session<HostDevice>,
-    _catalog: Catalog,
-    poisoned: Option<String>,
-}
-
-impl Engine {
-    /// `constants` holds the catalog index of each of the container's constants.
-    pub fn new(
-        mut container: Container,
-        program: Program,
-        catalog: Catalog,
-        constants: &[usize],
-        options: SessionOptions,
-    ) -> Result<Engine> {
-        let session = Session::new(HostDevice::new()?, program, host_bytes(&catalog), options)?;
-        let bindings = bindings(&catalog, &session, constants)?;
-        // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
-        // life, and the container ends first: by the order of this structure's fields, and here because
-        // an error leaves nothing bound.
-        unsafe { container.bind_constants(&bindings) }?;
-        Ok(Engine {
-            container,
-            session,
-            _catalog: catalog,
-            poisoned: None,
-        })
-    }
-
-    /// Counters since load.
-    pub fn stats(&self) -> Stats {
-        self.session.stats()
-    }
-
+/// One method, ready to run, on whatever device.
+pub trait Run: Send {
     /// Runs one pass over inputs that were checked.
-    pub fn run(
+    fn run(
         &mut self,
         record: &Record,
         inputs: &[InputTensor<'_>],
         outputs: Outputs<'_>,
-    ) -> Result<()> {
-        if let Some(why) = &self.poisoned {
-            return Err(Error::Poisoned(why.clone()));
-        }
-        let strides: Vec<Vec<i64>> = inputs
-            .iter()
-            .map(|input| contiguous_strides(input.sizes))
-            .collect();
-        let views: Vec<Input<'_>> = inputs
-            .iter()
-            .zip(&strides)
-            .map(|(input, strides)| view(input, strides))
-            .collect();
+    ) -> Result<()>;
+
+    /// Counters since load.
+    fn stats(&self) -> Stats;
+}
+
+/// The bytes of a method's constants, and the file that they lie in.
+pub struct Data {
+    /// The constants.
+    pub catalog: Catalog,
+    /// The file.
+    pub file: MappedPtd,
+}
+
+/// One method on one kind of device. The order of the fields is the order in which they end: the compiled
+/// code points into the session's memory, and the session's copies read the data.
+pub struct Engine<D: Side> {
+    container: Container,
+    session: Session<D>,
+    scope: D::Scope,
+    _data: Data,
+    poisoned: Option<String>,
+}
+
+impl<D: Side> Engine<D> {
+    /// `constants` holds the catalog index of each of the container's constants.
+    pub fn new(
+        mut device: D,
+        mut container: Container,
+        program: Program,
+        data: Data,
+        constants: &[usize],
+        options: SessionOptions,
+    ) -> Result<Engine<D>> {
+        let scope = device.scope();
+        let (bytes, cuts) = whole_file(&data);
+        device.prepare_source(bytes, &cuts)?;
+        let session = Session::new(device, program, host_bytes(&data.catalog), options)?;
+        let bindings = bindings(&data.catalog, &session, constants)?;
+        // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
+        // life, and the container ends first: by the order of this structure's fields, and here because
+        // an error leaves nothing bound.
+        scope.within(|| unsafe { container.bind_constants(&bindings) })??;
+        Ok(Engine {
+            container,
+            session,
+            scope,
+            _data: data,
+            poisoned: None,
+        })
+    }
+
+    fn pass(&mut self, record: &Record, inputs: &[Input<'_>], outputs: Outputs<'_>) -> Result<()> {
         self.session.begin_pass()?;
-        // SAFETY: the inputs' slices live during this call and were checked against their sizes. The
-        // session answers with memory that it holds under a lease, by the recorded layouts.
-        let ran = unsafe {
-            self.container.run(&mut self.session, &views, |pass| {
-                deliver(record, pass, outputs)
-            })
-        };
+        let (container, session) = (&mut self.container, &mut self.session);
+        // SAFETY: the inputs' memory lives during this call and was checked against their sizes. The session
+        // answers with memory that it holds under a lease, by the recorded layouts.
+        let ran = self.scope.within(|| unsafe {
+            container.run(session, inputs, |pass| deliver(record, pass, outputs))
+        });
+        let ran = ran.and_then(|ran| ran);
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
         let ended = self.session.end_pass(ran.is_ok());
         self.check_no_handles()?;
         ran.and(ended)
+    }
+
+    /// Nothing that the pass has issued is left on the compute stream. A device that fails here is lost:
+    /// whatever it held cannot be trusted.
+    fn settle(&mut self) -> Result<()> {
+        self.session
+            .device_mut()
+            .finish_compute()
+            .inspect_err(|error| {
+                self.poisoned
+                    .get_or_insert(format!("the device failed: {error}"));
+            })
     }
 
     /// A handle that outlives its pass would keep its lease, and a later pass would run into it.
@@ -94,6 +112,65 @@ impl Engine {
             }
         }
     }
+}
+
+impl<D: Side> Run for Engine<D> {
+    fn run(
+        &mut self,
+        record: &Record,
+        inputs: &[InputTensor<'_>],
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        if let Some(why) = &self.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        let strides: Vec<Vec<i64>> = inputs
+            .iter()
+            .map(|input| contiguous_strides(input.sizes))
+            .collect();
+        let mut placed = Vec::with_capacity(inputs.len());
+        let sent = inputs.iter().try_for_each(|input| {
+            placed.push(self.session.device_mut().place_input(input.bytes)?);
+            Ok(())
+        });
+        let ran = sent.and_then(|()| {
+            let views: Vec<Input<'_>> = inputs
+                .iter()
+                .zip(&strides)
+                .zip(&placed)
+                .map(|((input, strides), ptr)| view(input, strides, *ptr))
+                .collect();
+            self.pass(record, &views, outputs)
+        });
+        let device = self.session.device_mut();
+        let freed = inputs
+            .iter()
+            .zip(placed)
+            .map(|(input, ptr)| device.end_input(ptr, input.bytes.len()))
+            .fold(Ok(()), Result::and);
+        // The first error comes first: it is the cause of the others.
+        let settled = self.settle();
+        ran.and(freed).and(settled)
+    }
+
+    fn stats(&self) -> Stats {
+        self.session.stats()
+    }
+}
+
+/// The whole mapping, and the offsets at which its segments begin.
+fn whole_file(data: &Data) -> (HostBytes, Vec<u64>) {
+    let file = data.file.file().bytes();
+    let start = file.as_ptr().addr();
+    let segments = data.catalog.segments().iter();
+    let mut cuts: Vec<u64> = segments
+        .map(|segment| segment.bytes.addr().addr().wrapping_sub(start) as u64)
+        .collect();
+    cuts.sort_unstable();
+    // SAFETY: `Engine` keeps the mapping, and ends its session, and with it the device, first. A session that
+    // fails in `Session::new` ends there.
+    let bytes = unsafe { HostBytes::new(file.as_ptr(), file.len() as u64) };
+    (bytes, cuts)
 }
 
 fn host_bytes(catalog: &Catalog) -> Vec<HostBytes> {
@@ -110,9 +187,9 @@ fn host_bytes(catalog: &Catalog) -> Vec<HostBytes> {
         .collect()
 }
 
-fn bindings<'a>(
+fn bindings<'a, D: Side>(
     catalog: &'a Catalog,
-    session: &Session<HostDevice>,
+    session: &Session<D>,
     constants: &[usize],
 ) -> Result<Vec<Binding<'a>>> {
     let binding = |&index: &usize| {
@@ -133,9 +210,9 @@ fn bindings<'a>(
     constants.iter().map(binding).collect()
 }
 
-fn view<'a>(input: &InputTensor<'a>, strides: &'a [i64]) -> Input<'a> {
+fn view<'a>(input: &InputTensor<'a>, strides: &'a [i64], ptr: DevicePtr) -> Input<'a> {
     Input {
-        ptr: DevicePtr(input.bytes.as_ptr().expose_provenance() as u64),
+        ptr,
         dtype: DType(input.dtype),
         sizes: input.sizes,
         strides,

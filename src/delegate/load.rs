@@ -7,19 +7,21 @@ use std::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
-use super::engine::Engine;
+use super::engine::{Data, Engine, Run};
+use super::side::{self, Scope, Side};
 use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
 use crate::config::{Options, Verify, BUDGET_BYTES, BUDGET_MB};
+use crate::device::HostDevice;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
 use crate::schedule::{floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
 use crate::weights::{check_target, verify_crc, Catalog, Constant, Host, MappedPtd};
 
-/// Bytes of the budget are counted in units of this on `host`.
-const HOST_GRANULE: u64 = 64;
+/// The compiled library rounds the bytes of its constants up to this.
+const COMPILED_ALIGNMENT: u64 = 64;
 
 /// What a load needs beside the options.
 pub struct LoadRequest<'a> {
@@ -35,28 +37,13 @@ impl Delegate {
     /// Loads a method: checks the record, this machine, the data and the compiled library against each
     /// other, and then loads what the budget says.
     pub fn load(request: LoadRequest<'_>, options: &Options) -> Result<Delegate> {
-        let LoadRequest {
-            record,
-            library,
-            data,
-        } = request;
-        check_machine(&record)?;
-        check_budget_has_effect(&record, options)?;
-        let program = program(&record)?;
-        check_floor(&record, &program, options)?;
-        let catalog = Catalog::build(&record, &MappedPtd::open(&data)?)?;
-        if options.verify == Verify::Load {
-            verify_crc(&catalog)?;
-        }
-        let container = open(&record, library)?;
-        check_signature(&record, &container)?;
-        let constants = match_constants(&catalog, container.constants())?;
-        let budget = SessionOptions {
-            budget: options.budget,
-            policy: options.policy,
+        let record = &request.record;
+        check_machine(record)?;
+        let engine: Box<dyn Run> = match record.device.as_str() {
+            "cpu" => Box::new(engine(HostDevice::new()?, &request, options)?),
+            _ => Box::new(engine(side::open_cuda(record)?, &request, options)?),
         };
-        let engine = Engine::new(container, program, catalog, &constants, budget)?;
-        let stats = engine.stats();
+        let (record, stats) = (request.record, engine.stats());
         if options.budget.is_none() && record.offload {
             log::info!(
                 "method '{}': no budget was given, so its weights get the least possible one, {}",
@@ -72,10 +59,35 @@ impl Delegate {
     }
 }
 
+/// Everything that comes after the device, which is there and is one that the program was compiled for.
+fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> Result<Engine<D>> {
+    let record = &request.record;
+    check_budget_has_effect(record, options)?;
+    let program = program(record)?;
+    check_floor(record, &program, options, device.granule())?;
+    let file = MappedPtd::open(&request.data)?;
+    let catalog = Catalog::build(record, &file)?;
+    if options.verify == Verify::Load {
+        verify_crc(&catalog)?;
+    }
+    let name = device.torch_name();
+    let container = device
+        .scope()
+        .within(|| open(record, &name, request.library))??;
+    check_signature(record, &container)?;
+    let constants = match_constants(&catalog, container.constants())?;
+    let budget = SessionOptions {
+        budget: options.budget,
+        policy: options.policy,
+    };
+    let data = Data { catalog, file };
+    Engine::new(device, container, program, data, &constants, budget)
+}
+
 fn check_machine(record: &Record) -> Result<()> {
-    if record.device != "cpu" {
+    if !["cpu", "cuda"].contains(&record.device.as_str()) {
         return Err(Error::Unsupported(format!(
-            "method '{}' was exported for the device '{}'; this build runs 'cpu'",
+            "method '{}' was exported for the device '{}'; this build runs 'cpu' and 'cuda'",
             record.method, record.device
         )));
     }
@@ -126,13 +138,13 @@ fn program(record: &Record) -> Result<Program> {
 }
 
 /// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
-fn check_floor(record: &Record, program: &Program, options: &Options) -> Result<()> {
+fn check_floor(record: &Record, program: &Program, options: &Options, granule: u64) -> Result<()> {
     let floor = floor(
         &program.trace,
         &program.weights,
         options.policy,
         &[],
-        HOST_GRANULE,
+        granule,
     );
     let recorded = [
         ("floor", record.floor, floor.bytes()),
@@ -151,10 +163,14 @@ fn check_floor(record: &Record, program: &Program, options: &Options) -> Result<
     Ok(())
 }
 
-fn open<'a>(record: &Record, library: &dyn Fn(&str) -> Result<&'a [u8]>) -> Result<Container> {
+fn open<'a>(
+    record: &Record,
+    device: &str,
+    library: &dyn Fn(&str) -> Result<&'a [u8]>,
+) -> Result<Container> {
     let bytes = library(&record.so_key)?;
     check_digest(&record.so_key, bytes)?;
-    Container::new(registry::load(&record.so_key, bytes)?, &record.device)
+    Container::new(registry::load(&record.so_key, bytes)?, device)
 }
 
 /// The key of the compiled library is made of its digest.
@@ -249,7 +265,7 @@ fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
             compiled.dtype.name().to_owned(),
         ));
     }
-    let rounded = recorded.nbytes.next_multiple_of(HOST_GRANULE);
+    let rounded = recorded.nbytes.next_multiple_of(COMPILED_ALIGNMENT);
     if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {
         return Err(differs(
             "bytes",

@@ -6,6 +6,7 @@
 //! | `load` | every check of a load, in order, and what is made of it |
 //! | `inputs` | the check of a call's inputs |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
+//! | `side` | what the two kinds of devices do differently here |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
 mod engine;
@@ -13,6 +14,7 @@ mod inputs;
 mod load;
 pub mod mapped;
 pub mod program;
+mod side;
 mod tensor;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -21,7 +23,7 @@ use crate::aoti::outputs::Output;
 use crate::error::{Error, Result};
 use crate::format::Record;
 use crate::session::Stats;
-use engine::Engine;
+use engine::Run;
 
 pub use load::LoadRequest;
 pub use program::Program;
@@ -33,7 +35,7 @@ pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 /// One loaded method. May be shared between threads; one of them executes at a time.
 pub struct Delegate {
     record: Record,
-    engine: Mutex<Engine>,
+    engine: Mutex<Box<dyn Run>>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     stats: Mutex<Stats>,
 }
@@ -50,7 +52,7 @@ impl Delegate {
         result
     }
 
-    fn turn(&self) -> Result<MutexGuard<'_, Engine>> {
+    fn turn(&self) -> Result<MutexGuard<'_, Box<dyn Run>>> {
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
             Err(TryLockError::WouldBlock) => Err(Error::Busy),

@@ -20,6 +20,8 @@
 pub mod cuda;
 pub mod host;
 
+use std::ffi::c_void;
+
 use crate::error::Result;
 
 pub use cuda::CudaDevice;
@@ -138,6 +140,28 @@ pub trait Device: Send {
     /// Copies the bytes of allocated memory at `src` to `dst`, in compute-stream order, and returns when
     /// they are there.
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()>;
+
+    /// Copies allocated memory to other allocated memory, in compute-stream order.
+    fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        let mut through = vec![0; bytes as usize];
+        self.download(src, &mut through)?;
+        self.upload(dst, &through)
+    }
+
+    /// Sets allocated memory to zero, in compute-stream order.
+    fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
+        self.upload(dst, &vec![0; bytes as usize])
+    }
+
+    /// The compute stream, for compiled code that launches kernels on it; null where there is none.
+    fn native_stream(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    /// Blocks until the compute stream is idle; copies for later may go on. On `host` it always is.
+    fn finish_compute(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;

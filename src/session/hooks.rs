@@ -1,6 +1,8 @@
 //! What the compiled code calls during a pass. A probe that hits is the hot path: no allocation, no
 //! hashing, no lock, everything indexed by probe id.
 
+use std::ffi::c_void;
+
 use super::{build, Session};
 use crate::aoti::hooks::{PassHooks, ProbeLayout};
 use crate::device::{Device, DevicePtr};
@@ -59,6 +61,22 @@ impl<D: Device> PassHooks for Session<D> {
             Ok(()) => self.activation_bytes -= bytes,
             Err(error) => self.keep(error),
         }
+    }
+
+    fn stream(&self) -> *mut c_void {
+        self.device.native_stream()
+    }
+
+    fn copy_on_device(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        self.device.copy_across(dst, src, bytes)
+    }
+
+    fn zero_on_device(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
+        self.device.zero(dst, bytes)
+    }
+
+    fn read_from_device(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        self.device.download(src, dst)
     }
 }
 

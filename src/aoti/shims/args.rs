@@ -118,8 +118,10 @@ impl Context<'_> {
 
     /// A tensor's elements, for arithmetic on the host.
     pub(super) fn view(&self, handle: Handle) -> Shim<View> {
-        if self.device_type != 0 {
-            return Err("it works on host tensors only".into());
+        if !self.device.is_host() {
+            return Err(
+                "it works on the CPU's tensors only, and this program runs on a device".into(),
+            );
         }
         let (tensor, ptr) = (self.slab.tensor(handle)?, self.address(handle)?);
         let ptr = std::ptr::with_exposed_provenance_mut(ptr.0 as usize);

@@ -6,7 +6,7 @@ use super::super::slab::Handle;
 use super::super::tensor::{contiguous_strides, preserved_strides, Dims, Tensor};
 use super::super::view::copy;
 use super::args::{borrowed, dims, dtype, run, List, Maybe, Out};
-use super::shim_table;
+use super::{device, shim_table};
 
 shim_table! {
     aoti_torch_empty_strided, aoti_torch_create_tensor_from_blob, aoti_torch_create_tensor_from_blob_v2,
@@ -15,13 +15,14 @@ shim_table! {
     aoti_torch_aten_full, aoti_torch_cpu_cat,
 }
 
-fn check_device(c: &Context<'_>, device_type: i32) -> Shim {
-    if device_type == c.device_type {
+fn check_device(c: &Context<'_>, kind: i32, index: i32) -> Shim {
+    // The index of the CPU is told in several ways.
+    if kind == c.device.kind && (kind == 0 || index == c.device.index) {
         return Ok(());
     }
     Err(format!(
-        "a tensor on device type {device_type}, in a program for device type {}",
-        c.device_type
+        "a tensor on device type {kind}, index {index}, in a program for device type {}, index {}",
+        c.device.kind, c.device.index
     )
     .into())
 }
@@ -32,11 +33,11 @@ extern "C" fn aoti_torch_empty_strided(
     strides: List<i64>,
     number: i32,
     device_type: i32,
-    _device_index: i32,
+    device_index: i32,
     ret: Out<Handle>,
 ) -> i32 {
     run("aoti_torch_empty_strided", |c| {
-        check_device(c, device_type)?;
+        check_device(c, device_type, device_index)?;
         let handle = c.empty(dtype(number)?, dims(ndim, &sizes, &strides)?)?;
         ret.set(handle)
     })
@@ -51,11 +52,11 @@ extern "C" fn aoti_torch_create_tensor_from_blob(
     offset: i64,
     number: i32,
     device_type: i32,
-    _device_index: i32,
+    device_index: i32,
     ret: Out<Handle>,
 ) -> i32 {
     run("aoti_torch_create_tensor_from_blob", |c| {
-        check_device(c, device_type)?;
+        check_device(c, device_type, device_index)?;
         let dims = dims(ndim, &sizes, &strides)?;
         ret.set(borrowed(
             c,
@@ -77,14 +78,14 @@ extern "C" fn aoti_torch_create_tensor_from_blob_v2(
     offset: i64,
     number: i32,
     device_type: i32,
-    _device_index: i32,
+    device_index: i32,
     ret: Out<Handle>,
     layout: i32,
     _opaque_metadata: *const u8,
     _opaque_metadata_size: i64,
 ) -> i32 {
     run("aoti_torch_create_tensor_from_blob_v2", |c| {
-        check_device(c, device_type)?;
+        check_device(c, device_type, device_index)?;
         if layout != 0 {
             return Err(format!("layout {layout} is not strided").into());
         }
@@ -102,6 +103,9 @@ extern "C" fn aoti_torch_create_tensor_from_blob_v2(
 }
 
 fn cloned(c: &mut Context<'_>, of: Handle, strides: &[i64]) -> Shim<Handle> {
+    if !c.device.is_host() {
+        return device::cloned(c, of, strides);
+    }
     let src = c.view(of)?;
     let (fresh, dst) = c.result_strided(src.dtype, &src.sizes, strides)?;
     let [handle] = c.filling([fresh], || Ok(copy(&dst, &src)?))?;
@@ -125,6 +129,9 @@ extern "C" fn aoti_torch_clone_preserve_strides(of: Handle, ret: Out<Handle>) ->
 }
 
 fn copied(c: &mut Context<'_>, dst: Handle, src: Handle) -> Shim {
+    if !c.device.is_host() {
+        return device::copied(c, dst, src);
+    }
     Ok(copy(&c.view(dst)?, &c.view(src)?)?)
 }
 
@@ -144,6 +151,9 @@ extern "C" fn aoti_torch_assign_tensors(src: Handle, dst: Handle) -> i32 {
 }
 
 fn fill(c: &mut Context<'_>, handle: Handle, value: f64) -> Shim {
+    if !c.device.is_host() {
+        return device::fill(c, handle, value);
+    }
     let view = c.view(handle)?;
     if view.dtype.is_int() {
         Ok(view.fill(value as i64)?)
@@ -172,12 +182,12 @@ extern "C" fn aoti_torch_aten_full(
     number: Maybe<i32>,
     _layout: Maybe<i32>,
     device_type: Maybe<i32>,
-    _device_index: i32,
+    device_index: i32,
     _pin_memory: Maybe<i32>,
     ret: Out<Handle>,
 ) -> i32 {
     run("aoti_torch_aten_full", |c| {
-        check_device(c, device_type.get().unwrap_or(c.device_type))?;
+        check_device(c, device_type.get().unwrap_or(c.device.kind), device_index)?;
         let dims = Dims::contiguous(sizes.get(len)?)?;
         let handle = c.empty(number.get().map_or(Ok(DType::F32), dtype)?, dims)?;
         if let Err(fail) = fill(c, handle, value) {

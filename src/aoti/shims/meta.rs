@@ -99,15 +99,14 @@ extern "C" fn aoti_torch_get_dtype(tensor: Handle, ret: Out<i32>) -> i32 {
 extern "C" fn aoti_torch_get_device_type(tensor: Handle, ret: Out<i32>) -> i32 {
     run("aoti_torch_get_device_type", |c| {
         c.slab.tensor(tensor)?;
-        ret.set(c.device_type)
+        ret.set(c.device.kind)
     })
 }
 
 extern "C" fn aoti_torch_get_device_index(tensor: Handle, ret: Out<i32>) -> i32 {
     run("aoti_torch_get_device_index", |c| {
         c.slab.tensor(tensor)?;
-        // PyTorch's answer for the CPU; a compiled library is loaded for one device of the others.
-        ret.set(if c.device_type == 0 { -1 } else { 0 })
+        ret.set(c.device.index)
     })
 }
 

@@ -1,5 +1,5 @@
 //! The functions that compiled code calls, by topic. Their names and signatures are PyTorch's
-//! (`torch/csrc/inductor/aoti_torch/c/shim.h` and `generated/c_shim_cpu.h`).
+//! (`torch/csrc/inductor/aoti_torch/c/shim.h` and `generated/c_shim_cpu.h`), those in `cudart` CUDA's.
 //!
 //! None of them is exported from the process: a compiled library finds them through its own table, which
 //! [`lookup`] fills (see `python/weightstream/_trampolines.py`). Each returns 0, or 1 after keeping its
@@ -10,6 +10,8 @@
 
 mod args;
 mod conv;
+mod cudart;
+mod device;
 mod embed;
 mod gemm;
 mod index;
@@ -21,6 +23,7 @@ mod probe;
 mod scalar;
 mod scan;
 mod sort;
+mod stream;
 mod views;
 
 use std::ffi::c_void;
@@ -46,6 +49,7 @@ type Topic = (&'static [&'static str], fn(&str) -> Option<*const c_void>);
 
 const TOPICS: &[Topic] = &[
     (conv::NAMES, conv::lookup),
+    (cudart::NAMES, cudart::lookup),
     (embed::NAMES, embed::lookup),
     (gemm::NAMES, gemm::lookup),
     (index::NAMES, index::lookup),
@@ -57,6 +61,7 @@ const TOPICS: &[Topic] = &[
     (scalar::NAMES, scalar::lookup),
     (scan::NAMES, scan::lookup),
     (sort::NAMES, sort::lookup),
+    (stream::NAMES, stream::lookup),
     (views::NAMES, views::lookup),
 ];
 

@@ -1,6 +1,6 @@
 use std::ffi::c_void;
 
-use super::super::context::Context;
+use super::super::context::{Context, TorchDevice};
 use super::super::dtype::DType;
 use super::super::hooks::{PassHooks, ProbeLayout};
 use super::super::slab::{Handle, Slab};
@@ -105,9 +105,17 @@ fn input(context: &mut Context<'_>, values: &[f32], sizes: &[i64]) -> Handle {
 }
 
 /// Runs `body` in a pass with one constant; gives the log and the pass's error.
-fn pass(mut hooks: Fake, body: impl FnOnce(Handle)) -> (Vec<String>, Option<Error>, usize) {
+fn pass(hooks: Fake, body: impl FnOnce(Handle)) -> (Vec<String>, Option<Error>, usize) {
+    pass_on(TorchDevice::CPU, hooks, body)
+}
+
+fn pass_on(
+    device: TorchDevice,
+    mut hooks: Fake,
+    body: impl FnOnce(Handle),
+) -> (Vec<String>, Option<Error>, usize) {
     let mut slab = Slab::new();
-    let mut context = Context::new(&mut slab, Some(&mut hooks), 0);
+    let mut context = Context::new(&mut slab, Some(&mut hooks), device);
     let constant = input(&mut context, &[0.0], &[1]);
     context.with(|| body(constant));
     let error = context.take_error();

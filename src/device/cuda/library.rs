@@ -17,8 +17,9 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 const OLDEST: c_int = 12020;
 
 /// Every function that this module's parent calls.
-const FUNCTIONS: [&str; 37] = [
+const FUNCTIONS: [&str; 43] = [
     "cuCtxGetCurrent",
+    "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
     "cuDeviceGet",
@@ -33,11 +34,14 @@ const FUNCTIONS: [&str; 37] = [
     "cuEventDestroy_v2",
     "cuEventQuery",
     "cuEventRecord",
+    "cuEventSynchronize",
     "cuGetErrorName",
     "cuGetErrorString",
     "cuInit",
     "cuMemAllocFromPoolAsync",
+    "cuMemAlloc_v2",
     "cuMemFreeAsync",
+    "cuMemFree_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemPoolCreate",
@@ -45,10 +49,12 @@ const FUNCTIONS: [&str; 37] = [
     "cuMemPoolGetAttribute",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
+    "cuMemcpy",
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemGetInfo_v2",
+    "cuMemsetD8Async",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamGetCtx",
@@ -289,6 +295,7 @@ mod tests {
             include_str!("mod.rs"),
             include_str!("pool.rs"),
             include_str!("register.rs"),
+            include_str!("runtime.rs"),
             include_str!("stream.rs"),
         ];
         let mut called: Vec<&str> = sources

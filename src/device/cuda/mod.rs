@@ -8,6 +8,7 @@
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
 //! | `register` | the mapped file, registered for the copy engine |
+//! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
 //!
 //! The compute stream is the caller's or one of our own; the copy stream is our own, and waits for nothing but
 //! events. Weights come from a capped pool in copy-stream order, activations from a second pool in
@@ -22,6 +23,7 @@ mod context;
 mod library;
 mod pool;
 mod register;
+pub(crate) mod runtime;
 mod stream;
 
 pub use stream::CudaEvent;
@@ -57,6 +59,18 @@ pub struct CudaDevice {
     copy: Arc<Stream>,
     compute: Arc<Stream>,
     context: Arc<Context>,
+}
+
+/// A device's primary context.
+#[derive(Clone)]
+pub struct CudaContext(Arc<Context>);
+
+impl CudaContext {
+    /// Runs `body` with the context current on this thread, and then makes the previous one current again.
+    pub fn with_current<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
+        let _entered = self.0.enter()?;
+        Ok(body())
+    }
 }
 
 /// What a device counts. All sizes in bytes.
@@ -122,18 +136,6 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Copies allocated memory to other allocated memory, in compute-stream order.
-    pub fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.check_any(dst, bytes)?;
-        self.check_any(src, bytes)?;
-        let entered = self.context.enter()?;
-        // SAFETY: both were just checked. Memory is freed in stream order, so it is there until the copy ran.
-        unsafe { self.compute.copy_across(dst, src, bytes, &entered) }
-    }
-
     /// The stream on which kernels run, as a `CUstream`.
     pub fn compute_stream(&self) -> *mut c_void {
         self.compute.raw().cast()
@@ -142,6 +144,20 @@ impl CudaDevice {
     /// The stream on which weights arrive, as a `CUstream`.
     pub fn copy_stream(&self) -> *mut c_void {
         self.copy.raw().cast()
+    }
+
+    /// The device's primary context, to be current while compiled code runs.
+    pub fn context(&self) -> CudaContext {
+        CudaContext(Arc::clone(&self.context))
+    }
+
+    /// The version of the device's instructions, as compilers name it: 90 for compute capability 9.0.
+    pub fn sm(&self) -> Result<u32> {
+        use cudarc::driver::sys::CUdevice_attribute as Attribute;
+        let major = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+        let minor = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
+        let sm = 10 * self.context.attribute(major)? + self.context.attribute(minor)?;
+        Ok(sm.max(0) as u32)
     }
 
     /// Index and model, for messages: `cuda:0 (NVIDIA H200)`.
@@ -259,6 +275,34 @@ impl Device for CudaDevice {
         self.check_any(src, dst.len() as u64)?;
         // SAFETY: just checked.
         unsafe { self.compute.download(src, dst, &self.context.enter()?) }
+    }
+
+    fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_any(dst, bytes)?;
+        self.check_any(src, bytes)?;
+        let entered = self.context.enter()?;
+        // SAFETY: both were just checked. Memory is freed in stream order, so it is there until the copy ran.
+        unsafe { self.compute.copy_across(dst, src, bytes, &entered) }
+    }
+
+    fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_any(dst, bytes)?;
+        // SAFETY: just checked; freed in stream order, so it is there until it was written.
+        unsafe { self.compute.zero(dst, bytes, &self.context.enter()?) }
+    }
+
+    fn native_stream(&self) -> *mut c_void {
+        self.compute_stream()
+    }
+
+    fn finish_compute(&mut self) -> Result<()> {
+        self.compute.synchronize(&self.context.enter()?)
     }
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {

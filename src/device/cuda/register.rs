@@ -129,6 +129,10 @@ fn chunks(start: u64, len: u64, cuts: &[u64], limit: u64) -> Result<Vec<Range<u6
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "lists of ranges, some of one"
+)]
 mod tests {
     use super::*;
 

@@ -172,6 +172,19 @@ impl Stream {
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(dst.0, src.0, bytes as usize, self.raw) };
         check("cuMemcpyDtoDAsync", code)
     }
+
+    /// # Safety
+    /// `dst` is device memory of at least `bytes` bytes, until it was written.
+    pub(super) unsafe fn zero(
+        &self,
+        dst: DevicePtr,
+        bytes: u64,
+        _entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        let code = unsafe { sys::cuMemsetD8Async(dst.0, 0, bytes as usize, self.raw) };
+        check("cuMemsetD8Async", code)
+    }
 }
 
 impl Drop for Stream {

@@ -1,0 +1,139 @@
+//! What the kinds of devices do differently in a load and a call: where inputs lie, what has to be current
+//! while compiled code runs, and what has to be done with the mapped file.
+#![deny(unsafe_code)]
+
+use crate::device::{cuda::CudaContext, CudaDevice, Device, DevicePtr, HostBytes, HostDevice};
+use crate::error::{Error, Result};
+use crate::format::Record;
+
+/// Index of the GPU that programs run on.
+const CUDA_INDEX: u32 = 0;
+
+/// A device as the delegate uses it.
+pub trait Side: Device {
+    /// What surrounds calls into compiled code.
+    type Scope: Scope;
+
+    /// What surrounds calls into compiled code.
+    fn scope(&self) -> Self::Scope;
+
+    /// The device's name as compiled code takes it.
+    fn torch_name(&self) -> String;
+
+    /// Makes ready for copies from the mapped file; `cuts` are the offsets of its segments, ascending.
+    fn prepare_source(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()>;
+
+    /// Where kernels find an input whose bytes these are, until [`Side::end_input`].
+    fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr>;
+
+    /// The pass that reads the input was issued.
+    fn end_input(&mut self, ptr: DevicePtr, bytes: usize) -> Result<()>;
+}
+
+/// What has to hold while compiled code is called.
+pub trait Scope: Send {
+    /// Calls `body` with it.
+    fn within<R>(&self, body: impl FnOnce() -> R) -> Result<R>;
+}
+
+/// Nothing.
+pub struct Anywhere;
+
+impl Scope for Anywhere {
+    fn within<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
+        Ok(body())
+    }
+}
+
+impl Side for HostDevice {
+    type Scope = Anywhere;
+
+    fn scope(&self) -> Anywhere {
+        Anywhere
+    }
+
+    fn torch_name(&self) -> String {
+        "cpu".to_owned()
+    }
+
+    fn prepare_source(&mut self, _bytes: HostBytes, _cuts: &[u64]) -> Result<()> {
+        Ok(())
+    }
+
+    fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr> {
+        Ok(DevicePtr(bytes.as_ptr().expose_provenance() as u64))
+    }
+
+    fn end_input(&mut self, _ptr: DevicePtr, _bytes: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Scope for CudaContext {
+    fn within<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
+        self.with_current(body)
+    }
+}
+
+impl Side for CudaDevice {
+    type Scope = CudaContext;
+
+    fn scope(&self) -> CudaContext {
+        self.context()
+    }
+
+    fn torch_name(&self) -> String {
+        format!("cuda:{CUDA_INDEX}")
+    }
+
+    fn prepare_source(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
+        self.register_host(bytes, cuts)
+    }
+
+    fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr> {
+        let ptr = self.alloc_scratch(bytes.len() as u64)?;
+        match self.upload(ptr, bytes) {
+            Ok(()) => Ok(ptr),
+            Err(error) => {
+                // The upload's error says more than that of a device that is lost.
+                let _ = self.free_scratch(ptr, bytes.len() as u64);
+                Err(error)
+            }
+        }
+    }
+
+    fn end_input(&mut self, ptr: DevicePtr, bytes: usize) -> Result<()> {
+        self.free_scratch(ptr, bytes as u64)
+    }
+}
+
+/// The GPU that `record` is to run on.
+pub fn open_cuda(record: &Record) -> Result<CudaDevice> {
+    let device = CudaDevice::new(CUDA_INDEX).map_err(|error| match error {
+        Error::Missing { name, place } => Error::Unsupported(format!(
+            "method '{}' was exported for the device 'cuda': '{name}' is missing in {place}",
+            record.method
+        )),
+        other => other,
+    })?;
+    check_sm(record, device.sm()?, device.full_name())?;
+    Ok(device)
+}
+
+/// Embedded kernels are machine code, and run on the version that they were compiled for.
+fn check_sm(record: &Record, found: u32, device: &str) -> Result<()> {
+    if record.target.sms.contains(&found) {
+        return Ok(());
+    }
+    let names: Vec<_> = record
+        .target
+        .sms
+        .iter()
+        .map(|sm| format!("sm_{sm}"))
+        .collect();
+    Err(Error::Unsupported(format!(
+        "method '{}' has kernels for {}, and {device} is sm_{found}; export it on a GPU of that kind",
+        record.method,
+        names.join(", ")
+    )))
+}
