@@ -1,6 +1,6 @@
 //! For benches and tests: the probe through its C functions, as compiled code calls it.
 
-use super::context::Context;
+use super::context::{Context, TorchDevice};
 use super::dtype::DType;
 use super::hooks::PassHooks;
 use super::shims;
@@ -60,7 +60,7 @@ impl ProbeCalls {
     /// Probes `ids` in order, each released before the next.
     pub fn run(&mut self, hooks: &mut dyn PassHooks, ids: Range<i64>) -> Result<()> {
         let (probe, delete, placeholder) = (self.probe, self.delete, self.placeholder);
-        let mut context = Context::new(&mut self.slab, Some(hooks), 0);
+        let mut context = Context::new(&mut self.slab, Some(hooks), TorchDevice::CPU);
         context.with(|| {
             for id in ids {
                 let mut handle = Handle::NULL;
