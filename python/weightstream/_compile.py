@@ -46,7 +46,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
     with tempfile.TemporaryDirectory(prefix="weightstream-") as work, contextlib.ExitStack() as stack:
         stack.enter_context(_trampoline_library(Path(work)))
         stack.enter_context(_cache_directory(work))
-        stack.enter_context(_fixed_isa(target.isa))
+        stack.enter_context(_compiler_flags(target.isa))
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
@@ -112,15 +112,22 @@ def _cache_directory(work: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _fixed_isa(isa: str) -> Iterator[None]:
-    """Replaces ``-march=native``: a library for the exporting machine's exact CPU runs on few others, and says so by a crash."""
+def _compiler_flags(isa: str) -> Iterator[None]:
+    """Replaces ``-march=native``: a library for the exporting machine's exact CPU runs on few others, and says so by a crash.
+
+    The rest keeps the library to itself. Where the compiler links libstdc++ statically, its unique symbols (the ids of locale
+    facets) would bind to those of the process's own libstdc++, and one of another version then calls the wrong facet: a crash in
+    `std::regex`. The same goes for weak symbols of PyTorch's headers in a process that has libtorch.
+    """
     original = cpp_builder._get_optimization_cflags
 
-    def fixed(*args: Any, **kwargs: Any) -> Any:
+    def ours(*args: Any, **kwargs: Any) -> Any:
         cflags, ldflags = original(*args, **kwargs)
-        return [f"march={isa}" if flag == "march=native" else flag for flag in cflags], ldflags
+        cflags = [f"march={isa}" if flag == "march=native" else flag for flag in cflags]
+        own = ["Wl,-Bsymbolic", "Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a"]
+        return [*cflags, "fno-gnu-unique"], [*ldflags, *own]
 
-    cpp_builder._get_optimization_cflags = fixed
+    cpp_builder._get_optimization_cflags = ours
     try:
         yield
     finally:
