@@ -57,6 +57,10 @@ impl<D: Side> Engine<D> {
         options: SessionOptions,
     ) -> Result<Engine<D>> {
         let scope = device.scope();
+        // All as placeholders first: a container that refuses them does so before any weight is loaded.
+        let placeholders: Vec<_> = constants.iter().map(|_| Binding::Placeholder).collect();
+        // SAFETY: placeholders are the container's own memory; no address of ours is bound.
+        scope.within(|| unsafe { container.bind_constants(&placeholders) })??;
         let (bytes, cuts) = whole_file(&data);
         device.prepare_source(bytes, &cuts)?;
         let session = Session::new(device, program, host_bytes(&data.catalog), options)?;
