@@ -23,11 +23,43 @@ pub enum Verify {
     Load,
 }
 
+/// How many bytes weights and direct constants may occupy on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Budget {
+    /// The least possible one.
+    #[default]
+    Floor,
+    /// What is free on the device at load, less what the method itself will take.
+    Auto,
+    /// So many.
+    Bytes(u64),
+}
+
+/// How the bytes that are copied to a GPU are held on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostMemory {
+    /// Chosen before anything is tried, by what the device can do and by the memory there is.
+    #[default]
+    Auto,
+    /// The mapped file itself, registered with the device for reading.
+    Mapped,
+    /// A copy of the weights in pinned memory.
+    Pinned,
+    /// A ring of pinned buffers, filled from the file during the passes.
+    Staged,
+}
+
 /// Options of one load, after parsing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Bytes that weights and direct constants may occupy on the device; `None` means the floor.
-    pub budget: Option<u64>,
+    /// The budget.
+    pub budget: Budget,
+    /// How the bytes to copy are held on the host.
+    pub host: HostMemory,
+    /// Bytes of the ring of `staged`; `None` means the default.
+    pub staging: Option<u64>,
+    /// Index of the device; `None` means the first one.
+    pub device: Option<u32>,
     /// Residency policy.
     pub policy: PolicyKind,
     /// Checksum policy.
@@ -36,6 +68,8 @@ pub struct Options {
     pub data: Option<PathBuf>,
 }
 
+/// Key of a budget that is chosen at load: `auto`.
+pub const BUDGET: &str = "weight_offload_budget";
 /// Key of the budget in MB (1,048,576 bytes): an integer.
 pub const BUDGET_MB: &str = "weight_offload_budget_mb";
 /// Key of the budget in bytes: a decimal string, since ExecuTorch's integers have 32 bits.
@@ -44,6 +78,12 @@ pub const BUDGET_BYTES: &str = "weight_offload_budget_bytes";
 pub const POLICY: &str = "weight_offload_policy";
 /// Key of the checksum policy: `off` or `load`.
 pub const VERIFY: &str = "weight_offload_verify";
+/// Key of how the bytes to copy are held on the host: `auto`, `mapped`, `pinned` or `staged`.
+pub const HOST: &str = "weight_offload_host";
+/// Key of the size of the staging ring in MB (1,048,576 bytes): an integer.
+pub const STAGING_MB: &str = "weight_offload_staging_mb";
+/// Key of the index of the device: an integer.
+pub const DEVICE: &str = "weight_offload_device";
 /// Key of the path of the `.ptd`.
 pub const DATA: &str = "weight_offload_data";
 
@@ -51,8 +91,24 @@ pub const DATA: &str = "weight_offload_data";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 5] = [BUDGET_MB, BUDGET_BYTES, POLICY, VERIFY, DATA];
+const KEYS: [&str; 9] = [
+    BUDGET,
+    BUDGET_MB,
+    BUDGET_BYTES,
+    POLICY,
+    HOST,
+    STAGING_MB,
+    DEVICE,
+    VERIFY,
+    DATA,
+];
 const MB: u64 = 1 << 20;
+const HOSTS: [(&str, HostMemory); 4] = [
+    ("auto", HostMemory::Auto),
+    ("mapped", HostMemory::Mapped),
+    ("pinned", HostMemory::Pinned),
+    ("staged", HostMemory::Staged),
+];
 
 /// The value of one runtime spec. ExecuTorch knows these three types.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +157,21 @@ impl Options {
     fn apply(&mut self, spec: &Spec) -> Result<()> {
         refuse_cut(spec)?;
         match spec.key.as_str() {
-            BUDGET_MB => self.set_budget(&spec.key, budget_from_mb(spec)?),
-            BUDGET_BYTES => self.set_budget(&spec.key, budget_from_bytes(spec)?),
+            BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?),
+            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec)?)),
+            BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?)),
+            HOST => {
+                self.host = choice(spec, &HOSTS)?;
+                Ok(())
+            }
+            STAGING_MB => {
+                self.staging = Some(from_mb(spec)?);
+                Ok(())
+            }
+            DEVICE => {
+                self.device = Some(device_index(spec)?);
+                Ok(())
+            }
             POLICY => {
                 self.policy = choice(spec, &[("lru", PolicyKind::Lru)])?;
                 Ok(())
@@ -122,14 +191,14 @@ impl Options {
         }
     }
 
-    fn set_budget(&mut self, key: &str, bytes: u64) -> Result<()> {
-        if self.budget.is_some() {
+    fn set_budget(&mut self, key: &str, budget: Budget) -> Result<()> {
+        if self.budget != Budget::Floor {
             return Err(refuse(
                 key,
-                format!("give {BUDGET_MB} or {BUDGET_BYTES}, not both"),
+                format!("give one of {BUDGET}, {BUDGET_MB} and {BUDGET_BYTES}, not two"),
             ));
         }
-        self.budget = Some(bytes);
+        self.budget = budget;
         Ok(())
     }
 }
@@ -163,7 +232,7 @@ fn refuse_cut(spec: &Spec) -> Result<()> {
     }
 }
 
-fn budget_from_mb(spec: &Spec) -> Result<u64> {
+fn from_mb(spec: &Spec) -> Result<u64> {
     const ACCEPTED: &str = "a positive int, in MB of 1,048,576 bytes";
     let SpecValue::Int(value) = spec.value else {
         return Err(wrong(spec, ACCEPTED));
@@ -174,6 +243,24 @@ fn budget_from_mb(spec: &Spec) -> Result<u64> {
         .ok_or_else(|| wrong(spec, ACCEPTED))?;
     mb.checked_mul(MB)
         .ok_or_else(|| refuse(&spec.key, format!("{mb} MB do not fit in 64 bits of bytes")))
+}
+
+fn budget_from_word(spec: &Spec) -> Result<Budget> {
+    match &spec.value {
+        SpecValue::Text(text) if text == "auto" => Ok(Budget::Auto),
+        _ => Err(wrong(
+            spec,
+            &format!("'auto'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}"),
+        )),
+    }
+}
+
+fn device_index(spec: &Spec) -> Result<u32> {
+    let index = match spec.value {
+        SpecValue::Int(value) => u32::try_from(value).ok(),
+        _ => None,
+    };
+    index.ok_or_else(|| wrong(spec, "the index of a device, an int from 0 up"))
 }
 
 fn budget_from_bytes(spec: &Spec) -> Result<u64> {
@@ -217,151 +304,5 @@ fn data_path(spec: &Spec) -> Result<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn int(key: &str, value: i64) -> Spec {
-        Spec {
-            key: key.to_owned(),
-            value: SpecValue::Int(value),
-        }
-    }
-
-    fn text(key: &str, value: &str) -> Spec {
-        Spec {
-            key: key.to_owned(),
-            value: SpecValue::Text(value.to_owned()),
-        }
-    }
-
-    /// The message of the `Error::Option` that these specs end in, after checking its key.
-    fn refusal(specs: &[Spec]) -> String {
-        let error = Options::parse(specs).expect_err("the specs are wrong");
-        let Error::Option { key, what } = error else {
-            panic!("not an option error: {error}")
-        };
-        assert_eq!(key, specs[specs.len() - 1].key);
-        what
-    }
-
-    #[test]
-    fn no_specs_are_the_defaults() {
-        assert_eq!(Options::parse(&[]).unwrap(), Options::default());
-    }
-
-    #[test]
-    fn every_key_takes_effect() {
-        let options = Options::parse(&[
-            int(BUDGET_MB, 3),
-            text(POLICY, "lru"),
-            text(VERIFY, "load"),
-            text(DATA, "/models/w.ptd"),
-        ])
-        .unwrap();
-        assert_eq!(options.budget, Some(3 << 20));
-        assert_eq!(options.policy, PolicyKind::Lru);
-        assert_eq!(options.verify, Verify::Load);
-        assert_eq!(options.data, Some(PathBuf::from("/models/w.ptd")));
-    }
-
-    #[test]
-    fn bytes_are_a_decimal_string_or_an_int() {
-        let parse = |spec| Options::parse(&[spec]).unwrap().budget;
-        assert_eq!(
-            parse(text(BUDGET_BYTES, "18446744073709551615")),
-            Some(u64::MAX)
-        );
-        assert_eq!(parse(int(BUDGET_BYTES, 4096)), Some(4096));
-    }
-
-    #[test]
-    fn bytes_refuse_what_is_no_positive_decimal() {
-        for bad in [
-            "",
-            "0",
-            "-1",
-            "+1",
-            " 1",
-            "1 ",
-            "0x10",
-            "1e6",
-            "1_000",
-            "18446744073709551616",
-            "512MB",
-        ] {
-            assert!(
-                refusal(&[text(BUDGET_BYTES, bad)]).contains("decimal digits"),
-                "{bad:?}"
-            );
-        }
-        for bad in [0, -1, i64::MIN] {
-            assert!(
-                refusal(&[int(BUDGET_BYTES, bad)]).contains("positive"),
-                "{bad}"
-            );
-        }
-    }
-
-    #[test]
-    fn megabytes_refuse_zero_negative_overflow_and_other_types() {
-        for bad in [0, -1, i64::MIN] {
-            assert!(
-                refusal(&[int(BUDGET_MB, bad)]).contains("positive int"),
-                "{bad}"
-            );
-        }
-        assert!(refusal(&[int(BUDGET_MB, i64::MAX)]).contains("64 bits"));
-        assert!(refusal(&[text(BUDGET_MB, "512")]).contains("the string '512'"));
-        let flag = Spec {
-            key: BUDGET_MB.to_owned(),
-            value: SpecValue::Bool(true),
-        };
-        assert!(refusal(&[flag]).contains("the bool true"));
-    }
-
-    #[test]
-    fn both_budgets_are_refused_in_either_order() {
-        let (mb, bytes) = (int(BUDGET_MB, 1), text(BUDGET_BYTES, "1048576"));
-        assert!(refusal(&[mb.clone(), bytes.clone()]).contains("not both"));
-        assert!(refusal(&[bytes, mb]).contains("not both"));
-    }
-
-    #[test]
-    fn unknown_keys_are_refused_with_the_list() {
-        for key in [
-            "weight_offload_budget",
-            "weight_offload_Policy",
-            "num_threads",
-            "",
-        ] {
-            let what = refusal(&[int(key, 1)]);
-            assert!(KEYS.iter().all(|known| what.contains(known)), "{what}");
-        }
-    }
-
-    #[test]
-    fn choices_name_what_is_accepted() {
-        assert!(refusal(&[text(POLICY, "LRU")]).contains("'lru'"));
-        assert!(refusal(&[int(POLICY, 1)]).contains("the int 1"));
-        assert!(refusal(&[text(VERIFY, "on")]).contains("'off', 'load'"));
-        assert!(refusal(&[text(DATA, "")]).contains("path"));
-        assert!(refusal(&[int(DATA, 1)]).contains("path"));
-    }
-
-    #[test]
-    fn a_key_given_twice_is_refused() {
-        assert!(refusal(&[text(VERIFY, "off"), text(VERIFY, "off")]).contains("twice"));
-    }
-
-    #[test]
-    fn a_string_of_255_characters_may_be_cut() {
-        let path = "p".repeat(CUT_LENGTH);
-        for key in [DATA, POLICY, VERIFY, BUDGET_BYTES] {
-            assert!(
-                refusal(&[text(key, &path)]).contains("may have been cut"),
-                "{key}"
-            );
-        }
-        assert!(Options::parse(&[text(DATA, &path[1..])]).is_ok());
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -179,6 +179,10 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.prefetches = counters.prefetches;
   stats.bytes_copied = counters.bytes_copied;
   stats.bytes_copied_last_pass = counters.bytes_copied_last_pass;
+  stats.activation_peak_bytes = counters.activation_peak_bytes;
+  stats.io_bytes = counters.io_bytes;
+  stats.host_pinned_bytes = counters.host_pinned_bytes;
+  stats.host_mapped_bytes = counters.host_mapped_bytes;
   return stats;
 }
 
@@ -201,6 +205,10 @@ std::string to_json(const Stats& stats) {
       {"prefetches", stats.prefetches},
       {"bytes_copied", stats.bytes_copied},
       {"bytes_copied_last_pass", stats.bytes_copied_last_pass},
+      {"activation_peak_bytes", stats.activation_peak_bytes},
+      {"io_bytes", stats.io_bytes},
+      {"host_pinned_bytes", stats.host_pinned_bytes},
+      {"host_mapped_bytes", stats.host_mapped_bytes},
   };
   std::string json = "{";
   for (const auto& [key, value] : fields) {

@@ -113,6 +113,10 @@ void print_text(const Result& result) {
   line("prefetches", stats.prefetches);
   line("bytes_copied", stats.bytes_copied);
   line("bytes_copied_last_pass", stats.bytes_copied_last_pass);
+  line("activation_peak_bytes", stats.activation_peak_bytes);
+  line("io_bytes", stats.io_bytes);
+  line("host_pinned_bytes", stats.host_pinned_bytes);
+  line("host_mapped_bytes", stats.host_mapped_bytes);
   std::printf("%-24s %16.3f\n", "ms_per_pass", result.ms_per_pass);
   std::printf("%-24s %016" PRIx64 "\n", "checksum", result.checksum);
 }

@@ -12,7 +12,7 @@ use super::side::{self, Scope, Side};
 use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
-use crate::config::{Options, Verify, BUDGET_BYTES, BUDGET_MB};
+use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB};
 use crate::device::HostDevice;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
@@ -44,7 +44,7 @@ impl Delegate {
             _ => Box::new(engine(side::open_cuda(record)?, &request, options)?),
         };
         let (record, stats) = (request.record, engine.stats());
-        if options.budget.is_none() && record.offload {
+        if options.budget == Budget::Floor && record.offload {
             log::info!(
                 "method '{}': no budget was given, so its weights get the least possible one, {}",
                 record.method,
@@ -77,7 +77,11 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     check_signature(record, &container)?;
     let constants = match_constants(&catalog, container.constants())?;
     let budget = SessionOptions {
-        budget: options.budget,
+        budget: match options.budget {
+            Budget::Floor => None,
+            Budget::Bytes(bytes) => Some(bytes),
+            Budget::Auto => return Err(Error::Unsupported("auto".to_owned())),
+        },
         policy: options.policy,
     };
     let data = Data { catalog, file };
@@ -100,11 +104,11 @@ fn check_machine(record: &Record) -> Result<()> {
 
 /// Without probes everything is loaded up front, so a budget could only be ignored.
 fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
-    if record.offload || options.budget.is_none() {
+    if record.offload || options.budget == Budget::Floor {
         return Ok(());
     }
     Err(Error::Option {
-        key: format!("{BUDGET_MB} / {BUDGET_BYTES}"),
+        key: format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
         what: format!(
             "method '{}' was exported without weightstream.apply_weight_offload, so all its weights are always \
              in memory; export it with apply_weight_offload, or give no budget",

@@ -54,6 +54,10 @@ mod ffi {
         prefetches: u64,
         bytes_copied: u64,
         bytes_copied_last_pass: u64,
+        activation_peak_bytes: u64,
+        io_bytes: u64,
+        host_pinned_bytes: u64,
+        host_mapped_bytes: u64,
     }
 
     unsafe extern "C++" {
@@ -234,6 +238,10 @@ impl Loaded {
             prefetches: stats.prefetches,
             bytes_copied: stats.bytes_copied,
             bytes_copied_last_pass: stats.bytes_copied_last_pass,
+            activation_peak_bytes: stats.activation_peak_bytes,
+            io_bytes: stats.io_bytes,
+            host_pinned_bytes: stats.host_pinned_bytes,
+            host_mapped_bytes: stats.host_mapped_bytes,
         }
     }
 

@@ -29,11 +29,19 @@ pub struct Stats {
     pub bytes_copied: u64,
     /// Copied during the last pass.
     pub bytes_copied_last_pass: u64,
+    /// Most that activations ever occupied at one time; not part of the budget.
+    pub activation_peak_bytes: u64,
+    /// Device memory for the inputs and outputs of a call, at its largest; not part of the budget.
+    pub io_bytes: u64,
+    /// Host memory that is pinned: a copy of the weights, or the staging ring.
+    pub host_pinned_bytes: u64,
+    /// Pages of the mapped file that are registered with the device, and so stay in memory.
+    pub host_mapped_bytes: u64,
 }
 
 impl Stats {
     /// All counters by name, in the order of documentation.
-    pub fn entries(&self) -> [(&'static str, u64); 13] {
+    pub fn entries(&self) -> [(&'static str, u64); 17] {
         [
             ("budget_bytes", self.budget_bytes),
             ("floor_bytes", self.floor_bytes),
@@ -48,6 +56,10 @@ impl Stats {
             ("prefetches", self.prefetches),
             ("bytes_copied", self.bytes_copied),
             ("bytes_copied_last_pass", self.bytes_copied_last_pass),
+            ("activation_peak_bytes", self.activation_peak_bytes),
+            ("io_bytes", self.io_bytes),
+            ("host_pinned_bytes", self.host_pinned_bytes),
+            ("host_mapped_bytes", self.host_mapped_bytes),
         ]
     }
 }

@@ -55,6 +55,10 @@ struct Stats {
   std::uint64_t prefetches = 0;
   std::uint64_t bytes_copied = 0;
   std::uint64_t bytes_copied_last_pass = 0;
+  std::uint64_t activation_peak_bytes = 0;
+  std::uint64_t io_bytes = 0;
+  std::uint64_t host_pinned_bytes = 0;
+  std::uint64_t host_mapped_bytes = 0;
 };
 
 // The counters as a JSON object.

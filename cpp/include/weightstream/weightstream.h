@@ -72,7 +72,11 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  * One option. The keys, their types and values:
  *   weight_offload_budget_mb     int     device memory for weights, MB of 1,048,576 bytes
  *   weight_offload_budget_bytes  string  the same in bytes, decimal digits (an int is taken as well)
+ *   weight_offload_budget        string  "auto": what is free at load, less what the method itself takes
  *   weight_offload_policy        string  "lru"
+ *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": how a GPU's copies are held on the host
+ *   weight_offload_staging_mb    int     memory of the ring of "staged", MB
+ *   weight_offload_device        int     index of the GPU, from 0 (the default)
  *   weight_offload_verify        string  "off" or "load": compare each weight with its checksum at load
  *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it
  * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
@@ -133,6 +137,10 @@ typedef struct ws_stats_data {
   uint64_t prefetches;
   uint64_t bytes_copied;
   uint64_t bytes_copied_last_pass;
+  uint64_t activation_peak_bytes;
+  uint64_t io_bytes;
+  uint64_t host_pinned_bytes;
+  uint64_t host_mapped_bytes;
 } ws_stats_data;
 
 /* Levels of log lines. */

@@ -34,6 +34,10 @@ impl From<Stats> for ws_stats_data {
             prefetches: stats.prefetches,
             bytes_copied: stats.bytes_copied,
             bytes_copied_last_pass: stats.bytes_copied_last_pass,
+            activation_peak_bytes: stats.activation_peak_bytes,
+            io_bytes: stats.io_bytes,
+            host_pinned_bytes: stats.host_pinned_bytes,
+            host_mapped_bytes: stats.host_mapped_bytes,
         }
     }
 }
@@ -96,22 +100,8 @@ pub unsafe extern "C" fn ws_stats_json(model: *const Model, json: *mut *const c_
 
 /// The counters as a JSON object, keys as in the README.
 pub fn to_json(stats: &Stats) -> String {
-    let fields = [
-        ("budget_bytes", stats.budget_bytes),
-        ("floor_bytes", stats.floor_bytes),
-        ("hard_minimum_bytes", stats.hard_minimum_bytes),
-        ("direct_bytes", stats.direct_bytes),
-        ("total_weight_bytes", stats.total_weight_bytes),
-        ("peak_bytes", stats.peak_bytes),
-        ("passes", stats.passes),
-        ("hits", stats.hits),
-        ("misses", stats.misses),
-        ("evictions", stats.evictions),
-        ("prefetches", stats.prefetches),
-        ("bytes_copied", stats.bytes_copied),
-        ("bytes_copied_last_pass", stats.bytes_copied_last_pass),
-    ];
-    let fields: Vec<String> = fields
+    let fields: Vec<String> = stats
+        .entries()
         .iter()
         .map(|(key, value)| format!("\"{key}\": {value}"))
         .collect();

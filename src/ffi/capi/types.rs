@@ -76,4 +76,8 @@ pub struct ws_stats_data {
     pub prefetches: u64,
     pub bytes_copied: u64,
     pub bytes_copied_last_pass: u64,
+    pub activation_peak_bytes: u64,
+    pub io_bytes: u64,
+    pub host_pinned_bytes: u64,
+    pub host_mapped_bytes: u64,
 }

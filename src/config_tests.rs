@@ -1,0 +1,172 @@
+use super::*;
+
+fn int(key: &str, value: i64) -> Spec {
+    Spec {
+        key: key.to_owned(),
+        value: SpecValue::Int(value),
+    }
+}
+
+fn text(key: &str, value: &str) -> Spec {
+    Spec {
+        key: key.to_owned(),
+        value: SpecValue::Text(value.to_owned()),
+    }
+}
+
+/// The message of the `Error::Option` that these specs end in, after checking its key.
+fn refusal(specs: &[Spec]) -> String {
+    let error = Options::parse(specs).expect_err("the specs are wrong");
+    let Error::Option { key, what } = error else {
+        panic!("not an option error: {error}")
+    };
+    assert_eq!(key, specs[specs.len() - 1].key);
+    what
+}
+
+#[test]
+fn no_specs_are_the_defaults() {
+    assert_eq!(Options::parse(&[]).unwrap(), Options::default());
+}
+
+#[test]
+fn every_key_takes_effect() {
+    let options = Options::parse(&[
+        int(BUDGET_MB, 3),
+        text(POLICY, "lru"),
+        text(HOST, "staged"),
+        int(STAGING_MB, 64),
+        int(DEVICE, 1),
+        text(VERIFY, "load"),
+        text(DATA, "/models/w.ptd"),
+    ])
+    .unwrap();
+    assert_eq!(options.budget, Budget::Bytes(3 << 20));
+    assert_eq!(options.policy, PolicyKind::Lru);
+    assert_eq!(options.host, HostMemory::Staged);
+    assert_eq!((options.staging, options.device), (Some(64 << 20), Some(1)));
+    assert_eq!(options.verify, Verify::Load);
+    assert_eq!(options.data, Some(PathBuf::from("/models/w.ptd")));
+}
+
+#[test]
+fn bytes_are_a_decimal_string_or_an_int() {
+    let parse = |spec| Options::parse(&[spec]).unwrap().budget;
+    assert_eq!(
+        parse(text(BUDGET_BYTES, "18446744073709551615")),
+        Budget::Bytes(u64::MAX)
+    );
+    assert_eq!(parse(int(BUDGET_BYTES, 4096)), Budget::Bytes(4096));
+}
+
+#[test]
+fn bytes_refuse_what_is_no_positive_decimal() {
+    for bad in [
+        "",
+        "0",
+        "-1",
+        "+1",
+        " 1",
+        "1 ",
+        "0x10",
+        "1e6",
+        "1_000",
+        "18446744073709551616",
+        "512MB",
+    ] {
+        assert!(
+            refusal(&[text(BUDGET_BYTES, bad)]).contains("decimal digits"),
+            "{bad:?}"
+        );
+    }
+    for bad in [0, -1, i64::MIN] {
+        assert!(
+            refusal(&[int(BUDGET_BYTES, bad)]).contains("positive"),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn megabytes_refuse_zero_negative_overflow_and_other_types() {
+    for bad in [0, -1, i64::MIN] {
+        assert!(
+            refusal(&[int(BUDGET_MB, bad)]).contains("positive int"),
+            "{bad}"
+        );
+    }
+    assert!(refusal(&[int(BUDGET_MB, i64::MAX)]).contains("64 bits"));
+    assert!(refusal(&[text(BUDGET_MB, "512")]).contains("the string '512'"));
+    let flag = Spec {
+        key: BUDGET_MB.to_owned(),
+        value: SpecValue::Bool(true),
+    };
+    assert!(refusal(&[flag]).contains("the bool true"));
+}
+
+#[test]
+fn both_budgets_are_refused_in_either_order() {
+    let (mb, bytes) = (int(BUDGET_MB, 1), text(BUDGET_BYTES, "1048576"));
+    assert!(refusal(&[mb.clone(), bytes.clone()]).contains("not two"));
+    assert!(refusal(&[bytes, mb]).contains("not two"));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_list() {
+    for key in [
+        "weight_offload_budgets",
+        "weight_offload_Policy",
+        "num_threads",
+        "",
+    ] {
+        let what = refusal(&[int(key, 1)]);
+        assert!(KEYS.iter().all(|known| what.contains(known)), "{what}");
+    }
+}
+
+#[test]
+fn choices_name_what_is_accepted() {
+    assert!(refusal(&[text(POLICY, "LRU")]).contains("'lru'"));
+    assert!(refusal(&[int(POLICY, 1)]).contains("the int 1"));
+    assert!(refusal(&[text(VERIFY, "on")]).contains("'off', 'load'"));
+    assert!(refusal(&[text(DATA, "")]).contains("path"));
+    assert!(refusal(&[int(DATA, 1)]).contains("path"));
+}
+
+#[test]
+fn a_key_given_twice_is_refused() {
+    assert!(refusal(&[text(VERIFY, "off"), text(VERIFY, "off")]).contains("twice"));
+}
+
+#[test]
+fn a_string_of_255_characters_may_be_cut() {
+    let path = "p".repeat(CUT_LENGTH);
+    for key in [DATA, POLICY, VERIFY, BUDGET_BYTES] {
+        assert!(
+            refusal(&[text(key, &path)]).contains("may have been cut"),
+            "{key}"
+        );
+    }
+    assert!(Options::parse(&[text(DATA, &path[1..])]).is_ok());
+}
+
+#[test]
+fn auto_is_the_only_word_for_a_budget() {
+    let parsed = Options::parse(&[text(BUDGET, "auto")]).unwrap();
+    assert_eq!(parsed.budget, Budget::Auto);
+    for wrong in [text(BUDGET, "512MiB"), int(BUDGET, 512), text(BUDGET, "")] {
+        assert!(refusal(&[wrong]).contains(BUDGET_BYTES));
+    }
+    assert!(refusal(&[int(BUDGET_MB, 1), text(BUDGET, "auto")]).contains("not two"));
+}
+
+#[test]
+fn a_device_is_an_index() {
+    for wrong in [
+        int(DEVICE, -1),
+        int(DEVICE, 1 << 32),
+        text(DEVICE, "cuda:1"),
+    ] {
+        assert!(refusal(&[wrong]).contains("index"));
+    }
+}
