@@ -126,6 +126,24 @@ pub trait Device: Send {
     /// Gives back what [`Device::alloc`] returned, in copy-stream order.
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
+    /// Whether memory for weights is best taken as one block and divided by the caller: where the device's own
+    /// allocator is slow, or cannot join pieces that were freed apart.
+    fn prefers_one_block(&self) -> bool {
+        true
+    }
+
+    /// Bytes of allocated memory hold nothing of value any more, in copy-stream order: what was copied there
+    /// before need not be kept. A device that checks its callers may destroy them.
+    fn discard(&mut self, _ptr: DevicePtr, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// [`Device::alloc`] found no piece that is large enough: waits for the copy stream and tidies up, if
+    /// that can help. Slow.
+    fn tidy_up(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Reserves memory for an activation in compute-stream order, aligned to at least 64. Not part of
     /// the weight budget.
     fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr>;

@@ -206,6 +206,7 @@ impl Policy for Lru {
         self.drop_window();
         self.position = 0;
         self.blocked = false;
+        self.holed = false;
     }
 
     fn make_room(&mut self, actions: &mut Vec<Action>) -> bool {
@@ -213,12 +214,17 @@ impl Policy for Lru {
             return false;
         };
         self.remove(victim);
+        self.holed = false;
         actions.push(Action::Evict { weight: victim });
         true
     }
 
     fn load_failed(&mut self, weight: WeightIndex) {
-        self.drop_window();
+        // The window ends in front of it. What lies before keeps its claims: it is there, and not yet read.
+        while self.weights[weight as usize].claims > 0 {
+            self.depth -= 1;
+            self.update(self.coming(self.depth), |w| w.claims -= 1);
+        }
         self.remove(weight);
         // Until a lease ends nothing is different: trying again at each probe would cost and gain nothing.
         self.holed = true;
@@ -227,6 +233,12 @@ impl Policy for Lru {
     fn evict_failed(&mut self, weight: WeightIndex) {
         self.used += self.weights[weight as usize].size;
         self.update(weight, |w| w.present = true);
+    }
+
+    fn fingerprint(&self) -> Vec<u32> {
+        let flags = u32::from(self.blocked) + 2 * u32::from(self.holed);
+        let window = [self.position as u32, self.depth as u32, flags];
+        self.idle.iter().chain(window).collect()
     }
 
     fn pool_bytes(&self) -> u64 {

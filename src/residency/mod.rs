@@ -2,11 +2,13 @@
 //! the memory and keep the cap. The session carries the actions out, in order, on the copy stream.
 #![deny(unsafe_code)]
 
+mod arena;
 mod list;
 mod lru;
 mod pool;
 mod upfront;
 
+pub use arena::Arena;
 pub use lru::Lru;
 pub use pool::{Pool, StreamOrdered};
 pub use upfront::Upfront;
@@ -99,6 +101,12 @@ pub trait Policy: Send {
 
     /// The eviction of `weight` could not be carried out: it still has its memory.
     fn evict_failed(&mut self, weight: WeightIndex);
+
+    /// What the decisions of the next pass depend on, beside which weights are present: equal behind two passes
+    /// means that the passes behind them are equal.
+    fn fingerprint(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Pool bytes that the loaded weights occupy, as the policy has it.
     fn pool_bytes(&self) -> u64;

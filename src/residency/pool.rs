@@ -11,11 +11,24 @@ pub trait Pool<D: Device>: Send {
     /// Gives back what [`Pool::take`] returned.
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
+    /// Makes ready for allocations of these sizes, largest first.
+    fn warm_up(&mut self, _device: &mut D, _sizes: &[u64]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives all memory back; nothing is handed out any more.
+    fn close(&mut self, _device: &mut D) -> Result<()> {
+        Ok(())
+    }
+
     /// Bytes handed out now.
     fn used_bytes(&self) -> u64;
 
     /// Most bytes ever handed out at one time.
     fn peak_bytes(&self) -> u64;
+
+    /// The peak is what is handed out now.
+    fn forget_peak(&mut self);
 }
 
 /// One allocation of the device per weight. The cap is kept by our own count: the driver's own cap is
@@ -35,27 +48,6 @@ impl StreamOrdered {
             used: 0,
             peak: 0,
         }
-    }
-
-    /// Allocates each distinct size once and frees it again, since the first allocation of a size is
-    /// slow on some devices. Largest first, and only as far as the cap allows.
-    pub fn warm_up<D: Device>(
-        &mut self,
-        device: &mut D,
-        sizes: impl IntoIterator<Item = u64>,
-    ) -> Result<()> {
-        let mut sizes: Vec<u64> = sizes.into_iter().filter(|&s| s > 0).collect();
-        sizes.sort_unstable_by(|a, b| b.cmp(a));
-        sizes.dedup();
-        let mut taken = Vec::new();
-        for size in sizes {
-            if size <= self.cap - self.used {
-                taken.push((self.take(device, size)?, size));
-            }
-        }
-        taken
-            .into_iter()
-            .try_for_each(|(ptr, size)| self.give(device, ptr, size))
     }
 }
 
@@ -79,12 +71,30 @@ impl<D: Device> Pool<D> for StreamOrdered {
         Ok(())
     }
 
+    /// Allocates each distinct size once and frees it again, since the first allocation of a size is
+    /// slow on some devices. Only as far as the cap allows.
+    fn warm_up(&mut self, device: &mut D, sizes: &[u64]) -> Result<()> {
+        let mut taken = Vec::new();
+        for &size in sizes {
+            if size <= self.cap - self.used {
+                taken.push((self.take(device, size)?, size));
+            }
+        }
+        taken
+            .into_iter()
+            .try_for_each(|(ptr, size)| self.give(device, ptr, size))
+    }
+
     fn used_bytes(&self) -> u64 {
         self.used
     }
 
     fn peak_bytes(&self) -> u64 {
         self.peak
+    }
+
+    fn forget_peak(&mut self) {
+        self.peak = self.used;
     }
 }
 
@@ -113,7 +123,7 @@ mod tests {
     fn warm_up_stays_within_the_cap_and_leaves_nothing() {
         let mut device = HostDevice::new().unwrap();
         let mut pool = StreamOrdered::new(1000);
-        pool.warm_up(&mut device, [64, 640, 64, 1024, 320, 0, 128])
+        pool.warm_up(&mut device, &[1024, 640, 320, 128, 64])
             .unwrap();
         // 1024 is over the cap; 640 + 320 fit, and then neither 128 nor 64 does.
         assert_eq!((pool.used, pool.peak, device.live_bytes()), (0, 960, 0));

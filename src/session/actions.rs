@@ -7,7 +7,7 @@
 use super::{build, Session};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::residency::{Action, Place, Pool};
+use crate::residency::{Action, Place};
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
@@ -32,16 +32,23 @@ impl<D: Device> Session<D> {
     }
 
     /// Carries out what serves the read of probe `id`. A pool may have the bytes, but in pieces: then one
-    /// weight after the other is given up, until the pieces are large enough or all that is left is leased.
+    /// weight after the other is given up, until the pieces are large enough or all that is left is leased;
+    /// then the device is asked, once, to make larger pieces of what is free.
     pub(super) fn carry_out_demand(&mut self, id: ProbeId) -> Result<()> {
+        let mut tidied = false;
         loop {
             match self.carry_out() {
                 Err(Error::OutOfMemory { .. }) if self.policy.make_room(&mut self.actions) => {
                     self.holes += 1;
-                    self.policy.demand(id, &mut self.actions)?;
+                }
+                Err(Error::OutOfMemory { .. }) if !tidied => {
+                    tidied = true;
+                    self.device.tidy_up()?;
+                    self.rescues += 1;
                 }
                 done => return done,
             }
+            self.policy.demand(id, &mut self.actions)?;
         }
     }
 
@@ -84,6 +91,11 @@ impl<D: Device> Session<D> {
             Place::Pool => self.pool.take(&mut self.device, size)?,
             Place::Block { offset } => self.block.offset(offset),
         };
+        if self.rehearsing {
+            let tenant = &mut self.tenants[index];
+            (tenant.at, tenant.pooled) = (at, place == Place::Pool);
+            return Ok(());
+        }
         let copied = self
             .device
             .copy_to_device(at, src)
@@ -105,27 +117,35 @@ impl<D: Device> Session<D> {
     }
 
     /// Issues the copies for later reads. The read that was just served is right whatever happens here, so
-    /// a failure is kept, and ends the pass at its next probe. A pool without a piece that is large enough is
-    /// no failure: the copy is left to the read itself, which may give up more.
+    /// a failure is kept, and ends the pass at its next probe. Where the pool has no piece that is large
+    /// enough, weights that nobody holds are given up, as for a demand; if that is not enough, the copy is
+    /// left to its read.
     pub(super) fn look_ahead(&mut self) {
         self.policy.ahead(&mut self.actions);
-        if self.actions.is_empty() {
-            return;
-        }
-        if let Err(error) = self.carry_out() {
-            if matches!(error, Error::OutOfMemory { .. }) {
-                self.holes += 1;
-                log::debug!("a copy ahead is left to its read: {error}");
-                return;
+        while !self.actions.is_empty() {
+            match self.carry_out() {
+                Ok(()) => {}
+                Err(Error::OutOfMemory { .. }) => {
+                    self.holes += 1;
+                    if !self.policy.make_room(&mut self.actions) {
+                        return;
+                    }
+                    self.policy.ahead(&mut self.actions);
+                }
+                Err(error) => {
+                    self.failed.get_or_insert(error.clone());
+                    self.keep(error);
+                }
             }
-            self.failed.get_or_insert(error.clone());
-            self.keep(error);
         }
     }
 
     /// The lease of a weight that may be evicted ended: keeps the point in the compute stream behind its
     /// last reader.
     pub(super) fn keep_last_read(&mut self, weight: WeightIndex) {
+        if self.rehearsing {
+            return;
+        }
         match self.device.record_compute() {
             Ok(event) => self.tenants[weight as usize].last_read = Some(event),
             Err(error) => {

@@ -4,7 +4,7 @@ use super::{Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
-use crate::residency::{Lru, Policy, Pool, StreamOrdered, Upfront};
+use crate::residency::{Lru, Policy, StreamOrdered, Upfront};
 use crate::schedule::{floor, Floor, Follower, Trace, WeightIndex, WeightKind, WeightSpec};
 
 /// Layout of what a probe of a constant returns.
@@ -80,20 +80,25 @@ impl<D: Device> Session<D> {
         );
         let stats = accepted(&program, &floor, options.budget, granule)?;
         device.set_budget(stats.budget_bytes)?;
-        let policy = choose_policy(&program, &stats, options.policy, granule);
+        let fresh = (program.clone(), stats, options.policy);
+        let policy = move || choose_policy(&fresh.0, &fresh.1, fresh.2, granule);
         let constants = program.weights.len();
         let reads = program.trace.probes().len();
         let mut session = Session {
             device,
-            pool: StreamOrdered::new(stats.budget_bytes),
-            policy,
+            pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
+            policy: policy(),
             follower: Follower::new(&program.trace),
             tenants: (0..constants).map(|_| Tenant::empty()).collect(),
             leased: vec![false; reads],
             program,
             bytes,
             floor,
+            direct: DevicePtr::EMPTY,
             block: DevicePtr::EMPTY,
+            rehearsing: false,
+            empty_after: None,
+            passes_since_empty: 0,
             // The most one call plans: every read loaded, and as much evicted besides what was there.
             actions: Vec::with_capacity(constants + 2 * reads),
             open_leases: 0,
@@ -103,15 +108,17 @@ impl<D: Device> Session<D> {
             poisoned: None,
             stats,
             holes: 0,
+            rescues: 0,
             copied_before_pass: 0,
             activation_bytes: 0,
             activation_peak: 0,
         };
+        session.choose_pool(&policy)?;
         session.load()?;
         Ok(session)
     }
 
-    /// Everything that happens once: direct constants, the policy's block and first loads, warm-up.
+    /// Everything that happens once the pool is there: direct constants, the policy's block and first loads, warm-up.
     fn load(&mut self) -> Result<()> {
         self.load_direct()?;
         self.block = self
@@ -124,8 +131,11 @@ impl<D: Device> Session<D> {
         if self.policy.block_bytes() == 0 {
             let granule = self.device.granule();
             let probed = self.program.weights.iter().filter(|w| is_probed(w));
-            self.pool
-                .warm_up(&mut self.device, probed.map(|w| w.occupied(granule)))?;
+            let mut sizes: Vec<_> = probed.map(|w| w.occupied(granule)).collect();
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+            sizes.dedup();
+            sizes.retain(|&size| size > 0);
+            self.pool.warm_up(&mut self.device, &sizes)?;
         }
         started?;
         // Direct constants are read without a wait, and what is resident from now on needs none.
@@ -138,7 +148,7 @@ impl<D: Device> Session<D> {
     /// One block for all of them: they come and go together.
     fn load_direct(&mut self) -> Result<()> {
         let granule = self.device.granule();
-        let mut at = self.pool.take(&mut self.device, self.floor.direct)?;
+        let mut at = self.direct;
         for (index, spec) in self.program.weights.iter().enumerate() {
             if is_probed(spec) {
                 continue;

@@ -12,6 +12,7 @@
 mod actions;
 mod build;
 mod hooks;
+mod rehearse;
 mod stats;
 
 pub use build::{Layout, Program, SessionOptions};
@@ -19,7 +20,7 @@ pub use stats::Stats;
 
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
-use crate::residency::{Action, Policy, Pool, StreamOrdered};
+use crate::residency::{Action, Policy, Pool};
 use crate::schedule::{Floor, Follower, Trace, WeightSpec};
 
 /// What the device holds of one weight.
@@ -39,7 +40,7 @@ struct Tenant<E> {
 /// The bytes that it was built over must outlive it ([`HostBytes::new`]).
 pub struct Session<D: Device> {
     device: D,
-    pool: StreamOrdered,
+    pool: Box<dyn Pool<D>>,
     policy: Box<dyn Policy>,
     follower: Follower,
     tenants: Vec<Tenant<D::Event>>,
@@ -47,7 +48,14 @@ pub struct Session<D: Device> {
     /// The bytes of each constant, by index.
     bytes: Vec<HostBytes>,
     floor: Floor,
+    /// Memory of the direct constants.
+    direct: DevicePtr,
     block: DevicePtr,
+    /// Passes are played without copies, at load.
+    rehearsing: bool,
+    /// After so many complete passes the memory is emptied, see `rehearse.rs`.
+    empty_after: Option<usize>,
+    passes_since_empty: usize,
     /// Filled by the policy and emptied by the session; kept, so that nothing allocates in a pass.
     actions: Vec<Action>,
     /// Whether the lease of each probe is open.
@@ -62,6 +70,8 @@ pub struct Session<D: Device> {
     stats: Stats,
     /// How often the pool had the bytes for a copy, but not in one piece.
     holes: u64,
+    /// How often the device had to wait and tidy up for a read.
+    rescues: u64,
     copied_before_pass: u64,
     activation_bytes: u64,
     activation_peak: u64,
@@ -71,6 +81,11 @@ impl<D: Device> Session<D> {
     /// How often the pool had the bytes for a copy, but not in one piece.
     pub fn pool_holes(&self) -> u64 {
         self.holes
+    }
+
+    /// How often a read was served only after the device had waited for its copies and tidied up.
+    pub fn pool_rescues(&self) -> u64 {
+        self.rescues
     }
 
     /// The floor of this program and its parts.
@@ -101,7 +116,7 @@ impl<D: Device> Session<D> {
     /// Counters since load.
     pub fn stats(&self) -> Stats {
         Stats {
-            peak_bytes: Pool::<D>::peak_bytes(&self.pool),
+            peak_bytes: self.pool.peak_bytes(),
             ..self.stats
         }
     }
@@ -155,8 +170,11 @@ impl<D: Device> Session<D> {
         self.stats.bytes_copied_last_pass = self.stats.bytes_copied - self.copied_before_pass;
         let outcome = self.outcome(completed);
         match completed && outcome.is_ok() {
-            true => self.stats.passes += 1,
-            false => self.policy.abort(),
+            true => {
+                self.stats.passes += 1;
+                self.empty_when_due();
+            }
+            false => self.start_afresh(),
         }
         outcome
     }
@@ -209,7 +227,7 @@ impl<D: Device> Session<D> {
             .zip(&self.tenants)
             .filter(|(_, t)| t.pooled);
         let pooled: u64 = sizes.map(|(w, _)| w.occupied(granule)).sum();
-        let used = Pool::<D>::used_bytes(&self.pool);
+        let used = self.pool.used_bytes();
         let fixed = self.floor.direct + self.policy.block_bytes();
         let open = self.leased.iter().filter(|open| **open).count();
         let planned = self.policy.pool_bytes();

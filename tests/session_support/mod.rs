@@ -85,6 +85,13 @@ impl Model {
         self.session(Sim::new(order), budget).unwrap()
     }
 
+    /// On one block that the session divides.
+    pub fn sim_in_one_block(&self, order: Order, budget: Option<u64>) -> Session<Sim> {
+        let mut sim = Sim::new(order);
+        sim.one_block = true;
+        self.session(sim, budget).unwrap()
+    }
+
     pub fn host(&self, budget: Option<u64>) -> Session<HostDevice> {
         self.session(HostDevice::new().unwrap(), budget).unwrap()
     }

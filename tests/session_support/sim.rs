@@ -59,11 +59,14 @@ pub struct Sim {
     pub fail: Option<(&'static str, usize)>,
     /// Bytes of the pool's address range: free memory in pieces does not serve what is larger than each.
     pub cap: Option<u64>,
+    /// Memory for weights is asked for as one block.
+    pub one_block: bool,
 }
 
 impl Sim {
     pub fn new(order: Order) -> Self {
         Sim {
+            one_block: false,
             order,
             memory: vec![0xEE; 64],
             live: BTreeMap::new(),
@@ -247,6 +250,19 @@ impl Device for Sim {
                 len: bytes as usize,
             });
         }
+        Ok(())
+    }
+
+    fn prefers_one_block(&self) -> bool {
+        self.one_block
+    }
+
+    fn discard(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("discard")?;
+        self.push_copy(CopyOp::Scribble {
+            at: ptr.0 as usize,
+            len: bytes as usize,
+        });
         Ok(())
     }
 

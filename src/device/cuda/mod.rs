@@ -78,7 +78,7 @@ impl CudaContext {
 pub struct CudaCounters {
     /// Events ever made; constant once a program runs steadily.
     pub events_created: u64,
-    /// Allocations that had to wait for the stream and trim the pool first.
+    /// How often the weights' pool had to be trimmed, behind a wait for the copy stream.
     pub pool_rescues: u64,
     /// Weights' memory handed out, by our count.
     pub weight_bytes: u64,
@@ -249,6 +249,11 @@ impl Device for CudaDevice {
         }
         let (pool, entered) = self.weights()?;
         pool.free(ptr, bytes, &entered)
+    }
+
+    fn tidy_up(&mut self) -> Result<()> {
+        let (pool, entered) = self.weights()?;
+        pool.rescue(&entered)
     }
 
     fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {

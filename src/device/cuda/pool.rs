@@ -6,9 +6,10 @@
 //! our own count keeps the budget: what is handed out never exceeds it by a byte.
 //!
 //! # Holes
-//! A pool with enough free bytes may have them in pieces that are too small. Then the stream is waited for,
-//! so that all frees have happened, the pool gives its free memory back to the device, and the allocation
-//! is tried once more. Each such rescue is counted: it stops the overlap of copies and kernels.
+//! A pool with enough free bytes may have them in pieces that are too small. What helps is to wait for the stream,
+//! so that all frees have happened, and to give the free memory back to the device. That stops the overlap of
+//! copies and kernels, so it is counted, and under a cap it is left to the caller ([`Pool::rescue`]), who may have
+//! something better: to free more.
 
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
@@ -100,7 +101,18 @@ impl Pool {
         }
         let ptr = match self.try_alloc(bytes, entered)? {
             Some(ptr) => ptr,
-            None => self.rescue(bytes, entered)?,
+            None if self.cap.is_some() => {
+                return Err(self.out_of_memory(bytes, "no free piece is large enough"));
+            }
+            None => {
+                self.rescue(entered)?;
+                self.try_alloc(bytes, entered)?.ok_or_else(|| {
+                    self.out_of_memory(
+                        bytes,
+                        "no free piece is large enough, or the device is full",
+                    )
+                })?
+            }
         };
         self.live.insert(ptr.0, bytes);
         self.live_bytes += bytes;
@@ -163,7 +175,7 @@ impl Pool {
         self.attribute(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
     }
 
-    /// Allocations that found room only after the stream was waited for and the pool was trimmed.
+    /// How often the stream was waited for and the pool was trimmed.
     pub(super) fn rescues(&self) -> u64 {
         self.rescues
     }
@@ -190,34 +202,25 @@ impl Pool {
         }
     }
 
+    /// Waits for the stream, and gives free memory back to the device: it may come back in larger pieces.
     #[cold]
-    fn rescue(&mut self, bytes: u64, entered: &Entered<'_>) -> Result<DevicePtr> {
+    pub(super) fn rescue(&mut self, entered: &Entered<'_>) -> Result<()> {
         if self.stream.is_capturing(entered)? {
             // Neither may happen while a graph is captured: it would end the capture.
-            return Err(self.out_of_memory(
-                bytes,
-                "no free piece is large enough, while capturing a graph",
-            ));
+            return Ok(());
         }
         self.stream.synchronize(entered)?;
         // SAFETY: the pool exists. What is handed out stays; only free memory goes.
         check("cuMemPoolTrimTo", unsafe {
             sys::cuMemPoolTrimTo(self.raw, 0)
         })?;
-        match self.try_alloc(bytes, entered)? {
-            Some(ptr) => {
-                self.rescues += 1;
-                log::debug!(
-                    "{}: trimmed the pool for {bytes} bytes",
-                    self.stream.context().name()
-                );
-                Ok(ptr)
-            }
-            None => Err(self.out_of_memory(
-                bytes,
-                "no free piece is large enough, or the device is full",
-            )),
-        }
+        self.rescues += 1;
+        log::debug!(
+            "{}: trimmed the pool of {}",
+            self.stream.context().name(),
+            self.what
+        );
+        Ok(())
     }
 
     fn free_raw(&self, ptr: u64, _entered: &Entered<'_>) -> Result<()> {

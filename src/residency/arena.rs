@@ -1,0 +1,210 @@
+//! One block of device memory, divided here.
+//!
+//! A device's own pool cannot join pieces that were freed apart: with half of it free in small pieces, a large
+//! weight finds no room until the copy stream has been waited for and the pool has been trimmed, which costs
+//! the overlap of copies and kernels. One block can be divided without any call: all its memory is used in
+//! copy-stream order only, so that bookkeeping on the host is as ordered as a stream-ordered free, and freed
+//! neighbours are one piece again at once. Weights go in the order in which they were read, so that neighbours
+//! are mostly freed one after the other.
+
+use super::Pool;
+use crate::device::{Device, DevicePtr};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+
+/// A pool in one block. First fit, lowest address first.
+#[derive(Debug)]
+pub struct Arena {
+    block: DevicePtr,
+    cap: u64,
+    /// Free pieces: offset and length. No two of them touch.
+    free: BTreeMap<u64, u64>,
+    used: u64,
+    peak: u64,
+}
+
+impl Arena {
+    /// Takes a block of `cap` bytes (a multiple of the granule) from the device.
+    pub fn open<D: Device>(device: &mut D, cap: u64) -> Result<Arena> {
+        let block = device.alloc(cap)?;
+        let free = (cap > 0).then_some((0, cap)).into_iter().collect();
+        Ok(Arena {
+            block,
+            cap,
+            free,
+            used: 0,
+            peak: 0,
+        })
+    }
+
+    fn largest_piece(&self) -> u64 {
+        self.free.values().copied().max().unwrap_or(0)
+    }
+
+    /// Puts a piece back, joined with its neighbours.
+    fn join(&mut self, mut offset: u64, mut len: u64) {
+        if let Some((&before, &bytes)) = self.free.range(..offset).next_back() {
+            if before + bytes == offset {
+                self.free.remove(&before);
+                offset = before;
+                len += bytes;
+            }
+        }
+        if let Some(behind) = self.free.remove(&(offset + len)) {
+            len += behind;
+        }
+        self.free.insert(offset, len);
+    }
+}
+
+impl<D: Device> Pool<D> for Arena {
+    fn take(&mut self, _device: &mut D, bytes: u64) -> Result<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        if bytes > self.cap - self.used {
+            return Err(Error::Internal(format!(
+                "{bytes} bytes asked of a pool that holds {} of {} bytes",
+                self.used, self.cap
+            )));
+        }
+        let fits = self.free.iter().find(|(_, &len)| len >= bytes);
+        let Some((&offset, &len)) = fits else {
+            return Err(Error::OutOfMemory {
+                what: format!(
+                    "a weight: {} bytes are free, in pieces of at most {}",
+                    self.cap - self.used,
+                    self.largest_piece()
+                ),
+                bytes,
+            });
+        };
+        self.free.remove(&offset);
+        if len > bytes {
+            self.free.insert(offset + bytes, len - bytes);
+        }
+        self.used += bytes;
+        self.peak = self.peak.max(self.used);
+        Ok(self.block.offset(offset))
+    }
+
+    fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        device.discard(ptr, bytes)?;
+        self.join(ptr.0 - self.block.0, bytes);
+        self.used -= bytes;
+        Ok(())
+    }
+
+    fn close(&mut self, device: &mut D) -> Result<()> {
+        device.free(self.block, self.cap)?;
+        self.cap = 0;
+        self.free.clear();
+        Ok(())
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.used
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.peak
+    }
+
+    fn forget_peak(&mut self) {
+        self.peak = self.used;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::HostDevice;
+    use proptest::prelude::*;
+
+    fn take(arena: &mut Arena, device: &mut HostDevice, bytes: u64) -> Result<DevicePtr> {
+        Pool::<HostDevice>::take(arena, device, bytes)
+    }
+
+    #[test]
+    fn freed_neighbours_are_one_piece() {
+        let mut device = HostDevice::new().unwrap();
+        let mut arena = Arena::open(&mut device, 640).unwrap();
+        let pieces: Vec<_> = (0..10)
+            .map(|_| take(&mut arena, &mut device, 64).unwrap())
+            .collect();
+        for at in [2, 4, 3] {
+            arena.give(&mut device, pieces[at], 64).unwrap();
+        }
+        assert_eq!(arena.free, BTreeMap::from([(128, 192)]));
+        assert_eq!(take(&mut arena, &mut device, 192).unwrap(), pieces[2]);
+        assert_eq!((arena.used, arena.peak), (640, 640));
+    }
+
+    #[test]
+    fn pieces_that_are_too_small_are_named() {
+        let mut device = HostDevice::new().unwrap();
+        let mut arena = Arena::open(&mut device, 256).unwrap();
+        let pieces: Vec<_> = (0..4)
+            .map(|_| take(&mut arena, &mut device, 64).unwrap())
+            .collect();
+        arena.give(&mut device, pieces[0], 64).unwrap();
+        arena.give(&mut device, pieces[2], 64).unwrap();
+        let refused = take(&mut arena, &mut device, 128).unwrap_err().to_string();
+        assert!(
+            refused.contains("128 bytes are free, in pieces of at most 64"),
+            "{refused}"
+        );
+        assert!(matches!(
+            take(&mut arena, &mut device, 192),
+            Err(Error::Internal(_))
+        ));
+    }
+
+    #[test]
+    fn closing_gives_the_block_back() {
+        let mut device = HostDevice::new().unwrap();
+        let mut arena = Arena::open(&mut device, 256).unwrap();
+        assert_eq!(device.live_bytes(), 256);
+        arena.close(&mut device).unwrap();
+        assert_eq!(device.live_bytes(), 0);
+        assert_eq!(take(&mut arena, &mut device, 0).unwrap(), DevicePtr::EMPTY);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_never_overlap_and_nothing_is_lost(
+            steps in prop::collection::vec((any::<bool>(), 1..20u64, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let mut device = HostDevice::new().unwrap();
+            let mut arena = Arena::open(&mut device, 64 * 64).unwrap();
+            let mut live: Vec<(DevicePtr, u64)> = Vec::new();
+            for (give, size, pick) in steps {
+                let bytes = size * 64;
+                if give && !live.is_empty() {
+                    let (ptr, bytes) = live.swap_remove(pick.index(live.len()));
+                    arena.give(&mut device, ptr, bytes).unwrap();
+                } else if bytes <= arena.cap - arena.used {
+                    if let Ok(ptr) = take(&mut arena, &mut device, bytes) {
+                        live.push((ptr, bytes));
+                    } else {
+                        prop_assert!(arena.largest_piece() < bytes);
+                    }
+                }
+                // Live and free pieces, by address, tile the block.
+                let free = arena.free.iter().map(|(o, l)| (arena.block.0 + o, *l));
+                let mut all: Vec<_> = live.iter().map(|(p, b)| (p.0, *b)).chain(free).collect();
+                all.sort_unstable();
+                let end = all.iter().fold(arena.block.0, |at, (start, len)| {
+                    assert_eq!(*start, at);
+                    at + len
+                });
+                prop_assert_eq!(end, arena.block.0 + arena.cap);
+                let touching = arena.free.iter().zip(arena.free.iter().skip(1));
+                prop_assert!(touching.into_iter().all(|((o, l), (next, _))| o + l < *next));
+            }
+        }
+    }
+}
