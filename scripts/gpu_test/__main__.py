@@ -31,7 +31,7 @@ def parse() -> argparse.Namespace:
         "-k", dest="filter", default="", metavar="TEXT", help="only tests whose names contain TEXT (pytest takes an expression)"
     )
     parser.add_argument("--jobs", type=int, default=10, metavar="N", help="models exported at a time (default 10)")
-    parser.add_argument("--quick", action="store_true", help="two models instead of all of them: a first look, about two minutes")
+    parser.add_argument("--quick", action="store_true", help="seven models instead of all, and no tests that need the others: a first look")
     parser.add_argument("--no-exports", action="store_true", help="do not export first; tests export what they lack")
     parser.add_argument(
         "--work", type=Path, default=environment.BUNDLE / ".work", metavar="DIR", help="exported models, logs and unpacked wheels (.work)"

@@ -161,17 +161,24 @@ def variables(settings: Settings, path: str, executorch: str) -> dict[str, str]:
 
 
 def prepare(settings: Settings) -> dict[str, str]:
-    """Checks the machine and returns the whole environment of the tests."""
+    """Checks the machine and returns the whole environment of the tests; an error lists everything that is missing."""
     settings.work.mkdir(parents=True, exist_ok=True)
+    problems, around = [], dict(os.environ)
     if settings.device == "cuda":
-        print(f"gpu-test: {', '.join(gpus())}", flush=True)
+        try:
+            print(f"gpu-test: {', '.join(gpus())}", flush=True)
+        except NotReady as problem:
+            problems.append(str(problem))
     if shutil.which(os.environ.get("CXX", "c++")) is None:
-        raise NotReady("exporting needs a C++ compiler: install g++, or set CXX")
-    path = python_path(install_wheels(settings.work))
-    seen = look_at_packages(path)
-    executorch = check_packages(seen)
-    print(
-        f"gpu-test: Python {sys.version.split()[0]}, torch {seen['versions']['torch']}, executorch {seen['versions']['executorch']}",
-        flush=True,
-    )
-    return {**os.environ, **variables(settings, path, executorch)}
+        problems.append("exporting needs a C++ compiler: install g++, or set CXX")
+    try:
+        path = python_path(install_wheels(settings.work))
+        seen = look_at_packages(path)
+        executorch = check_packages(seen)
+        around.update(variables(settings, path, executorch))
+        print(f"gpu-test: Python {sys.version.split()[0]}, torch {seen['versions']['torch']}, executorch {executorch}", flush=True)
+    except NotReady as problem:
+        problems.append(str(problem))
+    if problems:
+        raise NotReady("\n".join(problems))
+    return around

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ TIME_LIMIT = 540
 STARTED = time.monotonic()
 #: Models of the C++ tests.
 CPP_MODELS = ["mlp", "demo"]
+#: With --quick: those of the C++ tests, and of the tests that are left.
+QUICK_MODELS = ["demo", "mlp", "mlp_baseline", "encoder", "kv_decoder", "experts", "dynamic"]
 #: Test files that take longest, started first.
 SLOW_FIRST = ["test_zoo.py", "test_cures.py", "test_refusals.py", "test_gpu_failures.py", "test_facts.py"]
 
@@ -75,6 +78,12 @@ def show_end(title: str, text: str, lines: int = 60) -> None:
     print(f"--- {title}, the last {len(kept)} lines\n" + "\n".join(kept) + "\n---", flush=True)
 
 
+def gtest_failures(text: str) -> str:
+    """What the failed tests of a gtest program printed, without the others."""
+    blocks = re.findall(r"^\[ RUN      \] (\S+)\n(.*?)^\[  FAILED  \] \1", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(f"{name}\n{said}" for name, said in blocks) or text
+
+
 def report(title: str, status: int, counts: Counts | None, text: str) -> Counts:
     counts = settled(status, counts)
     say(f"{title}: {counts}")
@@ -100,7 +109,7 @@ def rust(runner: Runner) -> Counts:
 
 def exports(runner: Runner) -> Counts:
     """Exports every model of the tests once, so that the suites find them; one failed export fails here and where it is used."""
-    names = ["mlp", "demo", "mlp_baseline"] if runner.settings.quick else []
+    names = QUICK_MODELS if runner.settings.quick else []
     command = [sys.executable, "python/tests/exports.py", "--all", *names]
     if runner.settings.dry_run:
         runner.run("exports", command)
@@ -125,14 +134,13 @@ def cpp(runner: Runner) -> Counts:
     outcome = runner.settings.work / "cpp.xml"
     outcome.unlink(missing_ok=True)
     total, filters = Counts(), [f"--gtest_filter=*{runner.settings.filter}*"] if runner.settings.filter else []
-    # Once with each model: the tests take the one that they find first, unless they name it.
     status, text = runner.run("cpp", ["bin/weightstream_tests", f"--gtest_output=xml:{outcome}", *filters])
     if runner.settings.dry_run:
         return total
     counts = junit_counts(outcome)
     if status == 0 and runner.settings.filter and counts == Counts():
         return total
-    return total + report("cpp", status, counts, text)
+    return total + report("cpp", status, counts, gtest_failures(text))
 
 
 def pytest_files(settings: Settings) -> list[Path]:
