@@ -3,10 +3,10 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build demo test check format bench clean distclean
+.PHONY: help bootstrap build demo test check format bench gpu-bundle clean distclean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 bootstrap: ## create .venv and look for what the system must provide
 	@scripts/bootstrap
@@ -29,9 +29,12 @@ format: bootstrap ## rewrite all sources in the project's format
 bench: bootstrap ## measure the cost of a probe
 	cargo bench
 
+gpu-bundle: bootstrap ## make gpu-bundle/: the GPU tests and benches for a machine with an NVIDIA GPU (WHEELS=folder adds wheels)
+	@scripts/gpu_bundle $(if $(WHEELS),--wheels $(WHEELS))
+
 clean: ## remove everything built, but not .venv
 	cargo clean
-	rm -rf build .demo
+	rm -rf build .demo gpu-bundle
 
 distclean: clean ## remove .venv too
 	rm -rf .venv

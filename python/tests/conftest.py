@@ -11,12 +11,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from device_under_test import DEVICE, ON_GPU, exact_products, problem
 from exports import TORCH_PACKAGE, Exports, Files
 from models import ZOO
 from support import export_problem, open_module, run_passes, runtime_problem
 from zoo import Spec, bits
 
-PASSES = 20
+#: Passes per model and budget.
+PASSES = 50 if ON_GPU else 20
+#: Not run on a GPU: whole files, with the reason.
+CPU_ONLY = {
+    "test_models.py": "the models by themselves; no device has a part in it",
+    "test_trampolines.py": "the trampolines are linked on the host, and are the same for every device",
+}
 EXPORTS = pytest.StashKey[Exports]()
 ABSENT = pytest.StashKey[list[str]]()
 
@@ -25,7 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "models(*names): exported models this test asks for, so that they start early")
     config.addinivalue_line("markers", "no_runtime: needs no native library, only the export side or neither")
     config.addinivalue_line("markers", "no_package: needs nothing of weightstream")
+    config.addinivalue_line("markers", "gpu: runs where WEIGHTSTREAM_TEST_DEVICE=cuda")
+    config.addinivalue_line("markers", "cpu_only(reason): not run there")
     config.stash[ABSENT] = []
+    if (missing := problem()) is not None:
+        pytest.exit(missing, returncode=4)
+    exact_products()
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
 
 
@@ -34,6 +46,14 @@ def absence(item: pytest.Item) -> str | None:
     if item.get_closest_marker("no_package"):
         return None
     return export_problem() if item.get_closest_marker("no_runtime") else runtime_problem() or export_problem()
+
+
+def elsewhere(item: pytest.Item) -> str | None:
+    """Why the test is not for the device under test."""
+    if ON_GPU:
+        marker = item.get_closest_marker("cpu_only")
+        return marker.args[0] if marker else CPU_ONLY.get(item.path.name)
+    return "needs a GPU: set WEIGHTSTREAM_TEST_DEVICE=cuda" if item.get_closest_marker("gpu") else None
 
 
 def wanted_models(item: pytest.Item) -> list[str]:
@@ -46,14 +66,20 @@ def wanted_models(item: pytest.Item) -> list[str]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
-    items = [item for item in session.items if absence(item) is None]
+    items = [item for item in session.items if elsewhere(item) is None and absence(item) is None]
     names = list(dict.fromkeys(name for item in items for name in wanted_models(item)))
     if names:
         exports = session.config.stash[EXPORTS] = Exports()
         exports.request(names)
 
 
+def pytest_report_header() -> str:
+    return f"weightstream: device under test is {DEVICE}"
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if (reason := elsewhere(item)) is not None:
+        pytest.skip(reason)
     missing = absence(item)
     if missing is None:
         return

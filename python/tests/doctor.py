@@ -237,5 +237,6 @@ def swap_two_probes(record: Record) -> tuple[str, str]:
 
 
 def counted_bytes(record: Record) -> int:
-    """What all constants of a program occupy of a budget: each rounded up to 64 bytes."""
-    return sum(-(-n // 64) * 64 for n in record["nbytes"])
+    """What all constants of a program occupy of a budget: each rounded up to its device's granule."""
+    granule = {"cpu": 64, "cuda": 512}[record["device"][0]]
+    return sum(-(-n // granule) * granule for n in record["nbytes"])

@@ -1,8 +1,9 @@
 """Exports the test models, each once per state of the sources: compiling takes half a minute and more.
 
-`python exports.py NAME FOLDER` exports one model, `python exports.py --into FOLDER NAME...` through the cache. `Exports` runs that in the background, two at a time, and keeps the
-files in $WEIGHTSTREAM_TEST_CACHE (default: build/test-cache), in folders named after the model and a hash of everything
-that decides the result.
+`python exports.py NAME FOLDER` exports one model; `python exports.py --into FOLDER NAME...` through the cache; `python exports.py
+--all` fills the cache. `Exports` does that in the background, $WEIGHTSTREAM_TEST_JOBS at a time, and keeps the files in
+$WEIGHTSTREAM_TEST_CACHE (default: build/test-cache), in folders named after the model and a hash of everything that decides the
+result. With $WEIGHTSTREAM_TEST_KEEP_FAILURES a failed export is remembered there too, until the next `--all`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+
+from device_under_test import DEVICE, ON_GPU, exact_products, kind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -44,10 +47,11 @@ def export_model(name: str, folder: Path) -> None:
     from models import ZOO
 
     spec = ZOO[name]
+    exact_products()
     ep = spec.export()
     if spec.offload:
         ep = ws.apply_weight_offload(ep)
-    edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")], compile_config=ws.edge_compile_config())
+    edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device=DEVICE)], compile_config=ws.edge_compile_config())
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
 
 
@@ -55,8 +59,10 @@ def export_torch_package(folder: Path) -> None:
     """The perceptron through `torch._inductor.aoti_compile_and_package`."""
     import torch
     from models import ZOO
+    from torch.export.passes import move_to_device_pass
 
-    torch._inductor.aoti_compile_and_package(ZOO["mlp"].export(), package_path=str(folder / "model.pt2"))
+    program = move_to_device_pass(ZOO["mlp"].export(), DEVICE)
+    torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
 
 
 def source_files() -> list[Path]:
@@ -64,7 +70,7 @@ def source_files() -> list[Path]:
     if found is None or found.origin is None:
         return []
     package = Path(found.origin).parent
-    inputs = [HERE / n for n in ("zoo.py", "models.py", "fact_models.py", "exports.py")]
+    inputs = [HERE / n for n in ("device_under_test.py", "zoo.py", "models.py", "fact_models.py", "exports.py")]
     return sorted(p for p in package.rglob("*") if p.suffix in SOURCES and "__pycache__" not in p.parts) + inputs
 
 
@@ -73,9 +79,18 @@ def fingerprint() -> str:
     digest = hashlib.sha256()
     for package in ("torch", "executorch"):
         digest.update(importlib.metadata.version(package).encode())
+    digest.update(kind().encode())
     for path in source_files():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+KEEP_FAILURES = bool(os.environ.get("WEIGHTSTREAM_TEST_KEEP_FAILURES"))
+
+
+def failure_of(folder: Path) -> Path:
+    """Where the failed export of what belongs into `folder` is remembered."""
+    return folder.with_suffix(".failed")
 
 
 class ExportFailed(AssertionError):
@@ -86,10 +101,11 @@ class Exports:
     """Exports in the background, at most `workers` at a time; a failure is kept and told to every test that asks."""
 
     def __init__(self, cache: Path | None = None, workers: int = 0):
-        self.cache = cache or Path(os.environ.get("WEIGHTSTREAM_TEST_CACHE", ROOT / "build" / "test-cache"))
+        cache = cache or Path(os.environ.get("WEIGHTSTREAM_TEST_CACHE", ROOT / "build" / "test-cache"))
+        self.cache = cache / DEVICE if ON_GPU else cache
         self.cache.mkdir(parents=True, exist_ok=True)
         self.hash = fingerprint()
-        self.pool = ThreadPoolExecutor(workers or min(4, os.cpu_count() or 1))
+        self.pool = ThreadPoolExecutor(workers or int(os.environ.get("WEIGHTSTREAM_TEST_JOBS", min(4, os.cpu_count() or 1))))
         self.futures: dict[str, Future[Path]] = {}
         self.compiled: dict[str, float] = {}
 
@@ -111,8 +127,20 @@ class Exports:
     def provide(self, name: str) -> Path:
         folder = self.cache / f"{name}-{self.hash}"
         if not folder.is_dir():
-            self.compile(name, folder)
+            failure = failure_of(folder)
+            if KEEP_FAILURES and failure.exists():
+                raise ExportFailed(failure.read_text())
+            try:
+                self.compile(name, folder)
+            except ExportFailed as problem:
+                if KEEP_FAILURES:
+                    failure.write_text(str(problem))
+                raise
         return folder
+
+    def forget_failures(self) -> None:
+        for failure in self.cache.glob("*.failed"):
+            failure.unlink()
 
     def compile(self, name: str, folder: Path) -> None:
         work = folder.with_suffix(f".{os.getpid()}")
@@ -129,9 +157,14 @@ class Exports:
             log_path = work / "export.log"
             tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-40:])
             raise ExportFailed(f"exporting {name} failed (exit status {code}); the end of {log_path}:\n{tail}")
-        for old in set(self.cache.glob(f"{name}-*")) - {work}:
-            shutil.rmtree(old, ignore_errors=True)
-        work.rename(folder)
+        # Those of other sources; another process may be exporting the same.
+        for old in self.cache.glob(f"{name}-*"):
+            if not old.name.startswith(folder.name):
+                shutil.rmtree(old, ignore_errors=True)
+        if folder.is_dir():
+            shutil.rmtree(work)
+        else:
+            work.rename(folder)
         self.compiled[name] = time.monotonic() - started
 
     def close(self) -> None:
@@ -152,9 +185,34 @@ def provide_flat(folder: Path, names: list[str]) -> None:
     exports.close()
 
 
+def provide_all(names: list[str]) -> int:
+    """Fills the cache with all models, or these, and says how long each took; returns the number of failures."""
+    from models import ZOO
+
+    exports, failed = Exports(), 0
+    exports.forget_failures()
+    # The largest first: it takes longest.
+    names = names or ["demo", *(name for name in ZOO if name != "demo"), TORCH_PACKAGE]
+    exports.request(names)
+    of_future = {exports.futures[name]: name for name in names}
+    for count, future in enumerate(as_completed(of_future), 1):
+        name = of_future[future]
+        try:
+            future.result()
+            outcome = f"{exports.compiled[name]:.0f} s" if name in exports.compiled else "was there"
+        except ExportFailed as problem:
+            failed += 1
+            outcome = f"FAILED: {problem}"
+        print(f"exported {count} of {len(names)}: {name}: {outcome}", flush=True)
+    exports.close()
+    return failed
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--into":
         provide_flat(Path(sys.argv[2]), sys.argv[3:])
+    elif sys.argv[1] == "--all":
+        sys.exit(1 if provide_all(sys.argv[2:]) else 0)
     elif sys.argv[1] == TORCH_PACKAGE:
         export_torch_package(Path(sys.argv[2]))
     else:

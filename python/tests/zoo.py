@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from device_under_test import DEVICE
 from torch import nn
 
 Inputs = tuple[torch.Tensor, ...]
@@ -55,10 +56,12 @@ class Spec:
         return [once[i % len(once)] for i in range(len(once) if count is None else count)]
 
     def eager(self, passes: list[Inputs]) -> list[list[torch.Tensor]]:
-        """Outputs of eager PyTorch for these passes, in order, on a fresh copy."""
-        model = self.model()
-        with torch.no_grad():
-            return [[out.clone() for out in as_list(model(*(x.clone() for x in inputs)))] for inputs in passes]
+        """Outputs of eager PyTorch for these passes, in order, on a fresh copy, computed on the device under test."""
+        model = self.model().to(DEVICE)
+        # What the model makes by itself (`torch.arange`) belongs there too.
+        with torch.no_grad(), torch.device(DEVICE):
+            found = [as_list(model(*(x.to(DEVICE, copy=True) for x in inputs))) for inputs in passes]
+            return [[out.to("cpu", copy=True) for out in outputs] for outputs in found]
 
     def export(self) -> torch.export.ExportedProgram:
         """`torch.export.export` of a fresh copy: where every user starts."""
