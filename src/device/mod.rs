@@ -18,6 +18,7 @@
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
 pub mod cuda;
+pub(crate) mod file;
 pub mod host;
 
 use std::ffi::c_void;
@@ -25,6 +26,7 @@ use std::ffi::c_void;
 use crate::error::Result;
 
 pub use cuda::CudaDevice;
+pub use file::HostFile;
 pub use host::HostDevice;
 
 /// An address in device memory. On `host` it is a plain address.
