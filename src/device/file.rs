@@ -70,8 +70,9 @@ impl ReadAt for HostFile {
             let at = offset + done as u64;
             match self.file.read_at(&mut into[done..], at) {
                 Ok(0) => {
+                    let end = self.file.metadata().map_or(at, |facts| facts.len().min(at));
                     let why = format!(
-                        "the file ends at byte {at}, and had {} when it was opened; while it is in use it must \
+                        "the file ends at byte {end}, and had {} when it was opened; while it is in use it must \
                          not be changed",
                         self.bytes.len()
                     );

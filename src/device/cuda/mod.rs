@@ -56,6 +56,11 @@ pub fn device_count() -> Result<u32> {
     library::count()
 }
 
+/// Refuses a size of a staging ring, bytes, that is below [`RING_LEAST`].
+pub fn check_ring(bytes: u64) -> Result<()> {
+    stage_ring::Shape::of(bytes).map(|_| ())
+}
+
 /// One GPU: its memory, a copy stream, and the stream on which the compiled code runs.
 ///
 /// The order of the fields is the order in which they end.

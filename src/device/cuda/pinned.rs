@@ -129,12 +129,14 @@ impl Drop for Pinned {
 
 /// Memory that no file is behind.
 fn anonymous(bytes: u64, what: &str) -> Result<MmapMut> {
-    let refused = |why: String| Error::OutOfMemory {
+    let refused = |why: String| {
+        Error::OutOfMemory {
         what: format!(
             "{what}, in host memory ({why}); choose weight_offload_host='staged' with a weight_offload_staging_mb \
              that fits, or 'mapped' where the device can"
         ),
         bytes,
+    }
     };
     let len = usize::try_from(bytes).map_err(|error| refused(error.to_string()))?;
     let memory = MmapMut::map_anon(len).map_err(|error| refused(error.to_string()))?;

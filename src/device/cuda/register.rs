@@ -228,7 +228,9 @@ mod tests {
     fn a_device_that_cannot_is_named_and_what_to_choose() {
         let text = unable("cuda:3 (Some GPU)").to_string();
         assert!(
-            text.contains("cuda:3 (Some GPU)") && text.contains("'pinned'") && text.contains("'staged'"),
+            text.contains("cuda:3 (Some GPU)")
+                && text.contains("'pinned'")
+                && text.contains("'staged'"),
             "{text}"
         );
     }

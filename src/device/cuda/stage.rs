@@ -106,8 +106,7 @@ impl Stage {
             let len = part.end - part.start;
             let piece = self.readers.push(offset + part.start, len);
             // SAFETY: the part is inside of what the caller promises.
-            let issued =
-                unsafe { self.issue(piece, dst.offset(part.start), len, copy, entered) };
+            let issued = unsafe { self.issue(piece, dst.offset(part.start), len, copy, entered) };
             // The stream has lost a mark, and with it the count of the slots that are free.
             issued.inspect_err(|error| self.readers.fail(error.clone()))?;
         }

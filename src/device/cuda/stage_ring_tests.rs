@@ -238,10 +238,7 @@ fn a_failure_is_there_before_the_bytes_are_and_leaves_zeros() {
         let (stream, copied) = rig.stream();
         copy(&readers, &stream, 0..10 * SLOT);
         let piece = Piece { number: 6, slot: 2 };
-        while !reached(
-            rig.area.mark(piece.ready_mark()).load(Ordering::Acquire),
-            6,
-        ) {
+        while !reached(rig.area.mark(piece.ready_mark()).load(Ordering::Acquire), 6) {
             std::hint::spin_loop();
         }
         let text = readers.check().unwrap_err().to_string();
@@ -290,10 +287,7 @@ fn the_end_lets_everybody_through() {
             drop(readers);
             let copied = copied.join().unwrap();
             assert_eq!(copied.len() as u64, queued * SLOT);
-            assert!(
-                source.reads() < 10,
-                "what was queued is not read any more"
-            );
+            assert!(source.reads() < 10, "what was queued is not read any more");
         }
     });
 }
