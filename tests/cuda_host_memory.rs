@@ -304,7 +304,7 @@ fn what_the_system_says_of_a_read_is_in_the_error() {
         let unreadable = std::fs::OpenOptions::new().write(true).open(source.path());
         let file = HostFile::new("weights.ptd", Arc::new(unreadable.unwrap()), source.all());
         let mut device = CudaDevice::open(64 * MB);
-        let pinned = device.pin_host(&file, &[0..20 * MB]).err().unwrap();
+        let pinned = device.pin_host(&file, &[0..MB, MB..20 * MB]).err().unwrap();
         device.stage_host(file, RING_LEAST).unwrap();
         let staged = copied(&mut device, source.host(0..20 * MB)).unwrap_err();
         for error in [pinned, staged] {

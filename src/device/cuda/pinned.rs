@@ -243,6 +243,9 @@ fn fill(memory: &mut [u8], layout: &Layout, source: &dyn ReadAt, threads: usize)
 mod tests {
     use super::*;
 
+    const MB: u64 = 1 << 20;
+
+    /// So many bytes.
     struct Bytes(u64);
 
     impl ReadAt for Bytes {
@@ -273,7 +276,7 @@ mod tests {
         assert_eq!(layout.bytes, PAGE + PAGE + 3 * PAGE);
         assert_eq!(layout.cuts(), [0, PAGE, 2 * PAGE]);
         let mut memory = vec![0; layout.bytes as usize];
-        fill(&mut memory, &layout, &Bytes(1 << 20), 3).unwrap();
+        fill(&mut memory, &layout, &Bytes(MB), 3).unwrap();
         for range in &ranges {
             let at = layout.place(range) as usize;
             for (offset, found) in range.clone().zip(&memory[at..]) {
@@ -298,9 +301,9 @@ mod tests {
 
     #[test]
     fn a_read_that_fails_is_the_error() {
-        let layout = Layout::of(&[0..(40 << 20)]);
+        let layout = Layout::of(&[0..MB, MB..40 * MB]);
         let mut memory = vec![0; layout.bytes as usize];
-        let error = fill(&mut memory, &layout, &Bytes(20 << 20), 4).unwrap_err();
+        let error = fill(&mut memory, &layout, &Bytes(20 * MB), 4).unwrap_err();
         assert!(error.to_string().contains("model.ptd: byte"), "{error}");
     }
 
