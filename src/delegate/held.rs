@@ -131,20 +131,17 @@ fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Memory, ring: u64) -> (Held
         false => Held::Pinned,
     };
     let need = wanted.takes(needs);
-    let what = match (copier.maps, needs.in_memory) {
-        (true, true) => "which lies in memory already".to_owned(),
-        (true, false) => format!("whose {}", bytes_text(need)),
-        (false, _) => format!("of which {}", bytes_text(need)),
-    };
     // Not to the last byte: other memory is needed beside it, and programs beside this one.
     let fits = need <= memory.available - memory.available / 8;
-    let so = match (copier.maps && needs.in_memory, fits) {
-        (true, _) => "",
-        (false, true) => " leave an eighth or more",
-        (false, false) => " do not leave an eighth",
+    let what = match (wanted, needs.in_memory) {
+        (Held::Mapped, true) => "which lies in memory already".to_owned(),
+        (Held::Mapped, false) => format!("which has {}", bytes_text(need)),
+        _ => format!("and a copy takes {}", bytes_text(need)),
     };
+    let not = if fits { "" } else { "not " };
     let why = format!(
-        "{device} {can} register a read-only mapping of {}, {what}{so} of {memory}",
+        "{device} {can} register a read-only mapping of {}, {what}; that does {not}fit, with an eighth to spare, \
+         into {memory}",
         needs.file
     );
     match fits {

@@ -11,6 +11,9 @@
 //!   again at once, but only to copies issued later. [`Device::alloc_scratch`] and
 //!   [`Device::free_scratch`] act in compute-stream order: the memory of activations.
 //!   [`Device::upload`] and [`Device::download`] move the bytes of inputs and outputs in that order too.
+//! - Bytes that a device has to read from a file may fail to arrive. The copy completes all the same, and then every
+//!   call that waits for it ([`Device::finish_compute`], [`Device::download`], [`Device::synchronize`]) and every later
+//!   copy is an error, so that no result can be believed. The device stays as it is: it has to be dropped.
 //! - An event may be queried or waited for any number of times, and lives as long as its value.
 //!
 //! The callers validate; a device reports only what the caller cannot foresee (memory, a lost device).
