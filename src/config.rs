@@ -151,7 +151,24 @@ impl Options {
             }
             options.apply(spec)?;
         }
+        options.check_staging()?;
         Ok(options)
+    }
+
+    /// What `auto` chooses is only known at load.
+    fn check_staging(&self) -> Result<()> {
+        let unused = match self.host {
+            HostMemory::Mapped => "mapped",
+            HostMemory::Pinned => "pinned",
+            HostMemory::Auto | HostMemory::Staged => return Ok(()),
+        };
+        match self.staging {
+            None => Ok(()),
+            Some(_) => Err(refuse(
+                STAGING_MB,
+                format!("is the size of the ring of 'staged', and {HOST} is '{unused}'"),
+            )),
+        }
     }
 
     fn apply(&mut self, spec: &Spec) -> Result<()> {

@@ -50,6 +50,21 @@ fn every_key_takes_effect() {
 }
 
 #[test]
+fn a_ring_without_staged_is_refused() {
+    for host in ["mapped", "pinned"] {
+        let what = refusal(&[text(HOST, host), int(STAGING_MB, 64)]);
+        assert!(
+            what.contains("'staged'") && what.contains(&format!("is '{host}'")),
+            "{what}"
+        );
+        assert!(Options::parse(&[int(STAGING_MB, 64), text(HOST, host)]).is_err());
+    }
+    for host in ["auto", "staged"] {
+        Options::parse(&[text(HOST, host), int(STAGING_MB, 64)]).unwrap();
+    }
+}
+
+#[test]
 fn bytes_are_a_decimal_string_or_an_int() {
     let parse = |spec| Options::parse(&[spec]).unwrap().budget;
     assert_eq!(

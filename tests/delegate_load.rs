@@ -139,6 +139,41 @@ fn a_budget_without_offload_names_the_cure() {
     );
 }
 
+/// On the CPU nothing is pinned and nothing is staged: an option that could only be ignored is refused.
+#[test]
+fn how_copies_to_a_gpu_are_held_is_refused_on_the_cpu() {
+    for host in ["pinned", "staged"] {
+        let error = Attempt::new()
+            .option("weight_offload_host", host)
+            .early_error();
+        assert!(
+            matches!(&error, Error::Option { key, what }
+                if key == "weight_offload_host" && what.contains("could have no effect") && what.contains("'cpu'")),
+            "{error}"
+        );
+    }
+    let mut attempt = Attempt::new();
+    attempt.options.push(Spec {
+        key: "weight_offload_staging_mb".to_owned(),
+        value: SpecValue::Int(64),
+    });
+    let error = attempt.early_error();
+    assert!(
+        matches!(&error, Error::Option { key, what }
+            if key == "weight_offload_staging_mb" && what.contains("'cpu'")),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_happens_anyway_on_the_cpu_is_accepted() {
+    for host in ["auto", "mapped"] {
+        let attempt = Attempt::new().option("weight_offload_host", host);
+        assert!(matches!(attempt.error(), Error::Mismatch { .. }));
+        assert!(attempt.library_was_asked.get());
+    }
+}
+
 #[test]
 fn a_recorded_floor_that_is_not_enforced_is_a_mismatch() {
     for (field, recorded) in [("floor", 320), ("hard_minimum", 192)] {

@@ -34,6 +34,30 @@ fn a_budget_one_byte_below_the_floor_is_refused_with_its_parts() {
     assert_eq!(model.host(Some(7 << 20)).stats().floor_bytes, 7 << 20);
 }
 
+/// Making bytes ready may mean to pin all of them.
+#[test]
+fn bytes_are_made_ready_only_for_a_budget_that_was_accepted() {
+    let model = chain(&[1 << 20; 4]);
+    let asked = std::cell::Cell::new(0);
+    let load = |budget| {
+        let source = |_: &mut Sim| {
+            asked.set(asked.get() + 1);
+            Ok(model.host_bytes())
+        };
+        let options = SessionOptions {
+            budget: Some(budget),
+            ..SessionOptions::default()
+        };
+        let sim = Sim::new(Order::CopiesFirst);
+        Session::with_source(sim, model.program.clone(), source, options)
+    };
+    let refused = load((3 << 20) - 1).err().unwrap();
+    assert!(matches!(refused, Error::BudgetTooSmall { .. }), "{refused}");
+    assert_eq!(asked.get(), 0);
+    assert!(load(3 << 20).is_ok());
+    assert_eq!(asked.get(), 1);
+}
+
 #[test]
 fn without_a_budget_the_floor_is_the_budget() {
     let model = chain(&[100, 200, 300]);

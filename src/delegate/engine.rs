@@ -1,6 +1,9 @@
 //! The compiled code, its session and the bytes behind both, joined for a pass. Each of them leaves one
 //! promise to whoever joins them: this file makes these promises, and is the only unsafe code here.
 
+use std::ops::Range;
+
+use super::held::Held;
 use super::inputs;
 use super::side::{Scope, Side};
 use super::tensor::{contiguous_strides, InputTensor};
@@ -8,7 +11,7 @@ use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
-use crate::device::{DevicePtr, HostBytes};
+use crate::device::{DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Record};
 use crate::session::{Program, Session, SessionOptions, Stats};
@@ -34,6 +37,8 @@ pub struct Data {
     pub catalog: Catalog,
     /// The file.
     pub file: MappedPtd,
+    /// How they are held for copies.
+    pub held: Held,
 }
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
@@ -49,7 +54,7 @@ pub struct Engine<D: Side> {
 impl<D: Side> Engine<D> {
     /// `constants` holds the catalog index of each of the container's constants.
     pub fn new(
-        mut device: D,
+        device: D,
         mut container: Container,
         program: Program,
         data: Data,
@@ -61,9 +66,10 @@ impl<D: Side> Engine<D> {
         let placeholders: Vec<_> = constants.iter().map(|_| Binding::Placeholder).collect();
         // SAFETY: placeholders are the container's own memory; no address of ours is bound.
         scope.within(|| unsafe { container.bind_constants(&placeholders) })??;
-        let (bytes, cuts) = whole_file(&data);
-        device.prepare_source(bytes, &cuts)?;
-        let session = Session::new(device, program, host_bytes(&data.catalog), options)?;
+        let (file, ranges) = (host_file(&data), ranges(&data));
+        // After the budget was accepted: a refused one costs no registration, and no copy.
+        let source = |device: &mut D| device.prepare_source(file, &ranges, data.held);
+        let session = Session::with_source(device, program, source, options)?;
         let bindings = bindings(&data.catalog, &session, constants)?;
         // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
         // life, and the container ends first: by the order of this structure's fields, and here because
@@ -158,37 +164,37 @@ impl<D: Side> Run for Engine<D> {
     }
 
     fn stats(&self) -> Stats {
-        self.session.stats()
+        let (host_pinned_bytes, host_mapped_bytes) = self.session.device().host_bytes();
+        Stats {
+            host_pinned_bytes,
+            host_mapped_bytes,
+            ..self.session.stats()
+        }
     }
 }
 
-/// The whole mapping, and the offsets at which its segments begin.
-fn whole_file(data: &Data) -> (HostBytes, Vec<u64>) {
-    let file = data.file.file().bytes();
-    let start = file.as_ptr().addr();
-    let segments = data.catalog.segments().iter();
-    let mut cuts: Vec<u64> = segments
-        .map(|segment| segment.bytes.addr().addr().wrapping_sub(start) as u64)
-        .collect();
-    cuts.sort_unstable();
+/// The file and the whole of its mapping.
+fn host_file(data: &Data) -> HostFile {
+    let file = data.file.file();
+    let all = file.bytes();
     // SAFETY: `Engine` keeps the mapping, and ends its session, and with it the device, first. A session that
-    // fails in `Session::new` ends there.
-    let bytes = unsafe { HostBytes::new(file.as_ptr(), file.len() as u64) };
-    (bytes, cuts)
+    // fails in `Session::with_source` ends there.
+    let bytes = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
+    HostFile::new(file.name(), file.file().clone(), bytes)
 }
 
-fn host_bytes(catalog: &Catalog) -> Vec<HostBytes> {
-    let bytes = |segment| &catalog.segment(segment).bytes;
-    catalog
-        .constants()
-        .iter()
-        .map(|constant| {
-            let bytes = bytes(constant.segment);
-            // SAFETY: the catalog keeps the mapping, and `Engine` ends its session, and with it the
-            // device, before its catalog. A session that fails in `Session::new` ends there.
-            unsafe { HostBytes::new(bytes.addr(), bytes.len()) }
-        })
-        .collect()
+/// Where in the file the bytes of each constant lie, by index.
+fn ranges(data: &Data) -> Vec<Range<u64>> {
+    let start = data.file.file().bytes().as_ptr().addr();
+    let range = |segment| {
+        let bytes = &data.catalog.segment(segment).bytes;
+        let offset = bytes.addr().addr().wrapping_sub(start) as u64;
+        // The address of no bytes may be any.
+        let offset = if bytes.is_empty() { 0 } else { offset };
+        offset..offset + bytes.len()
+    };
+    let constants = data.catalog.constants().iter();
+    constants.map(|constant| range(constant.segment)).collect()
 }
 
 fn bindings<'a, D: Side>(

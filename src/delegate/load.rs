@@ -8,6 +8,8 @@ use std::sync::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::engine::{Data, Engine, Run};
+use super::held::{self, Held, Needs};
+use super::memory::Memory;
 use super::side::{self, Scope, Side};
 use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
@@ -63,10 +65,12 @@ impl Delegate {
 fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> Result<Engine<D>> {
     let record = &request.record;
     check_budget_has_effect(record, options)?;
+    held::check(record, options)?;
     let program = program(record)?;
     check_floor(record, &program, options, device.granule())?;
     let file = MappedPtd::open(&request.data)?;
     let catalog = Catalog::build(record, &file)?;
+    let held = hold(&device, record, options, &file, &catalog)?;
     if options.verify == Verify::Load {
         verify_crc(&catalog)?;
     }
@@ -84,7 +88,11 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         },
         policy: options.policy,
     };
-    let data = Data { catalog, file };
+    let data = Data {
+        catalog,
+        file,
+        held,
+    };
     Engine::new(device, container, program, data, &constants, budget)
 }
 
@@ -100,6 +108,33 @@ fn check_machine(record: &Record) -> Result<()> {
         &record.target,
         &Host::current(),
     )
+}
+
+/// How the weights are held for the device's copies.
+fn hold<D: Side>(
+    device: &D,
+    record: &Record,
+    options: &Options,
+    file: &MappedPtd,
+    catalog: &Catalog,
+) -> Result<Held> {
+    let Some(copier) = device.copier()? else {
+        return Ok(Held::Mapped);
+    };
+    let mapped = file.file();
+    let needs = Needs {
+        file: mapped.name(),
+        file_bytes: mapped.bytes().len() as u64,
+        in_memory: mapped.is_in_memory(),
+        used_bytes: catalog.distinct_bytes(),
+    };
+    let (held, why) = held::choose(options, &needs, &copier, &Memory::now()?)?;
+    log::info!(
+        "method '{}': weights are held '{}' on the host: {why}",
+        record.method,
+        held.name()
+    );
+    Ok(held)
 }
 
 /// Without probes everything is loaded up front, so a budget could only be ignored.

@@ -2,7 +2,12 @@
 //! while compiled code runs, and what has to be done with the mapped file.
 #![deny(unsafe_code)]
 
-use crate::device::{cuda::CudaContext, CudaDevice, Device, DevicePtr, HostBytes, HostDevice};
+use std::ops::Range;
+
+use super::held::{Copier, Held};
+use crate::device::{
+    cuda::CudaContext, CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile,
+};
 use crate::error::{Error, Result};
 use crate::format::Record;
 
@@ -20,8 +25,20 @@ pub trait Side: Device {
     /// The device's name as compiled code takes it.
     fn torch_name(&self) -> String;
 
-    /// Makes ready for copies from the mapped file; `cuts` are the offsets of its segments, ascending.
-    fn prepare_source(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()>;
+    /// What the device does with host memory; `None` if it needs nothing to be prepared.
+    fn copier(&self) -> Result<Option<Copier>>;
+
+    /// Makes ready for copies of these ranges of a file, held as `held` says. Returns what each range is to be
+    /// copied from.
+    fn prepare_source(
+        &mut self,
+        file: HostFile,
+        ranges: &[Range<u64>],
+        held: Held,
+    ) -> Result<Vec<HostBytes>>;
+
+    /// Host memory that is pinned, and mapped memory that is registered, bytes.
+    fn host_bytes(&self) -> (u64, u64);
 
     /// Where kernels find an input whose bytes these are, until [`Side::end_input`].
     fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr>;
@@ -56,8 +73,21 @@ impl Side for HostDevice {
         "cpu".to_owned()
     }
 
-    fn prepare_source(&mut self, _bytes: HostBytes, _cuts: &[u64]) -> Result<()> {
-        Ok(())
+    fn copier(&self) -> Result<Option<Copier>> {
+        Ok(None)
+    }
+
+    fn prepare_source(
+        &mut self,
+        file: HostFile,
+        ranges: &[Range<u64>],
+        _held: Held,
+    ) -> Result<Vec<HostBytes>> {
+        Ok(mapped(&file, ranges))
+    }
+
+    fn host_bytes(&self) -> (u64, u64) {
+        (0, 0)
     }
 
     fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr> {
@@ -86,8 +116,36 @@ impl Side for CudaDevice {
         format!("cuda:{CUDA_INDEX}")
     }
 
-    fn prepare_source(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
-        self.register_host(bytes, cuts)
+    fn copier(&self) -> Result<Option<Copier>> {
+        Ok(Some(Copier {
+            device: self.full_name().to_owned(),
+            maps: self.can_register_mapped()?,
+        }))
+    }
+
+    fn prepare_source(
+        &mut self,
+        file: HostFile,
+        ranges: &[Range<u64>],
+        held: Held,
+    ) -> Result<Vec<HostBytes>> {
+        match held {
+            Held::Mapped => {
+                let mut cuts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
+                cuts.sort_unstable();
+                self.register_host(file.bytes(), &cuts)?;
+                Ok(mapped(&file, ranges))
+            }
+            Held::Pinned => self.pin_host(&file, ranges),
+            Held::Staged { ring } => {
+                let bytes = mapped(&file, ranges);
+                self.stage_host(file, ring).map(|()| bytes)
+            }
+        }
+    }
+
+    fn host_bytes(&self) -> (u64, u64) {
+        (self.host_pinned_bytes(), self.host_mapped_bytes())
     }
 
     fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr> {
@@ -105,6 +163,12 @@ impl Side for CudaDevice {
     fn end_input(&mut self, ptr: DevicePtr, bytes: usize) -> Result<()> {
         self.free_scratch(ptr, bytes as u64)
     }
+}
+
+/// The ranges in the file's mapping.
+fn mapped(file: &HostFile, ranges: &[Range<u64>]) -> Vec<HostBytes> {
+    let bytes = |range: &Range<u64>| file.bytes().slice(range.clone());
+    ranges.iter().map(bytes).collect()
 }
 
 /// The GPU that `record` is to run on.

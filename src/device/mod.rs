@@ -11,6 +11,9 @@
 //!   again at once, but only to copies issued later. [`Device::alloc_scratch`] and
 //!   [`Device::free_scratch`] act in compute-stream order: the memory of activations.
 //!   [`Device::upload`] and [`Device::download`] move the bytes of inputs and outputs in that order too.
+//! - Bytes that a device has to read from a file may fail to arrive. The copy completes all the same, and then every
+//!   call that waits for it ([`Device::finish_compute`], [`Device::download`], [`Device::synchronize`]) and every later
+//!   copy is an error, so that no result can be believed. The device stays as it is: it has to be dropped.
 //! - An event may be queried or waited for any number of times, and lives as long as its value.
 //!
 //! The callers validate; a device reports only what the caller cannot foresee (memory, a lost device).
@@ -18,6 +21,7 @@
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
 pub mod cuda;
+pub(crate) mod file;
 pub mod host;
 
 use std::ffi::c_void;
@@ -25,6 +29,7 @@ use std::ffi::c_void;
 use crate::error::Result;
 
 pub use cuda::CudaDevice;
+pub use file::HostFile;
 pub use host::HostDevice;
 
 /// An address in device memory. On `host` it is a plain address.

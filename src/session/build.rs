@@ -64,12 +64,23 @@ impl<D: Device> Session<D> {
     /// it. `bytes` are the bytes of each constant, by index; they must outlive the session. Nothing is
     /// allocated if the budget is below the floor.
     pub fn new(
-        mut device: D,
+        device: D,
         program: Program,
         bytes: Vec<HostBytes>,
         options: SessionOptions,
     ) -> Result<Self> {
-        check(&program, &bytes)?;
+        Session::with_source(device, program, |_| Ok(bytes), options)
+    }
+
+    /// The same, with `source` called for the bytes once the budget was accepted, and the device has taken it:
+    /// making bytes ready may cost time and memory.
+    pub fn with_source(
+        mut device: D,
+        program: Program,
+        source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        check(&program)?;
         let granule = device.granule();
         let floor = floor(
             &program.trace,
@@ -80,6 +91,8 @@ impl<D: Device> Session<D> {
         );
         let stats = accepted(&program, &floor, options.budget, granule)?;
         device.set_budget(stats.budget_bytes)?;
+        let bytes = source(&mut device)?;
+        check_bytes(&program, &bytes)?;
         let fresh = (program.clone(), stats, options.policy);
         let policy = move || choose_policy(&fresh.0, &fresh.1, fresh.2, granule);
         let constants = program.weights.len();
@@ -174,29 +187,18 @@ impl<E> Tenant<E> {
 }
 
 /// The lists must fit each other; the record's own checks come before.
-fn check(program: &Program, bytes: &[HostBytes]) -> Result<()> {
+fn check(program: &Program) -> Result<()> {
     let Program {
         weights,
         layouts,
         trace,
     } = program;
-    if weights.len() != bytes.len() || weights.len() != layouts.len() {
+    if weights.len() != layouts.len() {
         return Err(Error::Internal(format!(
-            "{} constants, {} layouts, {} byte ranges",
+            "{} constants, {} layouts",
             weights.len(),
-            layouts.len(),
-            bytes.len()
+            layouts.len()
         )));
-    }
-    for (spec, bytes) in weights.iter().zip(bytes) {
-        if spec.bytes != bytes.len() {
-            return Err(Error::Mismatch {
-                name: spec.fqn.clone(),
-                fact: "number of bytes",
-                expected: format!("{} (record)", spec.bytes),
-                found: format!("{} (data)", bytes.len()),
-            });
-        }
     }
     let direct = trace
         .probes()
@@ -211,6 +213,28 @@ fn check(program: &Program, bytes: &[HostBytes]) -> Result<()> {
         }),
         None => Ok(()),
     }
+}
+
+fn check_bytes(program: &Program, bytes: &[HostBytes]) -> Result<()> {
+    let weights = &program.weights;
+    if weights.len() != bytes.len() {
+        return Err(Error::Internal(format!(
+            "{} constants, {} byte ranges",
+            weights.len(),
+            bytes.len()
+        )));
+    }
+    for (spec, bytes) in weights.iter().zip(bytes) {
+        if spec.bytes != bytes.len() {
+            return Err(Error::Mismatch {
+                name: spec.fqn.clone(),
+                fact: "number of bytes",
+                expected: format!("{} (record)", spec.bytes),
+                found: format!("{} (data)", bytes.len()),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a budget below the floor; otherwise the counters at load.

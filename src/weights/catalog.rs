@@ -2,7 +2,7 @@
 //! looked up by name.
 #![deny(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::HostBytes;
 use crate::error::{Error, Result};
@@ -131,6 +131,13 @@ impl Catalog {
     /// Bytes of all distinct segments that are resident.
     pub fn direct_bytes(&self) -> u64 {
         self.bytes_where(|kind| kind != ConstantKind::Weight)
+    }
+
+    /// Bytes of the file that constants read, equal ones once, whatever their kind.
+    pub fn distinct_bytes(&self) -> u64 {
+        let segments = self.segments.iter().map(|segment| &segment.bytes);
+        let places: BTreeSet<_> = segments.map(|bytes| (bytes.addr(), bytes.len())).collect();
+        places.iter().map(|(_, len)| len).sum()
     }
 
     fn bytes_where(&self, wanted: impl Fn(ConstantKind) -> bool) -> u64 {

@@ -6,6 +6,7 @@
 //! replace a file that may be in use, write a new one beside it and rename it over the old.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ use crate::format::{EntryLayout, Ptd, PtdEntry};
 pub struct MappedFile {
     name: String,
     map: Arc<Mmap>,
+    file: Arc<File>,
+    in_memory: bool,
 }
 
 impl MappedFile {
@@ -42,10 +45,24 @@ impl MappedFile {
         // truncates or rewrites the file meanwhile cannot be enforced on Linux; it is the documented duty
         // of whoever replaces files (module doc).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| io("cannot map", error))?;
+        let in_memory = is_in_memory(&file).map_err(|error| io("cannot stat", error))?;
         Ok(MappedFile {
             name,
             map: Arc::new(map),
+            file: Arc::new(file),
+            in_memory,
         })
+    }
+
+    /// The file itself, for those who read it without touching the mapping.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Whether the file lies in a file system that is memory itself, so that its pages are no cache of a disk, and
+    /// holding them takes no memory that is free now.
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     /// The path, as errors show it.
@@ -64,6 +81,19 @@ impl MappedFile {
         // The range is the owner's own length, so this cannot fail; an empty value would be caught by any check.
         HostBytes::new(self.map.clone(), all).unwrap_or_else(|_| HostBytes::from_vec(Vec::new()))
     }
+}
+
+/// Whether the file is in tmpfs, ramfs or hugetlbfs.
+fn is_in_memory(file: &File) -> std::io::Result<bool> {
+    const RAMFS: libc::c_long = 0x8584_58f6;
+    // SAFETY: zero is a value of every field.
+    let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the system writes the one structure.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &mut facts) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let kinds = [libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC, RAMFS];
+    Ok(kinds.contains(&facts.f_type))
 }
 
 /// A `.ptd`, mapped and checked.

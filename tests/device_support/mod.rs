@@ -11,7 +11,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice};
+use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile};
 use weightstream::weights::MappedFile;
 
 /// After this a held stream goes on by itself, so that a test that fails does not hang.
@@ -20,7 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes in a mapped file, as weights are.
 pub struct Source {
     file: MappedFile,
-    _path: tempfile::TempPath,
+    path: tempfile::TempPath,
 }
 
 impl Source {
@@ -39,7 +39,7 @@ impl Source {
         file.flush().unwrap();
         let path = file.into_temp_path();
         let file = MappedFile::open(&path).unwrap();
-        (Source { file, _path: path }, offsets)
+        (Source { file, path }, offsets)
     }
 
     /// `len` bytes without a pattern.
@@ -63,6 +63,21 @@ impl Source {
         let bytes = self.bytes(range);
         // SAFETY: the mapping is never written, and the tests drop their devices before their sources.
         unsafe { HostBytes::new(bytes.as_ptr(), bytes.len() as u64) }
+    }
+
+    /// The file as devices read it that do not touch its mapping.
+    pub fn host_file(&self) -> HostFile {
+        HostFile::new("weights.ptd", self.file.file().clone(), self.all())
+    }
+
+    /// Cuts the file. What is gone must not be touched through the mapping any more.
+    pub fn truncate(&self, len: u64) {
+        let file = std::fs::OpenOptions::new().write(true).open(&self.path);
+        file.unwrap().set_len(len).unwrap();
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
     }
 
     pub fn all(&self) -> HostBytes {

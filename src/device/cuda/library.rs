@@ -17,7 +17,7 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 const OLDEST: c_int = 12020;
 
 /// Every function that this module's parent calls.
-const FUNCTIONS: [&str; 43] = [
+const FUNCTIONS: [&str; 46] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -42,6 +42,7 @@ const FUNCTIONS: [&str; 43] = [
     "cuMemAlloc_v2",
     "cuMemFreeAsync",
     "cuMemFree_v2",
+    "cuMemHostGetDevicePointer_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemPoolCreate",
@@ -61,6 +62,8 @@ const FUNCTIONS: [&str; 43] = [
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32_v2",
 ];
 
 /// The process has begun to exit.
@@ -293,9 +296,12 @@ mod tests {
             include_str!("context.rs"),
             include_str!("library.rs"),
             include_str!("mod.rs"),
+            include_str!("pinned.rs"),
             include_str!("pool.rs"),
             include_str!("register.rs"),
             include_str!("runtime.rs"),
+            include_str!("stage.rs"),
+            include_str!("stage_ring.rs"),
             include_str!("stream.rs"),
         ];
         let mut called: Vec<&str> = sources

@@ -8,6 +8,8 @@
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
 //! | `register` | the mapped file, registered for the copy engine |
+//! | `pinned` | memory of our own, registered: a copy of the weights |
+//! | `stage`, `stage_ring` | copies through a ring of pinned memory; the threads that fill it |
 //! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
 //!
 //! The compute stream is the caller's or one of our own; the copy stream is our own, and waits for nothing but
@@ -15,26 +17,33 @@
 //! compute-stream order.
 //!
 //! # The end
-//! A device that is dropped waits for its streams, frees its memory, ends the registrations and then goes,
+//! A device that is dropped ends its readers, waits for its streams, frees its memory, ends the registrations and then goes,
 //! streams and context last. What fails on the way is logged. Once the process has begun to exit nothing
 //! is called any more.
 
 mod context;
 mod library;
+mod pinned;
 mod pool;
 mod register;
 pub(crate) mod runtime;
+mod stage;
+mod stage_ring;
 mod stream;
 
+pub use stage_ring::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 
-use super::{Device, DevicePtr, HostBytes};
+use super::{Device, DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
 use library::log_failure;
+use pinned::Pinned;
 use pool::Pool;
-use register::Registration;
+use register::{Access, Registration};
+use stage::Stage;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 use stream::{Events, Stream};
 
@@ -47,6 +56,11 @@ pub fn device_count() -> Result<u32> {
     library::count()
 }
 
+/// Refuses a size of a staging ring, bytes, that is below [`RING_LEAST`].
+pub fn check_ring(bytes: u64) -> Result<()> {
+    stage_ring::Shape::of(bytes).map(|_| ())
+}
+
 /// One GPU: its memory, a copy stream, and the stream on which the compiled code runs.
 ///
 /// The order of the fields is the order in which they end.
@@ -55,6 +69,8 @@ pub struct CudaDevice {
     weights: Option<Pool>,
     activations: Pool,
     registrations: Vec<Registration>,
+    pinned: Vec<Pinned>,
+    stage: Option<Stage>,
     events: Arc<Events>,
     copy: Arc<Stream>,
     compute: Arc<Stream>,
@@ -88,8 +104,10 @@ pub struct CudaCounters {
     pub pool_reserved_bytes: u64,
     /// What the driver holds for activations.
     pub activation_reserved_bytes: u64,
-    /// Host memory registered.
+    /// Mapped host memory that is registered.
     pub host_mapped_bytes: u64,
+    /// Host memory of our own that is pinned.
+    pub host_pinned_bytes: u64,
 }
 
 impl CudaDevice {
@@ -120,6 +138,8 @@ impl CudaDevice {
             weights: None,
             activations,
             registrations: Vec::new(),
+            pinned: Vec::new(),
+            stage: None,
             events: Events::new(&context),
             copy,
             compute,
@@ -131,9 +151,46 @@ impl CudaDevice {
     /// the segments, ascending: no later copy may cross from one segment into the next.
     pub fn register_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
         let entered = self.context.enter()?;
-        let registration = Registration::new(&self.context, bytes, cuts, &entered)?;
+        let access = Access::ReadOnly;
+        let registration = Registration::new(&self.context, bytes, cuts, access, &entered)?;
         self.registrations.push(registration);
         Ok(())
+    }
+
+    /// Whether [`CudaDevice::register_host`] can work: not every device reads a mapping that is read-only.
+    pub fn can_register_mapped(&self) -> Result<bool> {
+        register::can_read_only(&self.context)
+    }
+
+    /// Copies these ranges of a file into pinned memory, for copies at full link speed that touch neither file nor
+    /// mapping. Returns what each range became; equal ranges become the same bytes. They are readable as long as
+    /// this device lives, and are to be handed to no other.
+    pub fn pin_host(&mut self, file: &HostFile, ranges: &[Range<u64>]) -> Result<Vec<HostBytes>> {
+        let entered = self.context.enter()?;
+        let (pinned, places) = Pinned::copy_of(&self.context, file, ranges, &entered)?;
+        self.pinned.push(pinned);
+        Ok(places)
+    }
+
+    /// From now on weights come from the file, through a ring of at most `ring_bytes` of pinned memory
+    /// ([`RING_LEAST`] at least): the bytes that are given to [`Device::copy_to_device`] have to lie in the file's
+    /// mapping, and say which bytes of the file are meant; the mapping itself is not read.
+    ///
+    /// A read that fails is an error of every later call that copies, or that waits for copies.
+    pub fn stage_host(&mut self, file: HostFile, ring_bytes: u64) -> Result<()> {
+        if self.stage.is_some() {
+            return Err(Error::Internal(
+                "the device was told twice which file to stage".to_string(),
+            ));
+        }
+        let entered = self.context.enter()?;
+        self.stage = Some(Stage::new(file, ring_bytes, &self.copy, &entered)?);
+        Ok(())
+    }
+
+    /// The first failure of a read of a staged file.
+    fn check_stage(&self) -> Result<()> {
+        self.stage.as_ref().map_or(Ok(()), Stage::check)
     }
 
     /// The stream on which kernels run, as a `CUstream`.
@@ -182,8 +239,20 @@ impl CudaDevice {
             pool_used_bytes: ask(Pool::used_bytes)?,
             pool_reserved_bytes: ask(Pool::reserved_bytes)?,
             activation_reserved_bytes: self.activations.reserved_bytes()?,
-            host_mapped_bytes: self.registrations.iter().map(Registration::bytes).sum(),
+            host_mapped_bytes: self.host_mapped_bytes(),
+            host_pinned_bytes: self.host_pinned_bytes(),
         })
+    }
+
+    /// Mapped host memory that is registered, bytes.
+    pub fn host_mapped_bytes(&self) -> u64 {
+        self.registrations.iter().map(Registration::bytes).sum()
+    }
+
+    /// Host memory of our own that is pinned, bytes: copies of weights, and the ring with its page of marks.
+    pub fn host_pinned_bytes(&self) -> u64 {
+        let copies: u64 = self.pinned.iter().map(Pinned::bytes).sum();
+        copies + self.stage.as_ref().map_or(0, Stage::bytes)
     }
 
     /// The weights' pool and the entered context: disjoint borrows, which the methods below need at once.
@@ -191,9 +260,7 @@ impl CudaDevice {
         let entered = self.context.enter()?;
         match &mut self.weights {
             Some(pool) => Ok((pool, entered)),
-            None => Err(Error::Internal(
-                "the device was told no budget, or one of 0 bytes".to_string(),
-            )),
+            None => Err(no_budget()),
         }
     }
 
@@ -279,7 +346,9 @@ impl Device for CudaDevice {
         }
         self.check_any(src, dst.len() as u64)?;
         // SAFETY: just checked.
-        unsafe { self.compute.download(src, dst, &self.context.enter()?) }
+        unsafe { self.compute.download(src, dst, &self.context.enter()?) }?;
+        // What was computed from bytes that could not be read is no result.
+        self.check_stage()
     }
 
     fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
@@ -307,18 +376,24 @@ impl Device for CudaDevice {
     }
 
     fn finish_compute(&mut self) -> Result<()> {
-        self.compute.synchronize(&self.context.enter()?)
+        self.compute.synchronize(&self.context.enter()?)?;
+        self.check_stage()
     }
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         if src.is_empty() {
             return Ok(());
         }
-        let copy = Arc::clone(&self.copy);
-        let (pool, entered) = self.weights()?;
+        let pool = self.weights.as_ref().ok_or_else(no_budget)?;
         pool.check_target(dst, src.len())?;
+        let entered = self.context.enter()?;
         // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
-        unsafe { copy.copy_in(dst, src, &entered) }
+        unsafe {
+            match &self.stage {
+                Some(stage) => stage.copy_in(dst, src, &self.copy, &entered),
+                None => self.copy.copy_in(dst, src, &entered),
+            }
+        }
     }
 
     fn record_compute(&mut self) -> Result<CudaEvent> {
@@ -344,8 +419,14 @@ impl Device for CudaDevice {
     fn synchronize(&mut self) -> Result<()> {
         let entered = self.context.enter()?;
         self.copy.synchronize(&entered)?;
-        self.compute.synchronize(&entered)
+        self.compute.synchronize(&entered)?;
+        self.check_stage()
     }
+}
+
+#[cold]
+fn no_budget() -> Error {
+    Error::Internal("the device was told no budget, or one of 0 bytes".to_string())
 }
 
 fn record(events: &Arc<Events>, stream: &Stream, entered: &Entered<'_>) -> Result<CudaEvent> {
@@ -356,6 +437,10 @@ fn record(events: &Arc<Events>, stream: &Stream, entered: &Entered<'_>) -> Resul
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        // First: the streams wait for readers, and these would read on to the last copy that was queued.
+        if let Some(stage) = &mut self.stage {
+            stage.end();
+        }
         let Some(entered) = self.context.enter_to_drop() else {
             return;
         };

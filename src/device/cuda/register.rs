@@ -1,4 +1,5 @@
-//! Registration of the `.ptd` mapping: the copy engine then reads the file's own pages at full link speed.
+//! Registration of host memory: of the `.ptd` mapping, so that the copy engine reads the file's own pages at full
+//! link speed, and of memory of our own.
 //!
 //! A read-only mapping can only be registered as read-only, which not every device can. That is asked first:
 //! another way to hold the weights is the user's choice, never a fallback.
@@ -18,6 +19,39 @@ pub(super) const CHUNK: u64 = 64 << 30;
 /// Chunks start at pages.
 const PAGE: u64 = 4096;
 
+/// What a registration is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Mapped for reading only.
+    ReadOnly,
+    /// Memory of our own.
+    ReadWrite,
+}
+
+impl Access {
+    fn flags(self) -> u32 {
+        let both = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
+        match self {
+            Access::ReadOnly => both | sys::CU_MEMHOSTREGISTER_READ_ONLY,
+            Access::ReadWrite => both,
+        }
+    }
+
+    /// What is registered, for messages.
+    fn describe(self) -> &'static str {
+        match self {
+            Access::ReadOnly => "mapped weights, read-only",
+            Access::ReadWrite => "pinned host memory",
+        }
+    }
+}
+
+/// Whether the device can read a mapping that is read-only.
+pub(super) fn can_read_only(context: &Context) -> Result<bool> {
+    let able = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+    Ok(context.attribute(able)? != 0)
+}
+
 /// Host memory that the device may read, until this is dropped.
 pub(super) struct Registration {
     /// Addresses of the chunks.
@@ -33,15 +67,11 @@ impl Registration {
         context: &Arc<Context>,
         bytes: HostBytes,
         cuts: &[u64],
+        access: Access,
         entered: &Entered<'_>,
     ) -> Result<Registration> {
-        let able = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-        if context.attribute(able)? == 0 {
-            return Err(Error::Unsupported(format!(
-                "{} cannot register read-only host memory, so that weights cannot be copied from the mapped \
-                 file; hold them in pinned memory instead",
-                context.name()
-            )));
+        if access == Access::ReadOnly && !can_read_only(context)? {
+            return Err(unable(context.name()));
         }
         let mut registration = Registration {
             chunks: Vec::new(),
@@ -50,7 +80,7 @@ impl Registration {
         };
         for chunk in chunks(bytes.as_ptr() as usize as u64, bytes.len(), cuts, CHUNK)? {
             // On an error the chunks so far are unregistered by `drop`.
-            registration.add(bytes, chunk, entered)?;
+            registration.add(bytes, chunk, access, entered)?;
         }
         Ok(registration)
     }
@@ -60,23 +90,28 @@ impl Registration {
         self.bytes
     }
 
-    fn add(&mut self, all: HostBytes, chunk: Range<u64>, _entered: &Entered<'_>) -> Result<()> {
+    fn add(
+        &mut self,
+        all: HostBytes,
+        chunk: Range<u64>,
+        access: Access,
+        _entered: &Entered<'_>,
+    ) -> Result<()> {
         let bytes = all.slice(chunk.clone());
-        let flags = sys::CU_MEMHOSTREGISTER_READ_ONLY
-            | sys::CU_MEMHOSTREGISTER_DEVICEMAP
-            | sys::CU_MEMHOSTREGISTER_PORTABLE;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
+        let len = bytes.len() as usize;
         // SAFETY: mapped memory that stays until the device is dropped (`HostBytes::new`), which ends this
-        // registration first. It is registered for reading: nothing is written through `start`.
-        let code = unsafe { sys::cuMemHostRegister_v2(start, bytes.len() as usize, flags) };
+        // registration first. Nothing is written through `start`.
+        let code = unsafe { sys::cuMemHostRegister_v2(start, len, access.flags()) };
         check("cuMemHostRegister", code).map_err(|error| match error {
             Error::Device { call, what } => Error::Device {
                 call,
                 what: format!(
-                    "{what} (bytes {}..{} of {} of mapped weights, read-only, on {})",
+                    "{what} (bytes {}..{} of {} of {}, on {})",
                     chunk.start,
                     chunk.end,
                     bytes_text(all.len()),
+                    access.describe(),
                     self.context.name()
                 ),
             },
@@ -88,17 +123,36 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
+impl Registration {
+    /// Ends it, before it is dropped. Whether the device has let go of the memory: not at the process's exit, and
+    /// not if it failed.
+    pub(super) fn end(&mut self) -> bool {
         let Some(_entered) = self.context.enter_to_drop() else {
-            return;
+            return self.chunks.is_empty();
         };
-        for &start in &self.chunks {
+        self.chunks.drain(..).fold(true, |ended, start| {
             // SAFETY: registered in `add`, and copies from it are done: the device has waited for them.
             let code = unsafe { sys::cuMemHostUnregister(start as *mut c_void) };
-            log_failure(self.context.name(), check("cuMemHostUnregister", code));
-        }
+            let outcome = check("cuMemHostUnregister", code);
+            let this = outcome.is_ok();
+            log_failure(self.context.name(), outcome);
+            ended && this
+        })
     }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cold]
+fn unable(device: &str) -> Error {
+    Error::Unsupported(format!(
+        "{device} cannot register a mapping that is read-only, so that weights cannot be copied from the mapped \
+         file; choose weight_offload_host='pinned' (a copy in memory) or 'staged' (a ring of buffers)"
+    ))
 }
 
 /// Cuts `len` bytes at `start` into ranges of at most `limit` bytes, each as long as the cuts allow.
@@ -168,6 +222,17 @@ mod tests {
             });
             assert_eq!(ends, 97 * KB4 + 1);
         }
+    }
+
+    #[test]
+    fn a_device_that_cannot_is_named_and_what_to_choose() {
+        let text = unable("cuda:3 (Some GPU)").to_string();
+        assert!(
+            text.contains("cuda:3 (Some GPU)")
+                && text.contains("'pinned'")
+                && text.contains("'staged'"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,0 +1,406 @@
+//! The ring of `staged`, as far as it has nothing to do with a driver: how it is divided, which thread fills
+//! which slot with what and when, what happens if a read fails, and how it ends.
+//!
+//! # Protocol
+//! Copies are cut into *pieces* of at most one slot, numbered from 1 up in the order of the copy stream. Piece `n`
+//! uses slot `(n - 1) % slots`. Marks in host memory that the device reads and writes tie the two sides
+//! together; they hold the low 32 bits of piece numbers, and are compared cyclically:
+//! - `ready(slot)`: the last piece that was put there. The copy stream waits until it has come to `n`, then copies.
+//! - `done`: the last piece that the copy stream has copied away. A reader fills a slot for piece `n` once `done` has
+//!   come to `n - slots`. One mark is enough, since the stream is in order.
+//!
+//! A reader waits for nothing but pieces before its own, and the stream for nothing but its readers and what was
+//! issued before: so neither can wait for the other in a circle. Readers call no driver: a driver that waits for
+//! the device while it holds a lock cannot stop them.
+//!
+//! # Failures
+//! A piece whose read fails is kept as the failure, then zeros are put into its slot (so that what kernels read as
+//! indices stays in bounds), and only then is it marked ready. Whoever has waited for the copy thus finds the
+//! failure in [`Readers::check`].
+
+use crate::device::file::ReadAt;
+use crate::error::{Error, Result};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const MB: u64 = 1 << 20;
+
+/// The largest slot: the link is full long before, and small slots let several threads share one weight.
+const LARGEST_SLOT: u64 = 8 * MB;
+
+/// The fewest slots, so that each reader has one.
+const FEWEST_SLOTS: u64 = 8;
+
+/// The least size of a ring, bytes: smaller slots would leave a tenth of the link unused and more.
+pub const RING_LEAST: u64 = FEWEST_SLOTS * MB;
+
+/// The size of a ring where none is given, bytes: five milliseconds of a fast link.
+pub const RING_DEFAULT: u64 = 256 * MB;
+
+/// Bytes between two marks: a line of the cache each.
+pub(super) const MARK_STRIDE: usize = 64;
+
+/// How long the reader whose turn it is sleeps at first, and at most, until it looks for a free slot again.
+const SLEEP: Range<Duration> = Duration::from_micros(20)..Duration::from_micros(200);
+
+/// How a ring is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) slots: u64,
+    pub(super) slot_bytes: u64,
+}
+
+impl Shape {
+    /// As many slots as fit into `total` bytes.
+    pub(super) fn of(total: u64) -> Result<Shape> {
+        if total < RING_LEAST {
+            return Err(Error::Option {
+                key: crate::config::STAGING_MB.to_owned(),
+                what: format!(
+                    "a ring of {total} bytes is too small; it takes at least {} MB ({RING_LEAST} bytes)",
+                    RING_LEAST / MB
+                ),
+            });
+        }
+        let slot_bytes = (total / FEWEST_SLOTS / MB * MB).min(LARGEST_SLOT);
+        Ok(Shape {
+            slots: total / slot_bytes,
+            slot_bytes,
+        })
+    }
+
+    /// Bytes of all slots.
+    pub(super) fn bytes(&self) -> u64 {
+        self.slots * self.slot_bytes
+    }
+
+    /// Marks: `done`, one for trying the device, and one for each slot.
+    pub(super) fn marks(&self) -> u64 {
+        2 + self.slots
+    }
+}
+
+/// Cuts `len` bytes into pieces of at most `most`.
+pub(super) fn pieces(len: u64, most: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..len)
+        .step_by(most as usize)
+        .map(move |start| start..len.min(start + most))
+}
+
+/// Whether a mark has come to `piece`.
+fn reached(mark: u32, piece: u32) -> bool {
+    mark.wrapping_sub(piece) as i32 >= 0
+}
+
+/// The slots and the marks, in memory that the device sees too.
+#[derive(Clone, Copy)]
+pub(super) struct Area {
+    slots: *mut u8,
+    marks: *const u8,
+    shape: Shape,
+}
+
+// SAFETY: plain addresses; who may use the memory when is the protocol's (module doc).
+unsafe impl Send for Area {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// # Safety
+    /// Until every [`Readers`] that was started with this value is dropped, `slots` are `shape.bytes()` and `marks`
+    /// are `shape.marks()` times [`MARK_STRIDE`] bytes, zeroed, at multiples of 64, and nobody but the protocol's
+    /// two sides uses them.
+    pub(super) unsafe fn new(slots: *mut u8, marks: *const u8, shape: Shape) -> Area {
+        Area {
+            slots,
+            marks,
+            shape,
+        }
+    }
+
+    /// Byte offset of a mark. Mark 0 is `done`, 1 is for trying, the others are the slots'.
+    pub(super) fn mark_offset(index: u64) -> u64 {
+        index * MARK_STRIDE as u64
+    }
+
+    pub(super) fn mark(&self, index: u64) -> &AtomicU32 {
+        assert!(index < self.shape.marks(), "mark {index}");
+        // SAFETY: inside of the marks, by the check; aligned, and there as long as `new` demands. Nothing but
+        // atomics uses it on this side.
+        unsafe { &*self.marks.add(index as usize * MARK_STRIDE).cast() }
+    }
+
+    /// Address of a slot.
+    pub(super) fn slot(&self, slot: u64) -> *mut u8 {
+        assert!(slot < self.shape.slots, "slot {slot}");
+        // Only formed here.
+        self.slots
+            .wrapping_add((slot * self.shape.slot_bytes) as usize)
+    }
+
+    /// # Safety
+    /// It is the caller's turn to fill the slot: `done` has come to the piece before, and no other reader has
+    /// this one.
+    unsafe fn fill(&self, slot: u64, len: u64, fill: impl FnOnce(&mut [u8])) {
+        let len = len.min(self.shape.slot_bytes) as usize;
+        // SAFETY: inside of the slots; nobody else uses it, by the caller's promise.
+        fill(unsafe { std::slice::from_raw_parts_mut(self.slot(slot), len) });
+    }
+}
+
+/// A piece that was handed to the readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Its number, as the marks hold it.
+    pub(super) number: u32,
+    /// Its slot.
+    pub(super) slot: u64,
+}
+
+impl Piece {
+    /// The mark that says when it is there.
+    pub(super) fn ready_mark(&self) -> u64 {
+        2 + self.slot
+    }
+}
+
+/// The threads that fill the ring. Dropped, they end; whoever waits for a piece is let through.
+pub(super) struct Readers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    area: Area,
+    source: Arc<dyn ReadAt>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    /// Set with `Queue::failure`, so that asking takes no lock.
+    failed: AtomicBool,
+}
+
+struct Queue {
+    /// Pieces that no reader has taken yet, in order: place in the source, bytes.
+    jobs: VecDeque<(u64, u64)>,
+    /// Number of the last piece that was issued.
+    issued: u64,
+    /// A reader waits for a free slot, so that the others need not.
+    polled: bool,
+    stop: bool,
+    failure: Option<Error>,
+}
+
+impl Readers {
+    /// Starts this many threads. `area` is used until this value is dropped.
+    pub(super) fn start(area: Area, source: Arc<dyn ReadAt>, threads: usize) -> Result<Readers> {
+        Readers::start_behind(area, source, threads, 0)
+    }
+
+    /// The same, with pieces numbered from behind `issued`, which the marks must hold.
+    fn start_behind(
+        area: Area,
+        source: Arc<dyn ReadAt>,
+        threads: usize,
+        issued: u64,
+    ) -> Result<Readers> {
+        let queue = Queue {
+            jobs: VecDeque::with_capacity(2 * area.shape.slots as usize),
+            issued,
+            polled: false,
+            stop: false,
+            failure: None,
+        };
+        let mut readers = Readers {
+            shared: Arc::new(Shared {
+                area,
+                source,
+                queue: Mutex::new(queue),
+                work: Condvar::new(),
+                failed: AtomicBool::new(false),
+            }),
+            threads: Vec::with_capacity(threads),
+        };
+        for index in 0..threads {
+            let shared = Arc::clone(&readers.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("ws-read-{index}"))
+                .spawn(move || shared.work())
+                // Those that were started end when `readers` is dropped.
+                .map_err(|error| Error::Device {
+                    call: "starting a reader thread",
+                    what: error.to_string(),
+                })?;
+            readers.threads.push(thread);
+        }
+        Ok(readers)
+    }
+
+    /// Hands over the next piece, which the copy stream has to wait for, copy, and mark as done, in the order of
+    /// these calls. Never waits for a read.
+    pub(super) fn push(&self, offset: u64, len: u64) -> Piece {
+        let mut queue = self.shared.queue();
+        queue.jobs.push_back((offset, len));
+        queue.issued += 1;
+        let piece = self.shared.piece(queue.issued);
+        drop(queue);
+        self.shared.work.notify_one();
+        piece
+    }
+
+    /// The first failure. It stays: what is on the device may be wrong from then on.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.shared.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let failure = self.shared.queue().failure.clone();
+        Err(failure.unwrap_or_else(|| Error::Internal("a failure of a reader was lost".to_owned())))
+    }
+
+    /// Keeps a failure of the other side, after which the marks cannot be relied on.
+    pub(super) fn fail(&self, error: Error) {
+        self.shared.fail(error);
+    }
+
+    /// Ends the threads, each after the read it is at, and then lets everybody through who waits for a piece: the
+    /// bytes are those of some other one. May be called again.
+    pub(super) fn stop(&mut self) {
+        self.shared.queue().stop = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::warn!("a reader thread panicked");
+            }
+        }
+        // After the last reader has ended: it would set a mark back to its own piece.
+        let issued = self.shared.queue().issued as u32;
+        for slot in 0..self.shared.area.shape.slots {
+            let mark = self.shared.area.mark(2 + slot);
+            mark.store(issued, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn piece(&self, number: u64) -> Piece {
+        Piece {
+            number: number as u32,
+            slot: (number - 1) % self.area.shape.slots,
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        self.queue().failure.get_or_insert(error);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// What each thread does.
+    fn work(&self) {
+        while let Some((piece, offset, len)) = self.take() {
+            let _marked = MarkReady {
+                shared: self,
+                piece,
+            };
+            // SAFETY: `take` gives a piece to one thread only, and after its slot was done with.
+            unsafe {
+                self.area.fill(piece.slot, len, |into| {
+                    if let Err(error) = self.source.read_at(offset, into) {
+                        self.fail(error);
+                        into.fill(0);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The next piece, once its slot is free; `None` at the end. One of the readers looks for the slot, the others
+    /// wait for it.
+    fn take(&self) -> Option<(Piece, u64, u64)> {
+        let mut queue = self.queue();
+        let mut sleep = SLEEP.start;
+        loop {
+            if queue.stop {
+                return None;
+            }
+            let next = queue.next(self);
+            match next {
+                Some((piece, offset, len)) if self.is_free(piece) => {
+                    queue.jobs.pop_front();
+                    let more = !queue.jobs.is_empty();
+                    drop(queue);
+                    if more {
+                        self.work.notify_one();
+                    }
+                    return Some((piece, offset, len));
+                }
+                Some(_) if !queue.polled => {
+                    queue.polled = true;
+                    queue = self.nap(queue, sleep);
+                    queue.polled = false;
+                    sleep = SLEEP.end.min(2 * sleep);
+                }
+                _ => {
+                    queue = self
+                        .work
+                        .wait(queue)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn nap<'a>(&'a self, queue: MutexGuard<'a, Queue>, sleep: Duration) -> MutexGuard<'a, Queue> {
+        let woken = self.work.wait_timeout(queue, sleep);
+        woken.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Whether the stream is done with what the slot held before.
+    fn is_free(&self, piece: Piece) -> bool {
+        let before = piece.number.wrapping_sub(self.area.shape.slots as u32);
+        reached(self.area.mark(0).load(Ordering::Acquire), before)
+    }
+}
+
+impl Queue {
+    fn next(&self, shared: &Shared) -> Option<(Piece, u64, u64)> {
+        let &(offset, len) = self.jobs.front()?;
+        let number = self.issued - (self.jobs.len() as u64 - 1);
+        Some((shared.piece(number), offset, len))
+    }
+}
+
+/// Marks a piece as ready when dropped, whatever happened to it: the stream must never wait for ever.
+struct MarkReady<'a> {
+    shared: &'a Shared,
+    piece: Piece,
+}
+
+impl Drop for MarkReady<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared
+                .fail(Error::Internal("a reader thread panicked".to_owned()));
+        }
+        // The device reads the slot next, by an access that is no atomic of ours.
+        fence(Ordering::SeqCst);
+        let mark = self.shared.area.mark(self.piece.ready_mark());
+        mark.store(self.piece.number, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+#[path = "stage_ring_tests.rs"]
+mod tests;
