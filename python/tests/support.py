@@ -29,6 +29,10 @@ STATS_KEYS = {
     "prefetches",
     "bytes_copied",
     "bytes_copied_last_pass",
+    "activation_peak_bytes",
+    "io_bytes",
+    "host_pinned_bytes",
+    "host_mapped_bytes",
 }
 BUDGETS = ["floor", 25, 50, 75, 100]
 

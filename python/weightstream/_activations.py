@@ -48,7 +48,7 @@ class Activations:
             self._share(line.node.get_name(), line.reused_as.get_name())
         elif isinstance(line, lines.ReuseLine):
             self._share(line.node.get_name(), line.reused_as.get_name())
-            if line.delete_old:
+            if line.delete_old and line.node.get_name() not in V.graph.get_output_names():
                 self._end(line.node.get_name())
         elif isinstance(line, (lines.FreeIfNotReusedLine, lines.FreeLine)) and not getattr(line, "is_reused", False):
             self._end(line.node.get_name())
