@@ -108,7 +108,8 @@ fn less_than_the_floor_is_refused_with_the_arithmetic() {
 
 #[test]
 fn shapes_without_a_bound_are_refused_by_name() {
-    let cases: [(Option<u64>, &[&[i64]], &str); 3] = [
+    type Row = (Option<u64>, &'static [&'static [i64]], &'static str);
+    let cases: [Row; 3] = [
         (
             Some(1),
             &[&[4], &[2, 1 << 62]],

@@ -29,7 +29,8 @@ TEST(Options, WrongOnesAreRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal(model, Options().budget_mb(1).budget_bytes(1 << 20)).find("not two"), std::string::npos);
   EXPECT_NE(refusal(model, Options().budget_auto().budget_mb(1)).find("not two"), std::string::npos);
-  EXPECT_NE(refusal(model, Options().set("weight_offload_budget", std::string("most"))).find("takes 'auto'"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("weight_offload_budget", std::string("most"))).find("takes 'auto'"),
+            std::string::npos);
   EXPECT_NE(refusal(model, Options().host("swapped")).find("'mapped', 'pinned', 'staged'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().staging_mb(0)).find("'weight_offload_staging_mb': takes a positive int"),
             std::string::npos);
