@@ -12,6 +12,7 @@
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`ffi`] | the C ABI and the bridge to the C++ adapter |
+//! | [`system_memory`] | how much host memory this process may still take |
 //!
 //! The arrows go one way:
 //! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config}`,
@@ -27,6 +28,7 @@ pub mod format;
 pub mod residency;
 pub mod schedule;
 pub mod session;
+pub mod system_memory;
 pub mod weights;
 
 pub use config::Options;

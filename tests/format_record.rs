@@ -68,12 +68,12 @@ fn bytes_that_are_no_record() {
 #[test]
 fn another_format_version_is_said_first() {
     let error = parse(|spec| {
-        spec.set_ints("format_version", &[2])
+        spec.set_ints("format_version", &[1])
             .set_ints("unheard_of", &[1]);
     })
     .unwrap_err();
     assert!(
-        matches!(&error, Error::Mismatch { fact: "format version of the record", found, .. } if found == "2")
+        matches!(&error, Error::Mismatch { fact: "format version of the record", found, .. } if found == "1")
     );
     assert!(error.to_string().contains("m.pte (payload)"));
 }
@@ -95,6 +95,7 @@ fn single_values_are_there_and_single() {
         "offload",
         "floor",
         "hard_minimum",
+        "activations",
         "method",
         "build_id",
         "so_key",
@@ -115,6 +116,7 @@ fn numbers_and_names_in_range() {
     bad_ints("floor", &[-1], "is -1, expected bytes");
     bad_ints("floor", &[191], "is 191, below the hard minimum of 192");
     bad_ints("hard_minimum", &[-1], "is -1");
+    bad_ints("activations", &[-2], "is -2, expected bytes or -1");
     bad_strings(
         "build_id",
         &["00112233445566778899AABBCCDDEEFF"],

@@ -66,6 +66,7 @@ fn a_record_reads_the_same_from_payload_and_program() {
         (record.floor, record.hard_minimum, record.offload),
         (256, 192, true)
     );
+    assert_eq!(record.activations, Some(320));
     assert_eq!(
         (record.probes.as_slice(), record.access_order.as_slice()),
         ([0, 1, 0].as_slice(), [0, 1, 0].as_slice())
@@ -211,4 +212,14 @@ fn an_integer_constant_is_not_a_string() {
         (answer.ints.as_slice(), answer.strings.len()),
         ([42].as_slice(), 0)
     );
+}
+
+#[test]
+fn activations_without_a_bound_are_told_apart_from_none() {
+    for (recorded, read) in [(-1, None), (0, Some(0)), (4096, Some(4096))] {
+        let mut spec = RecordSpec::small();
+        spec.set_ints("activations", &[recorded]);
+        let record = Record::from_payload("payload", &payload(&spec)).unwrap();
+        assert_eq!(record.activations, read);
+    }
 }

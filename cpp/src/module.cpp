@@ -84,6 +84,14 @@ Options& Options::budget_bytes(std::uint64_t bytes) {
 
 Options& Options::budget_mb(int mb) { return set("weight_offload_budget_mb", mb); }
 
+Options& Options::budget_auto() { return set("weight_offload_budget", std::string("auto")); }
+
+Options& Options::host(const std::string& mode) { return set("weight_offload_host", mode); }
+
+Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }
+
+Options& Options::device(int index) { return set("weight_offload_device", index); }
+
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
 
 Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }

@@ -19,6 +19,10 @@ constexpr const char* kHelp =
     "  --method NAME        method to run (forward)\n"
     "  --budget-bytes N     memory that weights may occupy, in bytes; without a budget the least possible one\n"
     "  --budget-mb N        the same in MB of 1,048,576 bytes\n"
+    "  --budget auto        what is free on the device, less what the method takes beside its weights\n"
+    "  --host MODE          how the bytes to copy are held on the host: auto, mapped, pinned or staged\n"
+    "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
+    "  --device N           index of the device\n"
     "  --policy NAME        lru\n"
     "  --verify WHEN        off, or load: compare each weight with its checksum at load\n"
     "  --passes K           number of passes (1)\n"
@@ -30,12 +34,32 @@ constexpr const char* kHelp =
     "\n"
     "Exit codes: 0 all passes ran, 1 something failed (its text is on standard error), 2 wrong arguments.\n";
 
-enum Id { kMethod = 256, kBudgetBytes, kBudgetMb, kPolicy, kVerify, kPasses, kSeed, kInput, kOutput, kJson, kHelpId };
+enum Id {
+  kMethod = 256,
+  kBudget,
+  kBudgetBytes,
+  kBudgetMb,
+  kHost,
+  kStagingMb,
+  kDevice,
+  kPolicy,
+  kVerify,
+  kPasses,
+  kSeed,
+  kInput,
+  kOutput,
+  kJson,
+  kHelpId
+};
 
 const option kOptions[] = {
     {"method", required_argument, nullptr, kMethod},
+    {"budget", required_argument, nullptr, kBudget},
     {"budget-bytes", required_argument, nullptr, kBudgetBytes},
     {"budget-mb", required_argument, nullptr, kBudgetMb},
+    {"host", required_argument, nullptr, kHost},
+    {"staging-mb", required_argument, nullptr, kStagingMb},
+    {"device", required_argument, nullptr, kDevice},
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
     {"passes", required_argument, nullptr, kPasses},
@@ -78,19 +102,37 @@ bool take_int(std::uint64_t least, int& to) {
 // Takes one option; false if its value is wrong. What the backend checks itself is passed on as it is.
 bool take(int id, Arguments& arguments) {
   std::uint64_t value = 0;
-  int mb = 0;
+  int small = 0;
   switch (id) {
     case kMethod:
       arguments.method = optarg;
+      return true;
+    case kBudget:
+      arguments.options.set("weight_offload_budget", std::string(optarg));
       return true;
     case kBudgetBytes:
       arguments.options.set("weight_offload_budget_bytes", std::string(optarg));
       return true;
     case kBudgetMb:
-      if (!take_int(0, mb)) {
+      if (!take_int(0, small)) {
         return false;
       }
-      arguments.options.budget_mb(mb);
+      arguments.options.budget_mb(small);
+      return true;
+    case kHost:
+      arguments.options.host(optarg);
+      return true;
+    case kStagingMb:
+      if (!take_int(0, small)) {
+        return false;
+      }
+      arguments.options.staging_mb(small);
+      return true;
+    case kDevice:
+      if (!take_int(0, small)) {
+        return false;
+      }
+      arguments.options.device(small);
       return true;
     case kPolicy:
       arguments.options.policy(optarg);

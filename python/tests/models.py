@@ -237,6 +237,73 @@ class AnyLength(nn.Module):
         return self.norm(h + self.o((scores @ v).transpose(1, 2).flatten(2)))
 
 
+class Int8Linear(nn.Module):
+    """int8 weight and one scale per output channel, of a float layer."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        scale = layer.weight.abs().amax(1) / 127
+        self.register_buffer("weight", torch.round(layer.weight / scale[:, None]).to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
+class GroupedInt8Linear(nn.Module):
+    """int8 weight [out, groups, group] with one scale per group of inputs, of a float layer."""
+
+    def __init__(self, layer: nn.Linear, group: int = 32):
+        super().__init__()
+        grouped = layer.weight.unflatten(1, (-1, group))
+        scale = grouped.abs().amax(2, keepdim=True) / 127
+        self.register_buffer("weight", torch.round(grouped / scale).to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, (self.weight.to(x.dtype) * self.scale).flatten(1))
+
+
+class Int8Embedding(nn.Module):
+    """int8 table with one scale per row; the rows are widened after they were looked up."""
+
+    def __init__(self, table: nn.Embedding):
+        super().__init__()
+        scale = table.weight.abs().amax(1, keepdim=True) / 127
+        self.register_buffer("table", torch.round(table.weight / scale).to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.embedding(tokens, self.table).to(self.scale.dtype) * F.embedding(tokens, self.scale)
+
+
+class Int8Conv(nn.Module):
+    """int8 convolution of three by three with one scale per output channel."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        weight = torch.randn(channels, channels, 3, 3) / (3 * channels**0.5)
+        scale = weight.abs().amax((1, 2, 3), keepdim=True) / 127
+        self.register_buffer("weight", torch.round(weight / scale).to(torch.int8))
+        self.register_buffer("scale", scale.view(-1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.relu(F.conv2d(x, self.weight.to(x.dtype), padding=1) * self.scale)
+
+
+def quantized(model: nn.Module, linear: type[nn.Module]) -> nn.Module:
+    """The model with int8 weights in its linear layers and embeddings, as weight-only quantisers leave it."""
+    with torch.no_grad():
+        for name, child in model.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(model, name, linear(child))
+            elif isinstance(child, nn.Embedding):
+                setattr(model, name, Int8Embedding(child))
+            else:
+                quantized(child, linear)
+    return model
+
+
 def tokens(vocabulary: int, length: int, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randint(0, vocabulary, (1, length)),) for _ in range(count)]
 
@@ -341,5 +408,31 @@ register(
     )
 )
 
+register(
+    Spec(
+        "int8_decoder",
+        lambda: quantized(Decoder(vocabulary=256, dim=128, heads=4, hidden=384, layers=2, length=16), Int8Linear),
+        lambda: tokens(256, 16),
+        "the demo's decoder, small, with int8 weights and a scale per channel",
+    )
+)
+register(
+    Spec(
+        "int8_groups",
+        lambda: quantized(Decoder(vocabulary=256, dim=128, heads=4, hidden=256, layers=1, length=16), GroupedInt8Linear),
+        lambda: tokens(256, 16),
+        "int8 weights [out, groups, group] with a scale per group",
+    )
+)
+register(
+    Spec(
+        "int8_cnn",
+        lambda: nn.Sequential(*(Int8Conv(32) for _ in range(4))),
+        lambda: [(torch.randn(1, 32, 12, 12),) for _ in range(4)],
+        "int8 convolutions",
+    )
+)
+
 #: The models that must be right at every budget, over twenty passes.
 MAIN = ["demo", "mlp", "cnn", "encoder", "kv_decoder", "experts", "dynamic", "decoder_bf16", "bf16_weights"]
+MAIN += ["int8_decoder", "int8_groups", "int8_cnn"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import weightstream as ws
-from doctor import Pte, counted_bytes
+from doctor import Pte, changed_record, counted_bytes, sealed
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
@@ -53,6 +53,78 @@ def test_stats_and_required_budget_agree(exported):
 def test_a_budget_in_megabytes_is_that_many_bytes(exported):
     module = open_module(exported("mlp"), weight_offload_budget_mb=2)
     assert module.stats()["budget_bytes"] == 2 * 1024 * 1024
+
+
+@pytest.mark.models("mlp")
+def test_the_automatic_budget_covers_everything_where_there_is_room(exported):
+    """Any machine that runs these tests has room for a small model; less is the business of the Rust tests."""
+    files = exported("mlp")
+    module = open_module(files, weight_offload_budget="auto")
+    stats = module.stats()
+    assert stats["budget_bytes"] == counted_bytes(Pte(files.pte).payload) == stats["direct_bytes"] + stats["total_weight_bytes"]
+    (found,), (expected,) = run_passes(module, ZOO["mlp"].passes(1)), ZOO["mlp"].eager(ZOO["mlp"].passes(1))
+    assert torch.allclose(found[0], expected[0], atol=1e-4)
+
+
+@pytest.mark.models("mlp")
+def test_inputs_take_device_memory_only_where_they_are_copied(exported):
+    files = exported("mlp")
+    (device,) = Pte(files.pte).payload["device"]
+    module = open_module(files)
+    assert module.stats()["io_bytes"] == 0
+    (inputs,) = ZOO["mlp"].passes(1)
+    run_passes(module, [inputs])
+    assert module.stats()["io_bytes"] == (0 if device == "cpu" else sum(-(-x.nbytes // 512) * 512 for x in inputs))
+
+
+@pytest.mark.models("mlp")
+def test_the_automatic_budget_needs_bounded_shapes_and_probes(exported, tmp_path):
+    files = exported("mlp")
+
+    def change(**fields):
+        return lambda record: record.update(fields)
+
+    unbounded = changed_record(files.pte, tmp_path / "a.pte", change(activations=[-1]))
+    sealed(unbounded, files.ptd, tmp_path / "a.ptd")
+    message = error_of(lambda: ws.Module(str(unbounded), str(tmp_path / "a.ptd"), weight_offload_budget="auto"))
+    assert "an upper bound" in message
+    huge = changed_record(files.pte, tmp_path / "b.pte", change(activations=[2**61]))
+    sealed(huge, files.ptd, tmp_path / "b.ptd")
+    message = error_of(lambda: ws.Module(str(huge), str(tmp_path / "b.ptd"), weight_offload_budget="auto"))
+    floor = ws.required_budget(str(files.pte), method="forward")
+    assert f"weight budget of 0 bytes (0.0 MB) is too small: this program needs at least {floor} bytes" in message
+    assert f"activations {2**61} bytes" in message
+    assert "free on the device" in message
+
+
+@pytest.mark.models("mlp")
+@pytest.mark.parametrize("budget", ["most", "", "1000000", 3])
+def test_the_budget_in_words_is_auto_or_nothing(exported, budget):
+    message = error_of(lambda: open_module(exported("mlp"), weight_offload_budget=budget))
+    assert "weight_offload_budget" in message
+    assert "'auto'" in message
+
+
+@pytest.mark.models("mlp", "mlp_baseline")
+def test_an_automatic_budget_is_refused_where_it_has_no_effect_or_is_not_alone(exported):
+    message = error_of(lambda: open_module(exported("mlp_baseline"), weight_offload_budget="auto"))
+    assert "apply_weight_offload" in message
+    message = error_of(lambda: open_module(exported("mlp"), 10**6, weight_offload_budget="auto"))
+    assert "not two" in message
+
+
+@pytest.mark.no_runtime
+def test_sizes_without_an_upper_bound_are_recorded_as_such(tmp_path):
+    length = torch.export.Dim("length", min=2)
+    program = torch.export.export(
+        nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)).requires_grad_(False),
+        (torch.randn(4, 8),),
+        dynamic_shapes=({0: length},),
+    )
+    lower(ws.apply_weight_offload(program), path=tmp_path)
+    record = Pte(tmp_path / "model.pte").payload
+    assert record["activations"] == [-1]
+    assert record["inputs"] == [6, 2, 2, 2**62, 0, 8, 8, -1]
 
 
 @pytest.mark.models("mlp")

@@ -6,7 +6,7 @@ import pytest
 import torch
 import weightstream as ws
 from conftest import PASSES
-from doctor import Pte, counted_bytes
+from doctor import KERNEL, PROBE, RELEASE, Pte, counted_bytes
 from models import MAIN, ZOO
 from support import BUDGETS, budget_of, open_module, run_passes
 from zoo import bits, largest_error
@@ -53,12 +53,61 @@ def test_the_floor_is_below_the_whole_so_that_budgets_mean_something(name, expor
     assert module.stats()["evictions"] > 0
 
 
+@pytest.mark.parametrize("name", ZOO)
+def test_activations_stay_within_what_the_export_recorded(name, exported):
+    """The bound that budget `auto` leaves room for is never exceeded, and reached where the shapes are fixed."""
+    files = exported(name)
+    (bound,) = Pte(files.pte).payload["activations"]
+    module = open_module(files)
+    run_passes(module, ZOO[name].passes())
+    peak = module.stats()["activation_peak_bytes"]
+    print(f"{name}: {peak} of {bound} bytes")
+    assert 0 < peak <= bound
+    # What rounding up to the granule adds is little, unless all activations are tiny.
+    assert bound <= 1.1 * peak + 1024 or ZOO[name].dynamic_shapes
+
+
+@pytest.mark.models("dynamic")
+def test_the_bound_is_that_of_the_largest_shape(exported):
+    files = exported("dynamic")
+    (bound,) = Pte(files.pte).payload["activations"]
+    peaks = {}
+    for inputs in ZOO["dynamic"].passes():
+        module = open_module(files)
+        run_passes(module, [inputs])
+        peaks[inputs[0].shape[1]] = module.stats()["activation_peak_bytes"]
+    assert peaks[3] < peaks[17] < peaks[64] <= bound <= 1.1 * peaks[64]
+
+
 @pytest.mark.models("demo")
 def test_demo_floor_is_at_most_15_percent_of_its_weights(exported):
     files = exported("demo")
     whole = sum(Pte(files.pte).payload["nbytes"])
     assert whole >= 100 * 2**20
     assert ws.required_budget(str(files.pte), method="forward") <= 0.15 * whole
+
+
+@pytest.mark.models("int8_decoder")
+def test_an_int8_weight_is_leased_only_while_it_is_widened(exported):
+    """The compiler writes a whole weight out in the activations' type and gives it to the product: four times its bytes, as an
+    activation. The int8 weight's own lease ends with the kernel that widens it."""
+    record = Pte(exported("int8_decoder").pte).payload
+    int8 = {index for index, dtype in enumerate(record["dtypes"]) if dtype == 1}
+    assert len(int8) == 2 * 7 + 2
+    kernels: dict[int, int] = {}  # open probe -> kernels under its lease
+    for op, number in ((event % 4, event // 4) for event in record["trace"]):
+        if op == PROBE:
+            kernels[number] = 0
+        elif op == KERNEL:
+            kernels = {probe: count + 1 for probe, count in kernels.items()}
+        elif record["probes"][number] in int8:
+            assert kernels[number] == 1, record["fqns"][record["probes"][number]]
+        if op == RELEASE:
+            del kernels[number]
+    assert not {probe for probe in kernels if record["probes"][probe] in int8}
+    largest = max(record["nbytes"][index] for index in int8)
+    if record["device"] == ["cpu"]:  # a Triton product may widen what it loads
+        assert record["activations"][0] >= 4 * largest
 
 
 @pytest.mark.models("decoder_bf16")

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from . import _trampolines
 from ._embedding import realized_embedding
 from ._errors import ExportError
+from ._floor import GRANULES
 from ._names import prefixed_constants
 from ._probe import pin_before_first_reader, share_storage
 from ._progress import step
@@ -56,7 +57,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(
             inductor_config.patch(post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader)
         )
-        traces = stack.enter_context(capture(probes, mutable))
+        traces = stack.enter_context(capture(probes, mutable, GRANULES[target.device]))
         stack.enter_context(step("compiling with AOTInductor and the C++ compiler"))
         options = {**_options(), **target.options(), "aot_inductor.output_path": os.path.join(work, "out", "")}
         torch._inductor.aot_compile(module, inputs, options=options)

@@ -12,6 +12,7 @@ import torch
 from executorch.exir.tensor import scalar_type_enum
 from torch.export import ExportedProgram
 
+from ._activations import UNBOUNDED
 from ._compile import Compiled
 from ._errors import ExportError
 from ._floor import least_budgets, occupied
@@ -20,6 +21,8 @@ from ._target import Target
 from ._trace import PROBE, Constant
 
 WEIGHT, DIRECT, MUTABLE = 0, 1, 2
+# In the place of a size that has no upper bound.
+UNKNOWN = -1
 LIBRARY_PREFIX = "weightstream_so_"
 BUILD_ID_PREFIX = "weightstream_build_id_"
 CHECKSUM_PREFIX = "weightstream_program_crc32_"
@@ -81,6 +84,7 @@ def record_of(
         "trace": [op + 4 * number for op, number in compiled.trace.events],
         "floor": [floor],
         "hard_minimum": [hard_minimum],
+        "activations": [UNKNOWN if compiled.trace.activations is None else compiled.trace.activations],
         **_signature(program),
     }
     fields["build_id"] = [build_id(fields)]
@@ -137,11 +141,6 @@ def _extent(size: Any, program: ExportedProgram, symbols: dict[Any, int]) -> tup
         return size, size, -1
     expression = size.node.expr
     bounds = program.range_constraints.get(expression)
-    if bounds is None:
-        return 0, 2**62, -1
-    lower, upper = int(bounds.lower), bounds.upper
-    return (
-        lower,
-        int(upper) if upper.is_integer and upper < 2**62 else 2**62,
-        symbols.setdefault(expression, len(symbols)),
-    )
+    symbol = -1 if bounds is None else symbols.setdefault(expression, len(symbols))
+    bounds = bounds or size.node.shape_env.bound_sympy(expression)
+    return max(int(bounds.lower), 0), int(bounds.upper) if bounds.upper < UNBOUNDED else UNBOUNDED, symbol

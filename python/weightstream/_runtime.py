@@ -184,9 +184,11 @@ def _to_torch(view: _Tensor) -> Any:
 class Module:
     """A program and its weights, loaded with a budget.
 
-    The keywords are the runtime specs by name: ``weight_offload_budget_mb`` or
-    ``weight_offload_budget_bytes``, ``weight_offload_policy``, ``weight_offload_verify``. An unknown one is
-    an error. Without a budget the least possible one is used.
+    The keywords are the runtime specs by name: ``weight_offload_budget_mb``, ``weight_offload_budget_bytes``
+    or ``weight_offload_budget="auto"``, ``weight_offload_policy``, ``weight_offload_host``,
+    ``weight_offload_staging_mb``, ``weight_offload_device``, ``weight_offload_verify``. An unknown one is an
+    error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less what
+    the method takes beside its weights, and at most what all of them occupy.
 
     A module runs one call at a time; a second one from another thread raises. Use it as a context manager,
     or call :meth:`close`, to free its memory at a known moment.
@@ -249,7 +251,12 @@ class Module:
         return _to_torch(view)
 
     def stats(self, method: str | None = None) -> dict[str, int]:
-        """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on."""
+        """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on.
+
+        Not part of the budget: ``activation_peak_bytes``, the most bytes of activations at one time, outputs
+        included; ``io_bytes``, the most device memory that a call took for its inputs (0 on the CPU, where they
+        are read in place); ``host_pinned_bytes`` and ``host_mapped_bytes``, host memory.
+        """
         text = self._lib.wsm_stats_json(self._open_handle(), (method or self._method).encode())
         if text is None:
             raise Error(_last_error())

@@ -17,6 +17,7 @@ from torch._inductor import ir
 from torch._inductor.codegen import wrapper as lines
 from torch._inductor.virtualized import V
 
+from ._activations import Activations
 from ._errors import ExportError
 from ._probe import is_probe_kernel
 
@@ -45,11 +46,14 @@ class Constant:
 
 @dataclasses.dataclass
 class CompiledTrace:
-    """What the compiled program does, in host issue order. ``probes[i]`` is the FQN behind probe ``i``."""
+    """What the compiled program does, in host issue order. ``probes[i]`` is the FQN behind probe ``i``.
+
+    ``activations``: the most bytes of activations at one time, outputs included, or None where a size has no upper bound."""
 
     events: list[tuple[int, int]]
     probes: list[str]
     constants: dict[str, Constant]
+    activations: int | None
 
 
 class DroppedProbes(Exception):
@@ -63,11 +67,12 @@ class DroppedProbes(Exception):
 
 
 @contextlib.contextmanager
-def capture(probes: list[str], mutable: set[str]) -> Iterator[list[CompiledTrace]]:
+def capture(probes: list[str], mutable: set[str], granule: int) -> Iterator[list[CompiledTrace]]:
     """Collects the trace of each graph that is compiled inside the block.
 
-    ``probes`` holds the FQN behind each probe id, ``mutable`` those of the buffers that the program writes. Raises :class:`ExportError` from inside the compilation if the compiled program breaks
-    a rule: a write into a weight, a read of a weight around its probe, a probe of something that is not a weight.
+    ``probes`` holds the FQN behind each probe id, ``mutable`` those of the buffers that the program writes; the device rounds
+    allocations up to ``granule`` bytes. Raises :class:`ExportError` from inside the compilation if the compiled program breaks a rule: a
+    write into a weight, a read of a weight around its probe, a probe of something that is not a weight.
     """
     found: list[CompiledTrace] = []
     original = lines.PythonWrapperCodegen.run_wrapper_ir_passes
@@ -77,7 +82,7 @@ def capture(probes: list[str], mutable: set[str]) -> Iterator[list[CompiledTrace
     def run_and_read(self: Any, is_inference: bool) -> None:
         original(self, is_inference)
         try:
-            found.append(_Reader(self, probes, mutable).read())
+            found.append(_Reader(self, probes, mutable, granule).read())
         except (ExportError, DroppedProbes) as refusal:
             refusals.append(refusal)
             raise
@@ -97,7 +102,7 @@ def capture(probes: list[str], mutable: set[str]) -> Iterator[list[CompiledTrace
 class _Reader:
     """Walks the wrapper lines of one graph."""
 
-    def __init__(self, wrapper: Any, probes: list[str], mutable: set[str]):
+    def __init__(self, wrapper: Any, probes: list[str], mutable: set[str], granule: int):
         self.wrapper = wrapper
         self.graph = V.graph
         self.probes = len(probes)
@@ -109,13 +114,15 @@ class _Reader:
         self.layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.events: list[tuple[int, int]] = []
         self.kernels = 0
+        self.activations = Activations(granule)
 
     def read(self) -> CompiledTrace:
         for line in self.wrapper.lines:
             self._line(line)
         self._check_outputs()
         self._check_ids()
-        return CompiledTrace(self.events, [self.fqns[self.names[i]] for i in range(len(self.names))], self._constants())
+        probes = [self.fqns[self.names[i]] for i in range(len(self.names))]
+        return CompiledTrace(self.events, probes, self._constants(), self.activations.bound())
 
     def _fqn(self, name: str) -> str:
         if name in self.graph.folded_constants:
@@ -126,7 +133,9 @@ class _Reader:
     def _line(self, line: Any) -> None:
         if isinstance(line, lines.ExternKernelAllocLine) and is_probe_kernel(line.node):
             self._probe(line.node)
-        elif isinstance(line, lines.MultiOutputLine):
+            return
+        self.activations.line(line)
+        if isinstance(line, lines.MultiOutputLine):
             if line.arg_name in self.buffers:
                 self.buffers[line.result_name] = self.buffers[line.arg_name]
         elif isinstance(line, (lines.FreeIfNotReusedLine, lines.FreeLine)):

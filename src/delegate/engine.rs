@@ -48,6 +48,8 @@ pub struct Engine<D: Side> {
     session: Session<D>,
     scope: D::Scope,
     _data: Data,
+    /// Most device memory that the inputs of a call took.
+    io_bytes: u64,
     poisoned: Option<String>,
 }
 
@@ -80,6 +82,7 @@ impl<D: Side> Engine<D> {
             session,
             scope,
             _data: data,
+            io_bytes: 0,
             poisoned: None,
         })
     }
@@ -143,6 +146,10 @@ impl<D: Side> Run for Engine<D> {
             placed.push(self.session.device_mut().place_input(input.bytes)?);
             Ok(())
         });
+        let device = self.session.device();
+        let held = inputs.iter().take(placed.len());
+        let held = held.map(|input| device.placed_bytes(input.bytes.len()));
+        self.io_bytes = self.io_bytes.max(held.sum());
         let ran = sent.and_then(|()| {
             let views: Vec<Input<'_>> = inputs
                 .iter()
@@ -168,6 +175,8 @@ impl<D: Side> Run for Engine<D> {
         Stats {
             host_pinned_bytes,
             host_mapped_bytes,
+            activation_peak_bytes: self.session.activation_peak_bytes(),
+            io_bytes: self.io_bytes,
             ..self.session.stats()
         }
     }

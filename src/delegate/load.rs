@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
+use super::budget::AutoBudget;
 use super::engine::{Data, Engine, Run};
 use super::held::{self, Held, Needs};
 use super::memory::Memory;
@@ -18,7 +19,7 @@ use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB};
 use crate::device::HostDevice;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
-use crate::schedule::{floor, Trace, WeightKind, WeightSpec};
+use crate::schedule::{floor, Floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
 use crate::weights::{check_target, verify_crc, Catalog, Constant, Host, MappedPtd};
 
@@ -67,7 +68,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     check_budget_has_effect(record, options)?;
     held::check(record, options)?;
     let program = program(record)?;
-    check_floor(record, &program, options, device.granule())?;
+    let floor = check_floor(record, &program, options, device.granule())?;
     let file = MappedPtd::open(&request.data)?;
     let catalog = Catalog::build(record, &file)?;
     let held = hold(&device, record, options, &file, &catalog)?;
@@ -84,7 +85,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         budget: match options.budget {
             Budget::Floor => None,
             Budget::Bytes(bytes) => Some(bytes),
-            Budget::Auto => return Err(Error::Unsupported("auto".to_owned())),
+            Budget::Auto => Some(choose_budget(record, &program, &floor, &device)?),
         },
         policy: options.policy,
     };
@@ -177,7 +178,12 @@ fn program(record: &Record) -> Result<Program> {
 }
 
 /// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
-fn check_floor(record: &Record, program: &Program, options: &Options, granule: u64) -> Result<()> {
+fn check_floor(
+    record: &Record,
+    program: &Program,
+    options: &Options,
+    granule: u64,
+) -> Result<Floor> {
     let floor = floor(
         &program.trace,
         &program.weights,
@@ -199,7 +205,23 @@ fn check_floor(record: &Record, program: &Program, options: &Options, granule: u
             });
         }
     }
-    Ok(())
+    Ok(floor)
+}
+
+/// What `auto` comes to on this device now. The device's context is there, and the compiled library's bytes
+/// are loaded; the weights are not.
+fn choose_budget<D: Side>(
+    record: &Record,
+    program: &Program,
+    floor: &Floor,
+    device: &D,
+) -> Result<u64> {
+    let granule = device.granule();
+    let occupied = program.weights.iter().map(|spec| spec.occupied(granule));
+    let everything = occupied.fold(0, u64::saturating_add);
+    let auto = AutoBudget::new(record, everything, device.free_bytes()?, granule)?;
+    log::info!("method '{}': {BUDGET} = auto: {auto}", record.method);
+    auto.accepted(floor)
 }
 
 fn open<'a>(

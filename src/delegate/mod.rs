@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `program` | a `.pte` as a file or as bytes, for callers without ExecuTorch |
 //! | `load` | every check of a load, in order, and what is made of it |
+//! | `budget` | the budget that `auto` chooses |
 //! | `inputs` | the check of a call's inputs |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `side` | what the two kinds of devices do differently here |
@@ -11,6 +12,7 @@
 //! | `memory` | how much host memory can still be had |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
+mod budget;
 mod engine;
 mod held;
 mod inputs;

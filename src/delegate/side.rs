@@ -10,6 +10,7 @@ use crate::device::{
 };
 use crate::error::{Error, Result};
 use crate::format::Record;
+use crate::system_memory;
 
 /// Index of the GPU that programs run on.
 const CUDA_INDEX: u32 = 0;
@@ -24,6 +25,12 @@ pub trait Side: Device {
 
     /// The device's name as compiled code takes it.
     fn torch_name(&self) -> String;
+
+    /// Bytes that can be allocated on the device now, by this process or another.
+    fn free_bytes(&self) -> Result<u64>;
+
+    /// Device memory that an input of so many bytes takes during a call.
+    fn placed_bytes(&self, bytes: usize) -> u64;
 
     /// What the device does with host memory; `None` if it needs nothing to be prepared.
     fn copier(&self) -> Result<Option<Copier>>;
@@ -73,6 +80,15 @@ impl Side for HostDevice {
         "cpu".to_owned()
     }
 
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(system_memory::available()?.bytes())
+    }
+
+    /// None: inputs are read where they are.
+    fn placed_bytes(&self, _bytes: usize) -> u64 {
+        0
+    }
+
     fn copier(&self) -> Result<Option<Copier>> {
         Ok(None)
     }
@@ -114,6 +130,14 @@ impl Side for CudaDevice {
 
     fn torch_name(&self) -> String {
         format!("cuda:{CUDA_INDEX}")
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        CudaDevice::free_bytes(self)
+    }
+
+    fn placed_bytes(&self, bytes: usize) -> u64 {
+        (bytes as u64).next_multiple_of(self.granule())
     }
 
     fn copier(&self) -> Result<Option<Copier>> {

@@ -29,9 +29,11 @@ pub struct Stats {
     pub bytes_copied: u64,
     /// Copied during the last pass.
     pub bytes_copied_last_pass: u64,
-    /// Most that activations ever occupied at one time; not part of the budget.
+    /// Most bytes of activations, outputs included, that the compiled code ever held at one time; not part of
+    /// the budget. What operators use inside a call is not counted.
     pub activation_peak_bytes: u64,
-    /// Device memory for the inputs and outputs of a call, at its largest; not part of the budget.
+    /// Most device memory that a call took for its inputs; not part of the budget. 0 on the CPU, where they
+    /// are read in place. Outputs are activations.
     pub io_bytes: u64,
     /// Host memory that is pinned: a copy of the weights, or the staging ring.
     pub host_pinned_bytes: u64,

@@ -55,9 +55,9 @@ TEST_F(StockModule, NamedDataInMemoryAsksForThePath) {
 
 TEST_F(StockModule, UnknownSpecsAreRefused) {
   REQUIRE_MODEL(model);
-  options_.set_option("weight_offload_budget", 1);
+  options_.set_option("weight_offload_budgets", 1);
   EXPECT_EQ(load(model, Module::LoadMode::Mmap), Error::InvalidArgument);
-  EXPECT_NE(weightstream::last_error().find("'weight_offload_budget': is unknown"), std::string::npos);
+  EXPECT_NE(weightstream::last_error().find("'weight_offload_budgets': is unknown"), std::string::npos);
 }
 
 TEST_F(StockModule, APathThatExecuTorchCutIsRefused) {

@@ -27,11 +27,28 @@ TEST(Options, WrongOnesAreRefusedByName) {
   REQUIRE_MODEL(model);
   EXPECT_NE(refusal(model, Options().budget_mb(0)).find("'weight_offload_budget_mb': takes a positive int"),
             std::string::npos);
-  EXPECT_NE(refusal(model, Options().budget_mb(1).budget_bytes(1 << 20)).find("not both"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().budget_mb(1).budget_bytes(1 << 20)).find("not two"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().budget_auto().budget_mb(1)).find("not two"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("weight_offload_budget", std::string("most"))).find("takes 'auto'"),
+            std::string::npos);
+  EXPECT_NE(refusal(model, Options().host("swapped")).find("'mapped', 'pinned', 'staged'"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().staging_mb(0)).find("'weight_offload_staging_mb': takes a positive int"),
+            std::string::npos);
+  EXPECT_NE(refusal(model, Options().device(-1)).find("the index of a device"), std::string::npos);
   EXPECT_NE(refusal(model, Options().policy("fifo")).find("'lru'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().verify("always")).find("'off', 'load'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("weight_offload_verify", true)).find("the bool true"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("num_threads", 4)).find("'num_threads': is unknown"), std::string::npos);
+}
+
+TEST(Options, TheBudgetIsChosenAutomatically) {
+  REQUIRE_MODEL(model);
+  Module module(model.pte, model.ptd, Options().budget_auto());
+  ASSERT_EQ(module.load_method("forward"), Error::Ok) << weightstream::last_error();
+  const auto stats = module.stats();
+  ASSERT_TRUE(stats.ok());
+  // Any machine that runs the tests has room for all of a test model.
+  EXPECT_EQ(stats->budget_bytes, stats->direct_bytes + stats->total_weight_bytes);
 }
 
 TEST(Options, LongTextsAreNeverCutInSilence) {

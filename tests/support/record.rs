@@ -36,7 +36,7 @@ impl RecordSpec {
             method: "forward".to_owned(),
             fields: Vec::new(),
         };
-        spec.set_ints("format_version", &[1]);
+        spec.set_ints("format_version", &[2]);
         spec.set_strings("method", &["forward"]);
         spec.set_strings("build_id", &[BUILD_ID]);
         spec.set_strings("so_key", &[&format!("weightstream_so_{digest}")]);
@@ -67,6 +67,7 @@ impl RecordSpec {
         spec.set_ints("trace", &[0, 1, 4, 5, 2, 8, 9, 6]);
         spec.set_ints("floor", &[256]);
         spec.set_ints("hard_minimum", &[192]);
+        spec.set_ints("activations", &[320]);
         spec.set_ints("inputs", &[6, 2, 1, 8, 0, 3, 3, -1]);
         spec.set_strings("input_names", &["x"]);
         spec.set_ints("outputs", &[6, 2]);

@@ -25,10 +25,20 @@ class WEIGHTSTREAM_EXPORT Options {
 
   // Device memory that weights may occupy, in bytes. Without a budget the least possible one is used.
   Options& budget_bytes(std::uint64_t bytes);
-  // The same in MB of 1,048,576 bytes. Give one of the two.
+  // The same in MB of 1,048,576 bytes.
   Options& budget_mb(int mb);
+  // What is free on the device at load, less what the method takes beside its weights: its activations and inputs at
+  // their largest, as the export recorded them, and 256 MB for the driver and this library. At most what all weights
+  // occupy; an error if that is less than the program needs. The arithmetic goes to the log. Give one of the three.
+  Options& budget_auto();
   // "lru".
   Options& policy(const std::string& name);
+  // How the bytes to copy are held on the host: "auto", "mapped", "pinned" or "staged".
+  Options& host(const std::string& mode);
+  // Size of the ring of "staged", in MB of 1,048,576 bytes.
+  Options& staging_mb(int mb);
+  // Index of the device.
+  Options& device(int index);
   // "off", or "load": compare each weight with its checksum at load.
   Options& verify(const std::string& when);
   // Any spec by name.
@@ -55,7 +65,10 @@ struct Stats {
   std::uint64_t prefetches = 0;
   std::uint64_t bytes_copied = 0;
   std::uint64_t bytes_copied_last_pass = 0;
+  // The rest is not part of the budget.
+  // Most bytes of activations at one time, outputs included.
   std::uint64_t activation_peak_bytes = 0;
+  // Most device memory that a call took for its inputs; 0 on the CPU, where they are read in place.
   std::uint64_t io_bytes = 0;
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_mapped_bytes = 0;

@@ -137,8 +137,9 @@ typedef struct ws_stats_data {
   uint64_t prefetches;
   uint64_t bytes_copied;
   uint64_t bytes_copied_last_pass;
-  uint64_t activation_peak_bytes;
-  uint64_t io_bytes;
+  /* The rest is not part of the budget. */
+  uint64_t activation_peak_bytes; /* most bytes of activations at one time, outputs included */
+  uint64_t io_bytes;              /* most device memory that a call took for its inputs; 0 on the CPU */
   uint64_t host_pinned_bytes;
   uint64_t host_mapped_bytes;
 } ws_stats_data;

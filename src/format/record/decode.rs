@@ -37,6 +37,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
         trace,
         floor,
         hard_minimum,
+        activations: activations(fields)?,
         inputs: signature::inputs(fields)?,
         outputs: signature::outputs(fields)?,
     })
@@ -50,6 +51,16 @@ pub(super) fn scalar(fields: &Fields<'_>, name: &str, number: i64) -> Result<Sca
             format!("holds {number}, which is not the number of a scalar type"),
         )
     })
+}
+
+/// Bytes, or -1 where a size has no upper bound.
+fn activations(fields: &Fields<'_>) -> Result<Option<u64>> {
+    match fields.int("activations")? {
+        -1 => Ok(None),
+        bytes => u64::try_from(bytes)
+            .map(Some)
+            .map_err(|_| fields.bad("activations", format!("is {bytes}, expected bytes or -1"))),
+    }
 }
 
 fn flag(fields: &Fields<'_>, name: &str) -> Result<bool> {

@@ -6,9 +6,12 @@ use crate::error::{Error, Result};
 use crate::format::generated::record as fb;
 use crate::format::{flat, malformed, Pte};
 
+/// The version of records that this runtime reads and the exporter beside it writes.
+const FORMAT_VERSION: i64 = 2;
 /// Fields that hold integers.
-const INT_FIELDS: [&str; 14] = [
+const INT_FIELDS: [&str; 15] = [
     "access_order",
+    "activations",
     "crc32",
     "dtypes",
     "floor",
@@ -116,11 +119,13 @@ impl<'a> Fields<'a> {
     /// The version comes first: another version may mean other fields. Then every field must be known.
     fn check_version(&self) -> Result<()> {
         let version = self.int("format_version")?;
-        if version != 1 {
+        if version != FORMAT_VERSION {
             return Err(Error::Mismatch {
                 name: self.file.clone(),
                 fact: "format version of the record",
-                expected: "1 (what this runtime reads)".to_owned(),
+                expected: format!(
+                    "{FORMAT_VERSION} (what this runtime reads; export the program again)"
+                ),
                 found: version.to_string(),
             });
         }

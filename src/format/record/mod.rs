@@ -8,7 +8,7 @@
 //!
 //! | field | holds | meaning |
 //! |---|---|---|
-//! | `format_version` | 1 int | 1 |
+//! | `format_version` | 1 int | 2; version 1 had no `activations` |
 //! | `method` | 1 string | the method |
 //! | `build_id` | 1 string | 32 lowercase hex digits; also in the `.ptd` |
 //! | `so_key` | 1 string | key of the compiled library: `weightstream_so_` and the SHA-256 of its bytes |
@@ -25,6 +25,7 @@
 //! | `access_order` | p ints | weight indices in the order of the trace's probes |
 //! | `trace` | ints | `op + 4 * id`: 0 probe, 1 kernel (running number), 2 release |
 //! | `floor`, `hard_minimum` | 1 int | bytes, for policy `lru` on `host` |
+//! | `activations` | 1 int | most bytes of activations at one time, for the largest shape; -1: a size is unbounded |
 //! | `inputs` | ints | per input: dtype, number of dimensions, then per dimension minimum, maximum, symbol or -1 |
 //! | `input_names` | strings | one per input |
 //! | `outputs` | ints | per output: dtype, number of dimensions |
@@ -68,6 +69,9 @@ pub struct Record {
     pub floor: u64,
     /// Bytes: below this some probe cannot be served at all.
     pub hard_minimum: u64,
+    /// Bytes: what the activations of one pass take at one time, outputs included, is never more, whatever the
+    /// shape of the inputs. `None`: a size has no upper bound.
+    pub activations: Option<u64>,
     /// Inputs of the compiled code.
     pub inputs: Vec<InputSpec>,
     /// Outputs of the compiled code.
