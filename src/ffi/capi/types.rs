@@ -55,6 +55,10 @@ pub struct ws_tensor {
     pub sizes: *const i64,
     /// Strides in elements, or NULL.
     pub strides: *const i64,
+    /// `ws_device_type`: where the data lies.
+    pub device_type: i32,
+    /// Index of the device.
+    pub device_index: i32,
 }
 
 /// Counters of a model.
