@@ -175,7 +175,7 @@ et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_na
                 "this module is executing already: one execute at a time; load a second one for a second thread");
   }
   rs::clear_error();
-  const std::string misplaced = load_method(method_name) == Error::Ok ? misplaced_input(method_name, input_values) : "";
+  const std::string misplaced = misplaced_input(method_name, input_values);
   if (!misplaced.empty()) {
     return fail(Error::InvalidArgument, misplaced);
   }
@@ -186,16 +186,27 @@ et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_na
   return outputs;
 }
 
-std::string Module::misplaced_input(const std::string& method_name, const std::vector<et::EValue>& inputs) const {
-  et::Method& method = *methods_.at(method_name).method;
-  std::vector<et::EValue> expected(method.inputs_size());
-  // Deprecated for MethodMeta, which does not tell the device of an input.
+std::string Module::misplaced_input(const std::string& method_name, const std::vector<et::EValue>& inputs) {
+  const bool on_device = std::any_of(inputs.begin(), inputs.end(), [](const et::EValue& input) {
+    return input.isTensor() && !input.toTensor().device().is_cpu();
+  });
+  if ((!on_device && !asked_for_inputs_) || load_method(method_name) != Error::Ok) {
+    return "";
+  }
+  const et::Method& method = *methods_.at(method_name).method;
+  if (inputs.size() != method.inputs_size()) {
+    return "invalid input: the program takes " + std::to_string(method.inputs_size()) + " inputs, " +
+           std::to_string(inputs.size()) + " were given";
+  }
+  // ExecuTorch counts an input that was asked for as set, so from here on no call may leave one out.
+  asked_for_inputs_ = true;
+  std::vector<et::EValue> expected;
+  for (std::size_t index = 0; index < inputs.size(); ++index) {
+    // Deprecated for MethodMeta, which does not tell the device of an input.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  const Error told = method.get_inputs(expected.data(), expected.size());
+    expected.push_back(method.get_input(index));
 #pragma GCC diagnostic pop
-  if (told != Error::Ok) {
-    return "";
   }
   return explain_devices(expected, inputs);
 }

@@ -106,8 +106,7 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
 
  private:
   // What is wrong with the device of an input; empty if nothing is.
-  std::string misplaced_input(const std::string& method_name,
-                              const std::vector<executorch::runtime::EValue>& inputs) const;
+  std::string misplaced_input(const std::string& method_name, const std::vector<executorch::runtime::EValue>& inputs);
 
   std::string pte_path_;
   std::string ptd_path_;
@@ -115,6 +114,7 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   std::shared_ptr<Loads> loads_;
   std::vector<executorch::runtime::BackendOption> specs_;
   std::atomic<bool> executing_{false};
+  bool asked_for_inputs_ = false;
 };
 
 }  // namespace weightstream
