@@ -200,3 +200,7 @@ pub(super) fn finish(
         ))),
     }
 }
+
+#[cfg(test)]
+#[path = "outputs_tests.rs"]
+mod tests;

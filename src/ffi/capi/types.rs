@@ -85,3 +85,18 @@ pub struct ws_stats_data {
     pub host_pinned_bytes: u64,
     pub host_mapped_bytes: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    /// As `tests/cpp/header_c.c` says of the header, and `_runtime.py` in Python.
+    #[test]
+    fn a_tensor_has_the_layout_of_the_header() {
+        assert_eq!(size_of::<ws_tensor>(), 48);
+        assert_eq!(offset_of!(ws_tensor, strides), 32);
+        assert_eq!(offset_of!(ws_tensor, device_type), 40);
+        assert_eq!(offset_of!(ws_tensor, device_index), 44);
+    }
+}
