@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import tempfile
@@ -9,11 +10,15 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
 from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+from executorch.exir.schema import DeviceType
+from executorch.exir.tensor import TensorSpec
 
 from . import _method, _record
 from ._backend import BACKEND_ID, WEIGHTS_TAG
@@ -45,6 +50,7 @@ def save(
         raise TypeError(f"save takes what to_edge_transform_and_lower returns (an EdgeProgramManager), not {type(edge).__name__}")
     method, fields, delegate = _record_of(edge)
     config = _config(delegate, _device_of_io(method, fields, device_io))
+    _forget_plan(edge.exported_program(method).graph_module)
     methods: dict[str, Any] = edge._config_methods or {}
     methods.update(_record.constant_methods(method, fields))
     edge._config_methods = methods
@@ -87,6 +93,24 @@ def _config(delegate: LoweredBackendModule, device: str | None) -> ExecutorchBac
         # With a place of its own for an input ExecuTorch would copy there by itself, which it cannot on a device.
         memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False),
     )
+
+
+def _forget_plan(graph: torch.fx.GraphModule) -> None:
+    """Lets a program be saved again: ExecuTorch keeps buffers, and the specs of a delegate's outputs, of an earlier save."""
+
+    def fresh(spec: Any) -> Any:
+        if not isinstance(spec, TensorSpec):
+            return spec
+        spec = copy.copy(spec)
+        spec.init_mem_planning_fields()
+        spec.device, spec.device_index = DeviceType.CPU, 0
+        return spec
+
+    for key in ("non_const_buffer_sizes", "non_const_buffer_device"):
+        graph.meta.pop(key, None)
+    for node in graph.graph.nodes:
+        if node.target is executorch_call_delegate and "spec" in node.meta:
+            node.meta["spec"] = torch.utils._pytree.tree_map(fresh, node.meta["spec"])
 
 
 def _program_crc32(path: Path) -> int:
