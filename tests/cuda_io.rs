@@ -243,6 +243,74 @@ fn what_is_not_memory_of_the_device_is_refused_and_the_device_goes_on() {
     device.finish_compute().unwrap();
 }
 
+/// Memory of a stream-ordered pool, and a range that was mapped piece by piece: callers have both.
+#[test]
+fn memory_of_pools_and_of_mapped_pieces_is_taken() {
+    let Some(_gpu) = gpu("memory_of_pools_and_of_mapped_pieces_is_taken") else {
+        return;
+    };
+    let mut device = CudaDevice::new(0).unwrap();
+    let mut other = CudaDevice::new(0).unwrap();
+    let pooled = bytes(0, other.alloc_scratch(LEN).unwrap().0, LEN);
+    other.upload(pooled.ptr(), &pattern(9)).unwrap();
+    memory::copy_in(pooled, &pattern(10)).unwrap();
+    let at = device.lend(pooled).unwrap();
+    assert_eq!(at, pooled.ptr());
+    device.end_lending(pooled, at).unwrap();
+    let mut found = vec![0; LEN as usize];
+    memory::copy_out(&mut found, pooled).unwrap();
+    assert!(found == pattern(10));
+    device.finish_compute().unwrap();
+    other.free_scratch(pooled.ptr(), LEN).unwrap();
+
+    in_context_of(device.compute_stream().cast(), || {
+        let (at, piece) = mapped_pieces();
+        let across = bytes(0, at + piece / 2, piece);
+        let lent = device.lend(across).unwrap();
+        assert_eq!(lent, across.ptr());
+        device.end_lending(across, lent).unwrap();
+        // The rest of the reserved range has no memory behind it.
+        refused(
+            device.lend(bytes(0, at + piece, 2 * piece)),
+            "are memory of cuda:0",
+        );
+        device.finish_compute().unwrap();
+    });
+}
+
+/// Two pieces of memory at one run of addresses, with as many addresses behind them; never given back.
+fn mapped_pieces() -> (u64, u64) {
+    // SAFETY: zero is a value of each field. The driver reads the structures and writes the results.
+    unsafe {
+        let mut prop: sys::CUmemAllocationProp = std::mem::zeroed();
+        prop.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        prop.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let mut piece = 0;
+        check(sys::cuMemGetAllocationGranularity(
+            &mut piece, &prop, minimum,
+        ));
+        let mut at = 0;
+        check(sys::cuMemAddressReserve(&mut at, 4 * piece, 0, 0, 0));
+        for index in 0..2 {
+            let mut handle = 0;
+            check(sys::cuMemCreate(&mut handle, piece, &prop, 0));
+            check(sys::cuMemMap(
+                at + index * piece as u64,
+                piece,
+                0,
+                handle,
+                0,
+            ));
+        }
+        let mut access: sys::CUmemAccessDesc = std::mem::zeroed();
+        access.location = prop.location;
+        access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        check(sys::cuMemSetAccess(at, 2 * piece, &access, 1));
+        (at, piece as u64)
+    }
+}
+
 /// What was issued to the caller's stream before is done before an input is read, without a wait of the host.
 #[test]
 fn the_callers_stream_orders_producers_before_the_call() {

@@ -31,7 +31,7 @@ impl CudaDevice {
             return Ok(DevicePtr::EMPTY);
         }
         self.begin_use(bytes)?;
-        if bytes.ptr().0 % ALIGNMENT == 0 {
+        if bytes.ptr().0.is_multiple_of(ALIGNMENT) {
             self.lent.push(bytes);
             return Ok(bytes.ptr());
         }
