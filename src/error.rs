@@ -108,6 +108,16 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{bytes} bytes ({}.{} MB)", tenths / 10, tenths % 10)
 }
 
+impl Error {
+    /// The same with the name of what it is about, where it is an input or output that was refused.
+    pub(crate) fn about(self, name: &str) -> Error {
+        match self {
+            Error::InvalidInput(what) => Error::InvalidInput(format!("{name}: {what}")),
+            other => other,
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use support::{payload, ptd, RecordSpec};
 use weightstream::config::{Options, Spec, SpecValue};
 use weightstream::delegate::{Delegate, LoadRequest};
+use weightstream::device::CallerStream;
 use weightstream::format::Record;
 use weightstream::Error;
 
@@ -239,4 +240,60 @@ fn a_library_that_is_none_is_malformed() {
         .set_strings("so_key", &[&format!("weightstream_so_{digest}")]);
     let error = attempt.error();
     assert!(matches!(error, Error::Malformed { .. }), "{error}");
+}
+
+/// An option that could only be ignored is an error, also where it names the device that is there.
+#[test]
+fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
+    let mut attempt = Attempt::new();
+    attempt.options.push(Spec {
+        key: "weight_offload_device".to_owned(),
+        value: SpecValue::Int(0),
+    });
+    let error = attempt.early_error();
+    assert!(
+        matches!(&error, Error::Option { key, what } if key == "weight_offload_device" && what.contains("no GPU to choose")),
+        "{error}"
+    );
+
+    let record = Record::from_payload("payload", &payload(&Attempt::new().record)).unwrap();
+    let request = LoadRequest {
+        record,
+        library: &|_: &str| panic!("the library was asked for"),
+        data: PathBuf::from("/nowhere.ptd"),
+    };
+    // SAFETY: null is the default stream.
+    let stream = unsafe { CallerStream::new(std::ptr::null_mut()) };
+    let error = Delegate::load_on(request, &Options::default(), Some(stream))
+        .err()
+        .expect("a program of the CPU has no streams");
+    assert!(
+        matches!(&error, Error::Unsupported(what) if what.contains("has no streams")),
+        "{error}"
+    );
+}
+
+/// Another index than the first one is asked of the driver as it is.
+#[test]
+fn a_gpu_that_is_not_there_is_named_with_the_number_of_those_that_are() {
+    let mut attempt = Attempt::new();
+    attempt
+        .record
+        .set_strings("device", &["cuda"])
+        .set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
+    attempt.options.push(Spec {
+        key: "weight_offload_device".to_owned(),
+        value: SpecValue::Int(4096),
+    });
+    let error = attempt.early_error();
+    let expected = match weightstream::device::cuda::device_count() {
+        Ok(count @ 1..) => format!(
+            "'cuda:4096' is missing in this machine, whose NVIDIA driver shows {count} device(s)"
+        ),
+        _ => "GPU".to_owned(),
+    };
+    assert!(
+        matches!(&error, Error::Unsupported(what) if what.contains(&expected)),
+        "{error}"
+    );
 }

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <variant>
 
-#include "errors.h"
+#include "guarded.h"
 #include "loads.h"
 #include "tensors.h"
 
@@ -77,25 +77,6 @@ std::shared_ptr<Loads> take_module(rust::Vec<rs::RuntimeSpec>& specs, et::Span<c
   return loads;
 }
 
-et::Error report(const char* doing, const char* text, ws_status status) {
-  log_text(et::LogLevel::Error, std::string("WeightStream: ") + doing + ": " + text);
-  return to_error(status);
-}
-
-// Runs `work`; every exception becomes an error code, with its text logged and kept for last_error().
-template <typename Work>
-et::Error guarded(const char* doing, Work work) {
-  try {
-    work();
-    return et::Error::Ok;
-  } catch (const rust::Error& error) {
-    return report(doing, error.what(), static_cast<ws_status>(rs::last_status()));
-  } catch (const std::exception& error) {
-    rs::set_error(error.what());
-    return report(doing, error.what(), WS_INVALID_ARGUMENT);
-  }
-}
-
 LoadedPtr load(const et::BackendInitContext& context, const et::FreeableBuffer& processed) {
   rust::Vec<rs::RuntimeSpec> specs;
   const std::shared_ptr<Loads> loads = take_module(specs, context.runtime_specs());
@@ -122,6 +103,10 @@ class WeightStreamBackend final : public et::BackendInterface {
       return error;
     }
     processed->Free();
+    if ((*loaded)->device() == "cuda") {
+      // So that inputs can be put there with what ExecuTorch has for it.
+      register_cuda_allocator();
+    }
     return new LoadedPtr(std::move(loaded));
   }
 

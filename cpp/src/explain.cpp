@@ -1,5 +1,6 @@
 #include "explain.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "weightstream/weightstream.h"
@@ -80,6 +81,10 @@ std::string explain_tensor(const et::TensorInfo& expected, const EValue& value) 
   return text.str();
 }
 
+std::string device_name(const executorch::aten::Tensor& tensor) {
+  return tensor.device().is_cpu() ? "the cpu" : "cuda:" + std::to_string(static_cast<int>(tensor.device_index()));
+}
+
 std::string plain(const std::string& what, Error error) { return what + ": " + et::to_string(error); }
 
 }  // namespace
@@ -106,6 +111,23 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
     }
   }
   return plain("method '" + method + "'", error);
+}
+
+std::string explain_devices(const std::vector<EValue>& expected, const std::vector<EValue>& inputs) {
+  for (std::size_t index = 0; index < std::min(expected.size(), inputs.size()); ++index) {
+    if (!expected[index].isTensor() || !inputs[index].isTensor()) {
+      continue;
+    }
+    const auto& there = expected[index].toTensor();
+    const auto& here = inputs[index].toTensor();
+    if (there.device() == here.device()) {
+      continue;
+    }
+    const std::string text = "invalid input: input " + std::to_string(index) + ": expected a tensor on " +
+                             device_name(there) + ", found it on " + device_name(here);
+    return there.device().is_cpu() ? text + "; copy it to the cpu, or save the program with device_io" : text;
+  }
+  return "";
 }
 
 std::string explain_files(const std::string& pte_path, Error error) {

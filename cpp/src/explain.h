@@ -16,4 +16,8 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
 // Why a program was not loaded.
 std::string explain_files(const std::string& pte_path, executorch::runtime::Error error);
 
+// What is wrong with the devices that a call's inputs lie on, or an empty text; `expected` are the method's own inputs.
+std::string explain_devices(const std::vector<executorch::runtime::EValue>& expected,
+                            const std::vector<executorch::runtime::EValue>& inputs);
+
 }  // namespace weightstream

@@ -58,6 +58,24 @@ Error check_files(const std::string& pte, const std::string& ptd) {
   }
 }
 
+// Whether ExecuTorch needs memory of a GPU to load one of the program's methods.
+bool plans_device_memory(const et::Program& program) {
+  for (std::size_t at = 0; at < program.num_methods(); ++at) {
+    const auto name = program.get_method_name(at);
+    if (!name.ok()) {
+      continue;
+    }
+    const auto meta = program.method_meta(*name);
+    for (std::size_t buffer = 0; meta.ok() && buffer < meta->num_memory_planned_buffers(); ++buffer) {
+      const auto device = meta->memory_planned_buffer_device(buffer);
+      if (device.ok() && !device->is_cpu()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // Marks a Module as executing while it lives.
 class Turn {
  public:
@@ -95,6 +113,8 @@ Options& Options::device(int index) { return set("weight_offload_device", index)
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
 
 Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }
+
+Options& Options::device(int index) { return set("weight_offload_device", index); }
 
 Options& Options::set(const std::string& key, Value value) {
   specs_.emplace_back(key, std::move(value));
@@ -149,6 +169,9 @@ Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verificatio
   if (loaded != Error::Ok && last_error().empty()) {
     rs::set_error(explain_files(pte_path_, loaded));
   }
+  if (loaded == Error::Ok && plans_device_memory(*program())) {
+    register_cuda_allocator();
+  }
   return loaded;
 }
 
@@ -160,11 +183,40 @@ et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_na
                 "this module is executing already: one execute at a time; load a second one for a second thread");
   }
   rs::clear_error();
+  const std::string misplaced = misplaced_input(method_name, input_values);
+  if (!misplaced.empty()) {
+    return fail(Error::InvalidArgument, misplaced);
+  }
   auto outputs = Base::execute(method_name, input_values);
   if (!outputs.ok() && last_error().empty()) {
     rs::set_error(explain_inputs(*this, method_name, input_values, outputs.error()));
   }
   return outputs;
+}
+
+std::string Module::misplaced_input(const std::string& method_name, const std::vector<et::EValue>& inputs) {
+  const bool on_device = std::any_of(inputs.begin(), inputs.end(), [](const et::EValue& input) {
+    return input.isTensor() && !input.toTensor().device().is_cpu();
+  });
+  if ((!on_device && !asked_for_inputs_) || load_method(method_name) != Error::Ok) {
+    return "";
+  }
+  const et::Method& method = *methods_.at(method_name).method;
+  if (inputs.size() != method.inputs_size()) {
+    return "invalid input: the program takes " + std::to_string(method.inputs_size()) + " inputs, " +
+           std::to_string(inputs.size()) + " were given";
+  }
+  // ExecuTorch counts an input that was asked for as set, so from here on no call may leave one out.
+  asked_for_inputs_ = true;
+  std::vector<et::EValue> expected;
+  for (std::size_t index = 0; index < inputs.size(); ++index) {
+    // Deprecated for MethodMeta, which does not tell the device of an input.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    expected.push_back(method.get_input(index));
+#pragma GCC diagnostic pop
+  }
+  return explain_devices(expected, inputs);
 }
 
 et::Result<Stats> Module::stats(const std::string& method_name) const {

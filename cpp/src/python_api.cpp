@@ -86,7 +86,16 @@ void require_count(weightstream::Module& module, const char* method, std::size_t
 
 TensorPtr to_tensor(const ws_tensor& view) {
   const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
-  return executorch::extension::from_blob(view.data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype));
+  if (view.device_type != WS_DEVICE_CPU && view.device_type != WS_DEVICE_CUDA) {
+    throw std::invalid_argument("an input has device type " + std::to_string(view.device_type));
+  }
+  if (view.device_index < 0 || view.device_index > std::numeric_limits<et::etensor::DeviceIndex>::max()) {
+    throw std::invalid_argument("an input has device index " + std::to_string(view.device_index));
+  }
+  const executorch::aten::Device device(static_cast<executorch::aten::DeviceType>(view.device_type),
+                                        static_cast<et::etensor::DeviceIndex>(view.device_index));
+  return executorch::extension::from_blob(view.data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype),
+                                          device);
 }
 
 KeptOutput keep(const et::EValue& value) {
@@ -170,7 +179,9 @@ int32_t wsm_output(const wsm_module* module, size_t index, ws_tensor* tensor) {
                         static_cast<int32_t>(value.scalar_type()),
                         static_cast<int32_t>(output.sizes.size()),
                         output.sizes.data(),
-                        output.strides.data()};
+                        output.strides.data(),
+                        static_cast<int32_t>(value.device_type()),
+                        value.device_index()};
     return Error::Ok;
   });
 }

@@ -25,6 +25,12 @@ const Tensor& tensor_of(const char* what, std::size_t index, const et::EValue* v
   return value->toTensor();
 }
 
+// Where a tensor's bytes lie.
+rs::Place place_of(const Tensor& tensor, const void* data) {
+  return {reinterpret_cast<std::size_t>(data), tensor.nbytes(), static_cast<std::int32_t>(tensor.device_type()),
+          tensor.device_index()};
+}
+
 }  // namespace
 
 CallArguments::CallArguments(et::Span<et::EValue*> args, std::size_t num_inputs)
@@ -53,13 +59,12 @@ void CallArguments::add_input(std::size_t index) {
   input.dtype = static_cast<std::int32_t>(tensor.scalar_type());
   input.sizes = rust::Slice<const std::int64_t>(shape.data(), ndim);
   input.strides = rust::Slice<const std::int64_t>(shape.data() + ndim, ndim);
-  input.bytes =
-      rust::Slice<const std::uint8_t>(static_cast<const std::uint8_t*>(tensor.const_data_ptr()), tensor.nbytes());
+  input.place = place_of(tensor, tensor.const_data_ptr());
   inputs_.push_back(input);
 }
 
-rust::Slice<std::uint8_t> CallArguments::room(std::size_t index, std::int32_t dtype,
-                                              rust::Slice<const std::int64_t> sizes, rust::Vec<std::int64_t>& strides) {
+rs::Place CallArguments::room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
+                              rust::Vec<std::int64_t>& strides) {
   if (index >= args_.size() - num_inputs_) {
     refuse("output", index, "has no place in the call");
   }
@@ -76,11 +81,11 @@ rust::Slice<std::uint8_t> CallArguments::room(std::size_t index, std::int32_t dt
   for (const auto stride : tensor.strides()) {
     strides.push_back(stride);
   }
-  auto* data = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
+  void* data = tensor.mutable_data_ptr();
   if (data == nullptr && tensor.nbytes() != 0) {
     refuse("output", index, "has no memory in the call's tensor");
   }
-  return {data, tensor.nbytes()};
+  return place_of(tensor, data);
 }
 
 }  // namespace weightstream

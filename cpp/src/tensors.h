@@ -10,8 +10,8 @@
 
 namespace weightstream {
 
-// Views of a delegate call's inputs, and room in its outputs. Throws std::exception with the argument's
-// number where an argument cannot be used.
+// Views of a delegate call's inputs, and room in its outputs, wherever ExecuTorch has put them. Throws std::exception
+// with the argument's number where an argument cannot be used.
 class CallArguments final : public weightstream_bridge::OutputSink {
  public:
   // `args` holds the inputs and then the outputs; it must outlive this object.
@@ -20,8 +20,8 @@ class CallArguments final : public weightstream_bridge::OutputSink {
   // The views stay valid as long as this object.
   rust::Slice<const weightstream_bridge::Input> inputs() const { return {inputs_.data(), inputs_.size()}; }
 
-  rust::Slice<std::uint8_t> room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
-                                 rust::Vec<std::int64_t>& strides) override;
+  weightstream_bridge::Place room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
+                                  rust::Vec<std::int64_t>& strides) override;
 
  private:
   void add_input(std::size_t index);

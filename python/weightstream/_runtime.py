@@ -39,9 +39,12 @@ class _Tensor(ctypes.Structure):
         ("ndim", ctypes.c_int32),
         ("sizes", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("device_type", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
     ]
 
 
+_CPU, _CUDA = 0, 1
 _BOOL, _INT, _STRING = 0, 1, 2
 
 # Function: (result, arguments).
@@ -156,14 +159,19 @@ def _to_native(index: int, tensor: Any) -> tuple[_Tensor, Any]:
 
     if not isinstance(tensor, torch.Tensor):
         raise Error(f"invalid input: input {index}: expected a torch.Tensor, found {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
-        raise Error(f"invalid input: input {index}: expected a tensor on the cpu, found it on {tensor.device}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Error(f"invalid input: input {index}: expected a tensor on the cpu or on an NVIDIA GPU, found it on {tensor.device}")
     number = _dtypes().get(tensor.dtype)
     if number is None:
         raise Error(f"invalid input: input {index}: dtype {tensor.dtype} is not supported")
     dense = tensor.detach().contiguous()
     sizes = (ctypes.c_int64 * dense.dim())(*dense.shape)
-    view = _Tensor(dense.data_ptr(), dense.numel() * dense.element_size(), number, dense.dim(), sizes, None)
+    device = _CPU, 0
+    if dense.is_cuda:
+        device = _CUDA, dense.device.index
+        # The method runs on a stream of its own, which knows nothing of the one that makes the input.
+        torch.cuda.current_stream(dense.device).synchronize()
+    view = _Tensor(dense.data_ptr(), dense.numel() * dense.element_size(), number, dense.dim(), sizes, None, *device)
     return view, (dense, sizes)
 
 
@@ -175,10 +183,31 @@ def _to_torch(view: _Tensor) -> Any:
     if view.dtype not in dtypes:
         raise Error(f"an output has dtype number {view.dtype}, which torch tensors cannot take here")
     sizes, strides = view.sizes[: view.ndim], view.strides[: view.ndim]
+    if view.device_type == _CUDA:
+        return _device_copy(view).view(dtypes[view.dtype]).as_strided(sizes, strides)
     tensor = torch.empty_strided(sizes, strides, dtype=dtypes[view.dtype])
     if view.nbytes:
         ctypes.memmove(tensor.data_ptr(), view.data, view.nbytes)
     return tensor
+
+
+class _DeviceBytes:
+    """Memory of a GPU, as torch takes it over from other libraries."""
+
+    def __init__(self, address: int, nbytes: int):
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _device_copy(view: _Tensor) -> Any:
+    """A copy of the bytes of an output on a GPU, done when this returns: the next call writes to the same memory."""
+    import torch
+
+    device = torch.device("cuda", view.device_index)
+    if view.nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8, device=device)
+    copy = torch.as_tensor(_DeviceBytes(view.data, view.nbytes), device=device).clone()
+    torch.cuda.current_stream(device).synchronize()
+    return copy
 
 
 class Module:
@@ -189,6 +218,9 @@ class Module:
     ``weight_offload_staging_mb``, ``weight_offload_device``, ``weight_offload_verify``. An unknown one is an
     error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less what
     the method takes beside its weights, and at most what all of them occupy.
+
+    Inputs and outputs are on the CPU, or, for a program that was saved with ``device_io``, on the GPU that it names. Inputs there are
+    used in place, after torch's current stream has made them.
 
     A module runs one call at a time; a second one from another thread raises. Use it as a context manager,
     or call :meth:`close`, to free its memory at a known moment.

@@ -1,13 +1,14 @@
 //! A compiled program: its constants, and its runs.
 
+use std::cell::RefCell;
 use std::ffi::{c_char, CStr, CString};
 
-use super::context::{outcome, Context, TorchDevice};
+use super::context::{outcome, Context, Fail, TorchDevice};
 use super::dtype::DType;
 use super::hooks::PassHooks;
 use super::inputs::place_inputs;
 use super::interface::{Code, Functions, Opaque, Pair};
-use super::outputs::{finish, stage, Outputs};
+use super::outputs::{finish, places, Outputs, Reader};
 use super::registry::Library;
 use super::slab::{Handle, Slab};
 use super::tensor::{Dims, Owner, Storage, Tensor};
@@ -55,8 +56,8 @@ pub struct Container {
     handle: Opaque,
     slab: Slab,
     device: TorchDevice,
-    /// Copies of outputs in device memory, kept for the next run.
-    staging: Vec<Vec<u8>>,
+    /// For outputs in device memory; kept for the next run.
+    staging: Vec<u8>,
     constants: Vec<ConstantInfo>,
     bound: Vec<Handle>,
     inputs: Vec<Handle>,
@@ -261,11 +262,13 @@ impl Container {
             )
         });
         let result = result.and_then(|()| {
-            if !context.device.is_host() {
-                stage(&mut context, &self.outputs, &mut self.staging)?;
-            }
-            let outputs = Outputs::new(&context, &self.outputs, &self.staging)?;
-            take(&outputs)
+            let places = places(&context, &self.outputs)?;
+            let on_host = context.device.is_host();
+            let (slab, hooks) = context.parts().map_err(Fail::into_error)?;
+            let staging = &mut self.staging;
+            let reader = RefCell::new(Reader { hooks, staging });
+            let reader = (!on_host).then_some(&reader);
+            take(&Outputs::new(slab, &self.outputs, &places, reader)?)
         });
         finish(&mut context, &mut self.outputs, result)
     }

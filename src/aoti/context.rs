@@ -64,6 +64,16 @@ pub(crate) enum Fail {
     Hooks(Error),
 }
 
+impl Fail {
+    /// As an error of a place outside of every function.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Fail::What(what) => Error::Internal(what),
+            Fail::Hooks(error) => error,
+        }
+    }
+}
+
 impl From<String> for Fail {
     fn from(what: String) -> Fail {
         Fail::What(what)

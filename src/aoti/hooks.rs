@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::device::DevicePtr;
+use crate::device::{DeviceBytes, DevicePtr};
 use crate::error::{Error, Result};
 
 /// Serves one pass of compiled code. The session implements it; `aoti` calls it through the context that
@@ -32,7 +32,7 @@ pub trait PassHooks {
     }
 
     /// Copies `bytes` of device memory to other device memory, in the order of the kernels. Never asked for
-    /// on the CPU, as the next two.
+    /// on the CPU, as the next four.
     fn copy_on_device(&mut self, _dst: DevicePtr, _src: DevicePtr, _bytes: u64) -> Result<()> {
         Err(no_device("copies"))
     }
@@ -45,6 +45,16 @@ pub trait PassHooks {
     /// Reads device memory, behind all kernels issued so far.
     fn read_from_device(&mut self, _src: DevicePtr, _dst: &mut [u8]) -> Result<()> {
         Err(no_device("reads"))
+    }
+
+    /// Copies device memory to the whole of the caller's memory `dst`, in the order of the kernels.
+    fn copy_to_caller(&mut self, _dst: DeviceBytes, _src: DevicePtr) -> Result<()> {
+        Err(no_device("copies"))
+    }
+
+    /// Copies host bytes to the caller's memory `dst`, which is as long, in the order of the kernels.
+    fn upload_to_caller(&mut self, _dst: DeviceBytes, _src: &[u8]) -> Result<()> {
+        Err(no_device("writes"))
     }
 }
 

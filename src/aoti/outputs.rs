@@ -1,90 +1,80 @@
 //! The outputs of a run, while their handles live.
 
-use super::context::{Context, Fail, Shim};
+use std::cell::RefCell;
+
+use super::context::{Context, Fail};
 use super::dtype::DType;
-use super::slab::Handle;
-use super::tensor::{contiguous_strides, numel};
+use super::hooks::PassHooks;
+use super::slab::{Handle, Slab};
+use super::tensor::{contiguous_strides, is_dense, numel, reach};
 use super::view::{copy, View};
-use crate::device::DevicePtr;
+use crate::device::{not_here, DeviceBytes, DevicePtr};
 use crate::error::{Error, Result};
 
 /// The outputs of one run. An output may be an input, a view of one, or a weight under lease: it is to be
 /// copied before the run's end, never kept.
-#[derive(Debug)]
 pub struct Outputs<'a> {
     list: Vec<Output<'a>>,
 }
 
-/// Copies outputs in a device's memory to the host, each with the holes and overlaps that it has there.
-pub(super) fn stage(
-    context: &mut Context<'_>,
-    handles: &[Handle],
-    staging: &mut Vec<Vec<u8>>,
-) -> Result<()> {
-    staging.resize_with(handles.len(), Vec::new);
-    for (index, (handle, bytes)) in handles.iter().zip(staging).enumerate() {
-        stage_one(context, *handle, bytes).map_err(|fail| match fail {
-            Fail::What(what) => Error::Internal(format!("output {index}: {what}")),
-            Fail::Hooks(error) => error,
-        })?;
-    }
-    Ok(())
-}
-
-fn stage_one(context: &mut Context<'_>, handle: Handle, bytes: &mut Vec<u8>) -> Shim {
-    let tensor = context.slab.tensor(handle)?;
-    let reach = tensor.dims.reach().ok_or("its sizes overflow")? as usize;
-    // The window was checked to lie within its storage, so this does not overflow.
-    bytes.resize(reach * tensor.dtype.itemsize().unwrap_or(0), 0);
-    let from = context.address(handle)?;
-    Ok(context.hooks()?.read_from_device(from, bytes)?)
+/// What copies outputs that lie in a device's memory.
+pub(super) struct Reader<'a> {
+    /// Of the pass that made them.
+    pub(super) hooks: &'a mut dyn PassHooks,
+    /// For an output whose elements have to be put into another order: with the holes and overlaps that it has
+    /// on the device.
+    pub(super) staging: &'a mut Vec<u8>,
 }
 
 /// One output.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Output<'a> {
-    /// First element, in host memory.
-    pub ptr: DevicePtr,
+    /// First element, on the device that the program runs on.
+    ptr: DevicePtr,
     /// Scalar type.
     pub dtype: DType,
     /// Sizes, outermost first.
     pub sizes: &'a [i64],
     /// Strides in elements.
     pub strides: &'a [i64],
+    /// `None` where the host reads its memory as it is.
+    reader: Option<&'a RefCell<Reader<'a>>>,
+}
+
+/// The places of the outputs, which are asked for before the hooks go to the [`Reader`].
+pub(super) fn places(context: &Context<'_>, handles: &[Handle]) -> Result<Vec<DevicePtr>> {
+    let place = |(index, handle): (usize, &Handle)| {
+        context.address(*handle).map_err(|fail| match fail {
+            Fail::What(what) => Error::Internal(format!("output {index}: {what}")),
+            Fail::Hooks(error) => error,
+        })
+    };
+    handles.iter().enumerate().map(place).collect()
 }
 
 impl<'a> Outputs<'a> {
-    /// `staged` holds what [`stage`] made of these handles, if they are in a device's memory.
+    /// `places` are those of the handles; `reader` copies from them if the program runs on a device.
     pub(super) fn new(
-        context: &'a Context<'_>,
+        slab: &'a Slab,
         handles: &[Handle],
-        staged: &'a [Vec<u8>],
+        places: &[DevicePtr],
+        reader: Option<&'a RefCell<Reader<'a>>>,
     ) -> Result<Outputs<'a>> {
-        let output = |(index, handle): (usize, &Handle)| {
-            let tensor = context.slab.tensor(*handle)?;
-            let ptr = match staged.get(index) {
-                Some(bytes) => DevicePtr(bytes.as_ptr().expose_provenance() as u64),
-                None => context.address(*handle).map_err(|fail| match fail {
-                    Fail::What(what) => what,
-                    Fail::Hooks(error) => error.to_string(),
-                })?,
-            };
-            let dims = &tensor.dims;
+        let output = |(index, (handle, ptr)): (usize, (&Handle, &DevicePtr))| {
+            let tensor = slab.tensor(*handle);
+            let tensor =
+                tensor.map_err(|what| Error::Internal(format!("output {index}: {what}")))?;
             Ok(Output {
-                ptr,
+                ptr: *ptr,
                 dtype: tensor.dtype,
-                sizes: dims.sizes(),
-                strides: dims.strides(),
+                sizes: tensor.dims.sizes(),
+                strides: tensor.dims.strides(),
+                reader,
             })
-            .map_err(|what: String| format!("output {index}: {what}"))
         };
-        let list = handles
-            .iter()
-            .enumerate()
-            .map(output)
-            .collect::<std::result::Result<_, String>>();
+        let list = handles.iter().zip(places).enumerate().map(output);
         Ok(Outputs {
-            list: list.map_err(Error::Internal)?,
+            list: list.collect::<Result<_>>()?,
         })
     }
 
@@ -106,21 +96,73 @@ impl Output<'_> {
         self.copy_to(dst, &contiguous_strides(self.sizes))
     }
 
-    /// Copies the elements out in the order that `strides` give them. The strides are dense over the output's sizes, and `dst` has exactly [`Output::nbytes`] bytes.
+    /// Copies the elements out in the order that `strides` give them. The strides are dense over the output's
+    /// sizes, and `dst` has exactly [`Output::nbytes`] bytes.
     pub fn copy_to(&self, dst: &mut [u8], strides: &[i64]) -> Result<()> {
-        if dst.len() != self.nbytes()
-            || !super::tensor::is_dense(self.sizes, strides) && self.nbytes() > 0
-        {
-            return Err(Error::InvalidInput(format!(
-                "an output of sizes {:?} needs {} bytes and dense strides; {} bytes and strides {strides:?} were given",
-                self.sizes,
-                self.nbytes(),
-                dst.len()
-            )));
+        self.check_room(dst.len() as u64, strides)?;
+        let Some(reader) = self.reader else {
+            let from = std::ptr::with_exposed_provenance_mut(self.ptr.0 as usize);
+            return self.copy_from(from, dst, strides);
+        };
+        let reader = &mut *reader.borrow_mut();
+        match self.lies_by(strides) {
+            true => reader.hooks.read_from_device(self.ptr, dst),
+            false => {
+                let staged = self.stage(reader)?;
+                self.copy_from(staged, dst, strides)
+            }
         }
-        let from = std::ptr::with_exposed_provenance_mut(self.ptr.0 as usize);
-        // SAFETY: the handle behind this output is alive, so its window is readable. `dst` has room for all
-        // elements and dense strides reach no further. Its bytes are ours alone, so they do not overlap.
+    }
+
+    /// The same to memory of the caller's on the device that the program runs on. An output that lies otherwise
+    /// than `strides` say goes through the host.
+    pub fn copy_to_caller(&self, dst: DeviceBytes, strides: &[i64]) -> Result<()> {
+        self.check_room(dst.len(), strides)?;
+        let Some(reader) = self.reader else {
+            return Err(not_here("cpu", dst));
+        };
+        let reader = &mut *reader.borrow_mut();
+        if self.lies_by(strides) {
+            return reader.hooks.copy_to_caller(dst, self.ptr);
+        }
+        let mut ordered = vec![0; self.nbytes()];
+        let staged = self.stage(reader)?;
+        self.copy_from(staged, &mut ordered, strides)?;
+        reader.hooks.upload_to_caller(dst, &ordered)
+    }
+
+    fn check_room(&self, bytes: u64, strides: &[i64]) -> Result<()> {
+        let needed = self.nbytes();
+        if bytes == needed as u64 && (is_dense(self.sizes, strides) || needed == 0) {
+            return Ok(());
+        }
+        Err(Error::InvalidInput(format!(
+            "an output of sizes {:?} needs {needed} bytes and dense strides; {bytes} bytes and strides {strides:?} were given",
+            self.sizes,
+        )))
+    }
+
+    /// Whether the elements lie by these dense strides already, so that their bytes are one run.
+    fn lies_by(&self, strides: &[i64]) -> bool {
+        let same = |d: usize| self.sizes[d] == 1 || self.strides[d] == strides[d];
+        self.nbytes() == 0 || (0..self.sizes.len()).all(same)
+    }
+
+    /// The output in host memory, with the holes and overlaps that it has on the device.
+    fn stage(&self, reader: &mut Reader<'_>) -> Result<*mut u8> {
+        let reach = reach(self.sizes, self.strides).unwrap_or(0) as usize;
+        // The window was checked to lie within its storage, so this does not overflow.
+        let bytes = reach * self.dtype.itemsize().unwrap_or(0);
+        reader.staging.resize(bytes, 0);
+        reader.hooks.read_from_device(self.ptr, reader.staging)?;
+        Ok(reader.staging.as_mut_ptr())
+    }
+
+    /// `from` is the first element of this output or of a staged copy of it.
+    fn copy_from(&self, from: *mut u8, dst: &mut [u8], strides: &[i64]) -> Result<()> {
+        // SAFETY: the handle behind this output is alive, so its window is readable, and a staged copy is as
+        // long. `dst` has room for all elements, and dense strides reach no further (`check_room`). Its bytes
+        // are ours alone, so they do not overlap.
         let result = unsafe {
             View::new(from, self.dtype, self.sizes.to_vec(), self.strides.to_vec()).and_then(
                 |src| {
@@ -158,3 +200,7 @@ pub(super) fn finish(
         ))),
     }
 }
+
+#[cfg(test)]
+#[path = "outputs_tests.rs"]
+mod tests;

@@ -142,13 +142,15 @@ impl<D: Side> Run for Engine<D> {
             .map(|input| contiguous_strides(input.sizes))
             .collect();
         let mut placed = Vec::with_capacity(inputs.len());
-        let sent = inputs.iter().try_for_each(|input| {
-            placed.push(self.session.device_mut().place_input(input.bytes)?);
+        let specs = record.inputs.iter().enumerate();
+        let sent = inputs.iter().zip(specs).try_for_each(|(input, (i, spec))| {
+            let ptr = self.session.device_mut().place_input(&input.memory);
+            placed.push(ptr.map_err(|error| error.about(&format!("input {i} '{}'", spec.name)))?);
             Ok(())
         });
         let device = self.session.device();
         let held = inputs.iter().take(placed.len());
-        let held = held.map(|input| device.placed_bytes(input.bytes.len()));
+        let held = held.map(|input| device.placed_bytes(&input.memory));
         self.io_bytes = self.io_bytes.max(held.sum());
         let ran = sent.and_then(|()| {
             let views: Vec<Input<'_>> = inputs
@@ -163,7 +165,7 @@ impl<D: Side> Run for Engine<D> {
         let freed = inputs
             .iter()
             .zip(placed)
-            .map(|(input, ptr)| device.end_input(ptr, input.bytes.len()))
+            .map(|(input, ptr)| device.end_input(ptr, &input.memory))
             .fold(Ok(()), Result::and);
         // The first error comes first: it is the cause of the others.
         let settled = self.settle();

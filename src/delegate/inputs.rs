@@ -1,8 +1,8 @@
-//! The check of a call's inputs. The compiled code checks nothing: a wrong count throws through its C
+//! The check of a call's inputs, and of the room for its outputs. The compiled code checks nothing: a wrong count throws through its C
 //! boundary, and a wrong shape reads outside the input.
 #![deny(unsafe_code)]
 
-use super::tensor::{is_contiguous, InputTensor};
+use super::tensor::{is_contiguous, InputTensor, OutputTensor};
 use crate::error::Error;
 use crate::format::{Dim, InputSpec, OutputSpec, ScalarType};
 
@@ -117,12 +117,42 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
     }
     let expected = spec.dtype.dense_bytes(input.sizes.iter().copied());
     let expected = expected.ok_or_else(|| format!("sizes {:?} are too large", input.sizes))?;
-    if (input.bytes.len() as u64) < expected {
+    if input.memory.len() < expected {
         return Err(format!(
             "expected {expected} bytes for sizes {:?}, found {}",
             input.sizes,
-            input.bytes.len()
+            input.memory.len()
         ));
+    }
+    Ok(())
+}
+
+/// Refuses room that no output of the program can fit, before the program runs.
+pub fn check_rooms(specs: &[OutputSpec], rooms: &[OutputTensor<'_>]) -> crate::Result<()> {
+    if specs.len() != rooms.len() {
+        return Err(refuse(format!(
+            "the program has {} outputs, room for {} was given",
+            specs.len(),
+            rooms.len()
+        )));
+    }
+    for (index, (spec, room)) in specs.iter().zip(rooms).enumerate() {
+        let refuse = |what| Err(refuse(format!("output {index}: {what}")));
+        if spec.dtype.number() != room.dtype {
+            return refuse(format!(
+                "it has dtype {}, room was given for dtype {}",
+                spec.dtype,
+                dtype_text(room.dtype)
+            ));
+        }
+        if spec.ndim != room.sizes.len() {
+            return refuse(format!(
+                "it has {} dimensions, room was given for {} (sizes {:?})",
+                spec.ndim,
+                room.sizes.len(),
+                room.sizes
+            ));
+        }
     }
     Ok(())
 }
@@ -160,6 +190,7 @@ fn dtype_text(dtype: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tensor::{Memory, Room};
     use super::*;
 
     fn spec(name: &str, dims: &[(i64, i64, i64)]) -> InputSpec {
@@ -183,7 +214,7 @@ mod tests {
             dtype: 6,
             sizes,
             strides: None,
-            bytes,
+            memory: Memory::Host(bytes),
         }
     }
 
@@ -267,5 +298,35 @@ mod tests {
         };
         assert_eq!(check(&specs, &[contiguous]), Ok(()));
         assert!(refusal(&specs, &[input(&[2, 3], &[0; 23])]).contains("expected 24 bytes"));
+    }
+
+    #[test]
+    fn room_that_cannot_fit_is_refused_before_the_pass() {
+        let specs = [OutputSpec {
+            dtype: ScalarType::F32,
+            ndim: 2,
+        }];
+        let room = |dtype, sizes| OutputTensor {
+            dtype,
+            sizes,
+            strides: None,
+            room: Room::Host(&mut []),
+        };
+        assert_eq!(check_rooms(&specs, &[room(6, &[2, 3])]), Ok(()));
+        let cases: [(&[OutputTensor<'_>], &str); 3] = [
+            (&[], "has 1 outputs, room for 0 was given"),
+            (
+                &[room(4, &[2, 3])],
+                "output 0: it has dtype float32, room was given for dtype int64",
+            ),
+            (
+                &[room(6, &[2])],
+                "output 0: it has 2 dimensions, room was given for 1",
+            ),
+        ];
+        for (rooms, expected) in cases {
+            let what = check_rooms(&specs, rooms).unwrap_err().to_string();
+            assert!(what.contains(expected), "{what}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
 use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB};
-use crate::device::HostDevice;
+use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
 use crate::schedule::{floor, Floor, Trace, WeightKind, WeightSpec};
@@ -40,11 +40,29 @@ impl Delegate {
     /// Loads a method: checks the record, this machine, the data and the compiled library against each
     /// other, and then loads what the budget says.
     pub fn load(request: LoadRequest<'_>, options: &Options) -> Result<Delegate> {
+        Delegate::load_on(request, options, None)
+    }
+
+    /// The same with a stream for kernels and copies of activations, inputs and outputs, on the GPU that the
+    /// options name. `None` lets the delegate make one of its own.
+    pub fn load_on(
+        request: LoadRequest<'_>,
+        options: &Options,
+        stream: Option<CallerStream>,
+    ) -> Result<Delegate> {
         let record = &request.record;
         check_machine(record)?;
         let engine: Box<dyn Run> = match record.device.as_str() {
-            "cpu" => Box::new(engine(HostDevice::new()?, &request, options)?),
-            _ => Box::new(engine(side::open_cuda(record)?, &request, options)?),
+            "cpu" => Box::new(engine(
+                side::open_host(record, options, stream)?,
+                &request,
+                options,
+            )?),
+            _ => Box::new(engine(
+                side::open_cuda(record, options, stream)?,
+                &request,
+                options,
+            )?),
         };
         let (record, stats) = (request.record, engine.stats());
         if options.budget == Budget::Floor && record.offload {

@@ -5,7 +5,8 @@
 //! | `program` | a `.pte` as a file or as bytes, for callers without ExecuTorch |
 //! | `load` | every check of a load, in order, and what is made of it |
 //! | `budget` | the budget that `auto` chooses |
-//! | `inputs` | the check of a call's inputs |
+//! | `inputs` | the check of a call's inputs and of the room for its outputs |
+//! | `tensor` | views of both |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `side` | what the two kinds of devices do differently here |
 //! | `held` | how weights are held on the host for a GPU's copies |
@@ -33,7 +34,7 @@ use engine::Run;
 
 pub use load::LoadRequest;
 pub use program::Program;
-pub use tensor::{contiguous_strides, InputTensor};
+pub use tensor::{contiguous_strides, InputTensor, Memory, OutputTensor, Room};
 
 /// Receives the outputs of a pass, one after the other, once the pass has completed.
 pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
@@ -58,6 +59,21 @@ impl Delegate {
         result
     }
 
+    /// The same with the outputs copied to memory that the caller has, which must not overlap that of the inputs
+    /// or of each other. An output that does not fit is an error; those before it are written by then.
+    pub fn execute_into(
+        &self,
+        inputs: &[InputTensor<'_>],
+        outputs: &mut [OutputTensor<'_>],
+    ) -> Result<()> {
+        inputs::check_rooms(&self.record.outputs, outputs)?;
+        self.execute(inputs, &mut |index, output| {
+            outputs[index]
+                .take(output)
+                .map_err(|error| error.about(&format!("output {index}")))
+        })
+    }
+
     fn turn(&self) -> Result<MutexGuard<'_, Box<dyn Run>>> {
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
@@ -71,6 +87,11 @@ impl Delegate {
     /// The method.
     pub fn method(&self) -> &str {
         &self.record.method
+    }
+
+    /// The kind of device that the method runs on: `cpu`, `cuda`.
+    pub fn device(&self) -> &str {
+        &self.record.device
     }
 
     /// Number of inputs of a call.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Delegate, LoadRequest};
 use crate::config::{self, Options};
+use crate::device::CallerStream;
 use crate::error::{Error, Result};
 use crate::format::{Pte, Record};
 use crate::weights::{check_build_id, MappedFile, MappedPtd};
@@ -116,6 +117,17 @@ impl<'a> Program<'a> {
 
     /// Loads `method` with its weights from the file at `data`.
     pub fn load(&self, method: &str, data: PathBuf, options: &Options) -> Result<Delegate> {
+        self.load_on(method, data, options, None)
+    }
+
+    /// The same on a stream of the caller's, see [`Delegate::load_on`].
+    pub fn load_on(
+        &self,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        stream: Option<CallerStream>,
+    ) -> Result<Delegate> {
         if options.data.is_some() {
             return Err(Error::Option {
                 key: config::DATA.to_owned(),
@@ -126,13 +138,14 @@ impl<'a> Program<'a> {
         let pte = self.parse()?;
         let record = Record::from_pte(&pte, method)?;
         let library = |key: &str| pte.named_data(key);
-        Delegate::load(
+        Delegate::load_on(
             LoadRequest {
                 record,
                 library: &library,
                 data,
             },
             options,
+            stream,
         )
     }
 }

@@ -5,15 +5,18 @@
 use std::ops::Range;
 
 use super::held::{Copier, Held};
+use super::tensor::Memory;
+use crate::config::{Options, DEVICE};
 use crate::device::{
-    cuda::CudaContext, CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile,
+    cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostBytes,
+    HostDevice, HostFile,
 };
 use crate::error::{Error, Result};
 use crate::format::Record;
 use crate::system_memory;
 
-/// Index of the GPU that programs run on.
-const CUDA_INDEX: u32 = 0;
+/// Index of the GPU that programs run on where no other was asked for.
+const FIRST: u32 = 0;
 
 /// A device as the delegate uses it.
 pub trait Side: Device {
@@ -29,8 +32,8 @@ pub trait Side: Device {
     /// Bytes that can be allocated on the device now, by this process or another.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// Device memory that an input of so many bytes takes during a call.
-    fn placed_bytes(&self, bytes: usize) -> u64;
+    /// Device memory that an input takes during a call, beside its own.
+    fn placed_bytes(&self, memory: &Memory<'_>) -> u64;
 
     /// What the device does with host memory; `None` if it needs nothing to be prepared.
     fn copier(&self) -> Result<Option<Copier>>;
@@ -48,10 +51,10 @@ pub trait Side: Device {
     fn host_bytes(&self) -> (u64, u64);
 
     /// Where kernels find an input whose bytes these are, until [`Side::end_input`].
-    fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr>;
+    fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr>;
 
-    /// The pass that reads the input was issued.
-    fn end_input(&mut self, ptr: DevicePtr, bytes: usize) -> Result<()>;
+    /// The pass that reads the input at `ptr` was issued.
+    fn end_input(&mut self, ptr: DevicePtr, memory: &Memory<'_>) -> Result<()>;
 }
 
 /// What has to hold while compiled code is called.
@@ -85,7 +88,7 @@ impl Side for HostDevice {
     }
 
     /// None: inputs are read where they are.
-    fn placed_bytes(&self, _bytes: usize) -> u64 {
+    fn placed_bytes(&self, _memory: &Memory<'_>) -> u64 {
         0
     }
 
@@ -106,11 +109,14 @@ impl Side for HostDevice {
         (0, 0)
     }
 
-    fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr> {
-        Ok(DevicePtr(bytes.as_ptr().expose_provenance() as u64))
+    fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr> {
+        match memory {
+            Memory::Host(bytes) => Ok(DevicePtr(bytes.as_ptr().expose_provenance() as u64)),
+            Memory::Device(bytes) => Err(not_here(self.name(), *bytes)),
+        }
     }
 
-    fn end_input(&mut self, _ptr: DevicePtr, _bytes: usize) -> Result<()> {
+    fn end_input(&mut self, _ptr: DevicePtr, _memory: &Memory<'_>) -> Result<()> {
         Ok(())
     }
 }
@@ -129,15 +135,18 @@ impl Side for CudaDevice {
     }
 
     fn torch_name(&self) -> String {
-        format!("cuda:{CUDA_INDEX}")
+        format!("cuda:{}", self.index())
     }
 
     fn free_bytes(&self) -> Result<u64> {
         CudaDevice::free_bytes(self)
     }
 
-    fn placed_bytes(&self, bytes: usize) -> u64 {
-        (bytes as u64).next_multiple_of(self.granule())
+    fn placed_bytes(&self, memory: &Memory<'_>) -> u64 {
+        match memory {
+            Memory::Host(bytes) => (bytes.len() as u64).next_multiple_of(self.granule()),
+            Memory::Device(_) => 0,
+        }
     }
 
     fn copier(&self) -> Result<Option<Copier>> {
@@ -172,7 +181,11 @@ impl Side for CudaDevice {
         (self.host_pinned_bytes(), self.host_mapped_bytes())
     }
 
-    fn place_input(&mut self, bytes: &[u8]) -> Result<DevicePtr> {
+    fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr> {
+        let bytes = match memory {
+            Memory::Host(bytes) => *bytes,
+            Memory::Device(bytes) => return self.lend(*bytes),
+        };
         let ptr = self.alloc_scratch(bytes.len() as u64)?;
         match self.upload(ptr, bytes) {
             Ok(()) => Ok(ptr),
@@ -184,8 +197,11 @@ impl Side for CudaDevice {
         }
     }
 
-    fn end_input(&mut self, ptr: DevicePtr, bytes: usize) -> Result<()> {
-        self.free_scratch(ptr, bytes as u64)
+    fn end_input(&mut self, ptr: DevicePtr, memory: &Memory<'_>) -> Result<()> {
+        match memory {
+            Memory::Host(bytes) => self.free_scratch(ptr, bytes.len() as u64),
+            Memory::Device(bytes) => self.end_lending(*bytes, ptr),
+        }
     }
 }
 
@@ -195,9 +211,42 @@ fn mapped(file: &HostFile, ranges: &[Range<u64>]) -> Vec<HostBytes> {
     ranges.iter().map(bytes).collect()
 }
 
-/// The GPU that `record` is to run on.
-pub fn open_cuda(record: &Record) -> Result<CudaDevice> {
-    let device = CudaDevice::new(CUDA_INDEX).map_err(|error| match error {
+/// What only a GPU can do, asked of a method for the CPU, is an error: it could only be ignored.
+pub fn open_host(
+    record: &Record,
+    options: &Options,
+    stream: Option<CallerStream>,
+) -> Result<HostDevice> {
+    if options.device.is_some() {
+        return Err(Error::Option {
+            key: DEVICE.to_owned(),
+            what: format!(
+                "method '{}' was exported for the device '{}', so there is no GPU to choose; leave the option out",
+                record.method, record.device
+            ),
+        });
+    }
+    if stream.is_some() {
+        return Err(Error::Unsupported(format!(
+            "method '{}' was exported for the device '{}', which has no streams; load it without one",
+            record.method, record.device
+        )));
+    }
+    HostDevice::new()
+}
+
+/// The GPU that `record` is to run on, with the caller's stream or one of its own.
+pub fn open_cuda(
+    record: &Record,
+    options: &Options,
+    stream: Option<CallerStream>,
+) -> Result<CudaDevice> {
+    let index = options.device.unwrap_or(FIRST);
+    let device = match stream {
+        Some(stream) => CudaDevice::on_stream(index, stream),
+        None => CudaDevice::new(index),
+    };
+    let device = device.map_err(|error| match error {
         Error::Missing { name, place } => Error::Unsupported(format!(
             "method '{}' was exported for the device 'cuda': '{name}' is missing in {place}",
             record.method

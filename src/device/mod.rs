@@ -20,14 +20,16 @@
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
+pub mod caller;
 pub mod cuda;
 pub(crate) mod file;
 pub mod host;
 
 use std::ffi::c_void;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
+pub use caller::{CallerStream, DeviceBytes};
 pub use cuda::CudaDevice;
 pub use file::HostFile;
 pub use host::HostDevice;
@@ -176,6 +178,19 @@ pub trait Device: Send {
         self.upload(dst, &vec![0; bytes as usize])
     }
 
+    /// Copies to the whole of the caller's memory `dst`, in compute-stream order, from allocated memory at
+    /// `src` or from an input of the caller's. The call that `dst` was given for must not return before
+    /// [`Device::finish_compute`].
+    fn copy_to_caller(&mut self, dst: DeviceBytes, _src: DevicePtr) -> Result<()> {
+        Err(not_here(self.name(), dst))
+    }
+
+    /// Copies host bytes to the caller's memory `dst`, which is as long, in compute-stream order. `src` may
+    /// be reused as soon as this returns.
+    fn upload_to_caller(&mut self, dst: DeviceBytes, _src: &[u8]) -> Result<()> {
+        Err(not_here(self.name(), dst))
+    }
+
     /// The compute stream, for compiled code that launches kernels on it; null where there is none.
     fn native_stream(&self) -> *mut c_void {
         std::ptr::null_mut()
@@ -207,4 +222,12 @@ pub trait Device: Send {
 
     /// Blocks until both streams are idle.
     fn synchronize(&mut self) -> Result<()>;
+}
+
+/// Refuses memory of a GPU on a device of another kind, called `name`.
+pub fn not_here(name: &str, bytes: DeviceBytes) -> Error {
+    Error::InvalidInput(format!(
+        "its memory is on cuda:{}, and this method was exported for the device '{name}'; give it host memory",
+        bytes.index()
+    ))
 }

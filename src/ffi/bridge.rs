@@ -8,7 +8,9 @@ use std::pin::Pin;
 use super::status::{caught, set_last_error, Failure, Status};
 use crate::aoti::outputs::Output;
 use crate::config::{Options, Spec, SpecValue};
-use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest};
+use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest, Memory};
+use crate::device::cuda::memory;
+use crate::device::{DeviceBytes, DevicePtr};
 use crate::error::Error;
 use crate::format::Record;
 
@@ -30,13 +32,23 @@ mod ffi {
         text: String,
     }
 
+    /// Memory of a tensor.
+    #[derive(Clone, Copy)]
+    struct Place {
+        address: usize,
+        bytes: usize,
+        /// In the numbering of ExecuTorch and PyTorch: 0 the CPU, 1 CUDA.
+        device_type: i32,
+        device_index: i32,
+    }
+
     /// One input of a call.
     #[derive(Clone, Copy)]
     struct Input<'a> {
         dtype: i32,
         sizes: &'a [i64],
         strides: &'a [i64],
-        bytes: &'a [u8],
+        place: Place,
     }
 
     /// Counters of a delegate; see the README for their meaning.
@@ -67,13 +79,13 @@ mod ffi {
         fn bytes<'a>(self: &'a NamedData, key: &str) -> Result<&'a [u8]>;
 
         type OutputSink;
-        fn room<'a>(
-            self: Pin<&'a mut OutputSink>,
+        fn room(
+            self: Pin<&mut OutputSink>,
             index: usize,
             dtype: i32,
             sizes: &[i64],
             strides: &mut Vec<i64>,
-        ) -> Result<&'a mut [u8]>;
+        ) -> Result<Place>;
     }
 
     extern "Rust" {
@@ -86,17 +98,29 @@ mod ffi {
             named: &NamedData,
         ) -> Result<Box<Loaded>>;
         fn check_files(pte: &str, ptd: &str) -> Result<()>;
-        fn execute(self: &Loaded, inputs: &[Input], outputs: Pin<&mut OutputSink>) -> Result<()>;
+        /// The places of the inputs and of the room must be what they say, during the call.
+        unsafe fn execute(
+            self: &Loaded,
+            inputs: &[Input],
+            outputs: Pin<&mut OutputSink>,
+        ) -> Result<()>;
         fn stats(self: &Loaded) -> Counters;
         fn method(self: &Loaded) -> &str;
+        fn device(self: &Loaded) -> &str;
         fn num_inputs(self: &Loaded) -> usize;
         fn last_status() -> i32;
         fn set_error(text: &str);
         fn clear_error();
+
+        fn device_allocate(index: i32, bytes: usize, alignment: usize) -> Result<usize>;
+        fn device_free(index: i32, address: usize) -> Result<()>;
+        /// Both must be what they say, during the call.
+        unsafe fn device_copy_in(dst: Place, src: &[u8]) -> Result<()>;
+        unsafe fn device_copy_out(dst: &mut [u8], src: Place) -> Result<()>;
     }
 }
 
-use ffi::{Counters, Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
+use ffi::{Counters, Input, NamedData, OutputSink, Place, RuntimeSpec, SpecKind};
 
 thread_local! {
     static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
@@ -208,15 +232,22 @@ fn named_bytes<'a>(named: &'a NamedData, key: &str) -> crate::Result<&'a [u8]> {
 }
 
 impl Loaded {
-    fn execute(
+    /// # Safety
+    /// The places of the inputs, and those that `outputs` gives, must be what they say, and stay so during the
+    /// call.
+    unsafe fn execute(
         &self,
         inputs: &[Input<'_>],
         mut outputs: Pin<&mut OutputSink>,
     ) -> Result<(), String> {
         crossing(|| {
-            let inputs: Vec<InputTensor<'_>> = inputs.iter().map(input).collect();
+            // SAFETY: by this function's contract.
+            let input = |input| unsafe { input_tensor(input) };
+            let inputs: Vec<InputTensor<'_>> =
+                inputs.iter().map(input).collect::<crate::Result<_>>()?;
             self.delegate.execute(&inputs, &mut |index, tensor| {
-                write(outputs.as_mut(), index, tensor)
+                // SAFETY: by this function's contract.
+                unsafe { write(outputs.as_mut(), index, tensor) }
             })?;
             Ok(())
         })
@@ -252,21 +283,116 @@ impl Loaded {
     fn method(&self) -> &str {
         self.delegate.method()
     }
-}
 
-fn input<'a>(input: &Input<'a>) -> InputTensor<'a> {
-    InputTensor {
-        dtype: input.dtype,
-        sizes: input.sizes,
-        strides: Some(input.strides),
-        bytes: input.bytes,
+    fn device(&self) -> &str {
+        self.delegate.device()
     }
 }
 
-fn write(outputs: Pin<&mut OutputSink>, index: usize, tensor: &Output<'_>) -> crate::Result<()> {
+/// # Safety
+/// The input's place must be what it says, and stay so during `'a`.
+unsafe fn input_tensor<'a>(input: &Input<'a>) -> crate::Result<InputTensor<'a>> {
+    let place = input.place;
+    let memory = match place.device_type {
+        // SAFETY: readable host memory, by this function's contract.
+        0 => Memory::Host(unsafe { std::slice::from_raw_parts(place.pointer(), place.bytes) }),
+        // SAFETY: by this function's contract.
+        _ => Memory::Device(unsafe { place.on_device() }?),
+    };
+    Ok(InputTensor {
+        dtype: input.dtype,
+        sizes: input.sizes,
+        strides: Some(input.strides),
+        memory,
+    })
+}
+
+/// # Safety
+/// The place that `outputs` gives must be what it says, and nobody else's during the call.
+unsafe fn write(
+    outputs: Pin<&mut OutputSink>,
+    index: usize,
+    tensor: &Output<'_>,
+) -> crate::Result<()> {
     let mut strides = Vec::with_capacity(tensor.sizes.len());
-    let room = outputs
+    let name = format!("output {index}");
+    let place = outputs
         .room(index, tensor.dtype.0, tensor.sizes, &mut strides)
-        .map_err(|error| Error::InvalidInput(format!("output {index}: {error}")))?;
-    tensor.copy_to(room, &strides)
+        .map_err(|error| Error::InvalidInput(error.to_string()).about(&name))?;
+    let copied = match place.device_type {
+        0 => {
+            // SAFETY: writable host memory that nobody else uses, by this function's contract.
+            let room = unsafe { std::slice::from_raw_parts_mut(place.pointer(), place.bytes) };
+            tensor.copy_to(room, &strides)
+        }
+        // SAFETY: by this function's contract.
+        _ => unsafe { place.on_device() }.and_then(|room| tensor.copy_to_caller(room, &strides)),
+    };
+    copied.map_err(|error| error.about(&name))
+}
+
+impl Place {
+    /// The first byte on the host; not null, as slices demand, also where there are none.
+    fn pointer(&self) -> *mut u8 {
+        match self.bytes {
+            0 => std::ptr::dangling_mut(),
+            _ => std::ptr::with_exposed_provenance_mut(self.address),
+        }
+    }
+
+    /// # Safety
+    /// As `DeviceBytes::new` asks for.
+    unsafe fn on_device(&self) -> crate::Result<DeviceBytes> {
+        if self.device_type != 1 {
+            return Err(Error::InvalidInput(format!(
+                "its memory is on a device of type {}; 0 is the CPU, 1 CUDA",
+                self.device_type
+            )));
+        }
+        let index = device_index(self.device_index)?;
+        // SAFETY: by this function's contract.
+        Ok(unsafe { DeviceBytes::new(index, self.address as u64, self.bytes as u64) })
+    }
+}
+
+fn device_index(index: i32) -> crate::Result<u32> {
+    u32::try_from(index)
+        .map_err(|_| Error::InvalidInput(format!("{index} is no index of a device")))
+}
+
+/// See [`memory::allocate`].
+fn device_allocate(index: i32, bytes: usize, alignment: usize) -> Result<usize, String> {
+    super::log::install();
+    crossing(|| {
+        let index = device_index(index)?;
+        Ok(memory::allocate(index, bytes as u64, alignment as u64)?.0 as usize)
+    })
+}
+
+/// See [`memory::free`].
+fn device_free(index: i32, address: usize) -> Result<(), String> {
+    crossing(|| {
+        Ok(memory::free(
+            device_index(index)?,
+            DevicePtr(address as u64),
+        )?)
+    })
+}
+
+/// See [`memory::copy_in`].
+///
+/// # Safety
+/// `dst` must be what it says, and nobody else's during the call.
+unsafe fn device_copy_in(dst: Place, src: &[u8]) -> Result<(), String> {
+    // SAFETY: by this function's contract.
+    crossing(|| Ok(memory::copy_in(unsafe { dst.on_device() }?, src)?))
+}
+
+/// See [`memory::copy_out`].
+///
+/// # Safety
+/// `src` must be what it says, and not be written during the call.
+unsafe fn device_copy_out(dst: &mut [u8], src: Place) -> Result<(), String> {
+    // SAFETY: by this function's contract.
+    crossing(|| Ok(memory::copy_out(dst, unsafe { src.on_device() }?)?))
 }

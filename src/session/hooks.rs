@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use super::{build, Session};
 use crate::aoti::hooks::{PassHooks, ProbeLayout};
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DeviceBytes, DevicePtr};
 use crate::error::{Error, Result};
 use crate::residency::Served;
 use crate::schedule::ProbeId;
@@ -77,6 +77,14 @@ impl<D: Device> PassHooks for Session<D> {
 
     fn read_from_device(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
         self.device.download(src, dst)
+    }
+
+    fn copy_to_caller(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {
+        self.device.copy_to_caller(dst, src)
+    }
+
+    fn upload_to_caller(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
+        self.device.upload_to_caller(dst, src)
     }
 }
 

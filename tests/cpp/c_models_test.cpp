@@ -103,7 +103,7 @@ TEST_F(CModels, WrongInputsAreRefusedAndTheModelGoesOn) {
   ws_outputs* outputs = nullptr;
   const std::int64_t sizes[] = {1};
   float value = 0;
-  std::vector<ws_tensor> many(40, ws_tensor{&value, sizeof(value), 6, 1, sizes, nullptr});
+  std::vector<ws_tensor> many(40, ws_tensor{&value, sizeof(value), 6, 1, sizes, nullptr, WS_DEVICE_CPU, 0});
   EXPECT_EQ(ws_execute(model_, many.data(), many.size(), &outputs), WS_INVALID_INPUT);
   EXPECT_NE(std::strstr(ws_last_error(), "40 were given"), nullptr) << ws_last_error();
   EXPECT_EQ(ws_execute(model_, nullptr, 1, &outputs), WS_INVALID_ARGUMENT);

@@ -57,7 +57,7 @@ class Views {
     for (const TensorPtr& tensor : tensors) {
       sizes_.emplace_back(tensor->sizes().begin(), tensor->sizes().end());
       views_.push_back({tensor->mutable_data_ptr(), tensor->nbytes(), static_cast<int32_t>(tensor->scalar_type()),
-                        static_cast<int32_t>(tensor->dim()), sizes_.back().data(), nullptr});
+                        static_cast<int32_t>(tensor->dim()), sizes_.back().data(), nullptr, WS_DEVICE_CPU, 0});
     }
   }
   std::vector<ws_tensor>& list() { return views_; }

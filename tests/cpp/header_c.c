@@ -8,4 +8,9 @@ _Static_assert(WS_OK == 0 && WS_INVALID_ARGUMENT == 1 && WS_INVALID_OPTION == 2 
                "statuses are append-only");
 _Static_assert(sizeof(ws_stats_data) >= 14 * sizeof(uint64_t), "counters are append-only");
 
+_Static_assert(WS_DEVICE_CPU == 0 && WS_DEVICE_CUDA == 1, "device types are ExecuTorch's and PyTorch's");
+_Static_assert(offsetof(ws_tensor, strides) == 32 && offsetof(ws_tensor, device_type) == 40 &&
+                   offsetof(ws_tensor, device_index) == 44 && sizeof(ws_tensor) == 48,
+               "bindings in other languages know this layout");
+
 int weightstream_header_is_c(void) { return (int)sizeof(ws_tensor); }

@@ -24,4 +24,13 @@ WEIGHTSTREAM_EXPORT executorch::runtime::Error register_backend();
 // and what was found. Empty if there was none. ExecuTorch itself passes on nothing but an error code.
 WEIGHTSTREAM_EXPORT std::string last_error();
 
+// Gives ExecuTorch memory of CUDA devices, if nobody has done so before, and tells whether the memory is ours.
+//
+// A program whose inputs or outputs are planned on a GPU needs it before its method is loaded. weightstream::Module
+// does this by itself for such a program, and so does the load of any method that was exported for CUDA; call it
+// before ExecuTorch's own Module loads such a program. ExecuTorch ends the process at a second registration, so a
+// backend that registers its own while it is loaded (as its CUDA backend does) has to be loaded earlier. Registering
+// needs no GPU; without one the first allocation fails, and last_error() says why.
+WEIGHTSTREAM_EXPORT bool register_cuda_allocator();
+
 }  // namespace weightstream

@@ -41,6 +41,8 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& device(int index);
   // "off", or "load": compare each weight with its checksum at load.
   Options& verify(const std::string& when);
+  // Index of the GPU, from 0.
+  Options& device(int index);
   // Any spec by name.
   Options& set(const std::string& key, Value value);
 
@@ -86,6 +88,10 @@ WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(c
 //
 // Like ExecuTorch's, a Module is for one thread at a time; here a second execute while one runs is
 // refused with Error::InvalidState.
+//
+// Inputs lie where the program was saved to take them: on the CPU, or with device_io on the GPU. Those on the GPU have
+// to be ready: work on the default stream is waited for, work on other streams is the caller's to wait for. Outputs are
+// there when execute() returns.
 class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
  public:
   using Base = executorch::extension::Module;
@@ -112,12 +118,16 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   executorch::runtime::Result<std::uint64_t> required_budget(const std::string& method_name = "forward") const;
 
  private:
+  // What is wrong with the device of an input; empty if nothing is.
+  std::string misplaced_input(const std::string& method_name, const std::vector<executorch::runtime::EValue>& inputs);
+
   std::string pte_path_;
   std::string ptd_path_;
   Options options_;
   std::shared_ptr<Loads> loads_;
   std::vector<executorch::runtime::BackendOption> specs_;
   std::atomic<bool> executing_{false};
+  bool asked_for_inputs_ = false;
 };
 
 }  // namespace weightstream

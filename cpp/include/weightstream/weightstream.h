@@ -76,7 +76,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_policy        string  "lru"
  *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": how a GPU's copies are held on the host
  *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error if another way is used
- *   weight_offload_device        int     index of the GPU, from 0 (the default)
+ *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
  *   weight_offload_verify        string  "off" or "load": compare each weight with its checksum at load
  *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it
  * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
@@ -106,7 +106,13 @@ typedef struct ws_program {
   const char* path; /* NULL if data is given */
 } ws_program;
 
-/* A view of a dense or strided tensor in host memory. */
+/* Where a tensor's data lies, in the numbering of ExecuTorch and PyTorch. */
+typedef enum ws_device_type { WS_DEVICE_CPU = 0, WS_DEVICE_CUDA = 1 } ws_device_type;
+
+/*
+ * A view of a dense or strided tensor. Zeroes in the last two fields, as an initializer that leaves them out gives,
+ * mean host memory.
+ */
 typedef struct ws_tensor {
   void* data; /* may be NULL if nbytes is 0 */
   size_t nbytes;
@@ -116,6 +122,10 @@ typedef struct ws_tensor {
   const int64_t* sizes; /* ndim values; may be NULL if ndim is 0 */
   /* ndim values in elements, or NULL for a contiguous tensor. */
   const int64_t* strides;
+  /* ws_device_type. With WS_DEVICE_CUDA `data` is an address in that device's memory. */
+  int32_t device_type;
+  /* Index of the device, from 0; not looked at for WS_DEVICE_CPU. */
+  int32_t device_index;
 } ws_tensor;
 
 /*
@@ -199,6 +209,27 @@ ws_status ws_init(const ws_program* program, const char* ptd_path, const char* m
                   ws_model** model);
 
 /*
+ * Loads a method that was exported for CUDA, to run on a stream of the caller's. A model of ws_init makes a
+ * stream of its own, which waits for no other.
+ *
+ * Parameters:
+ *   stream: a cudaStream_t or CUstream of the primary context (the one that CUDA's runtime library and PyTorch use)
+ *           of the device that the option weight_offload_device names. NULL is that device's default stream in its
+ *           legacy meaning, which is not the same as giving none. The per-thread default stream is refused: it is
+ *           another one on each thread.
+ *   others: as for ws_init.
+ * Returns: as ws_init; WS_INVALID_INPUT for a stream of another context; WS_UNSUPPORTED if the method was exported
+ *   for the CPU.
+ * Order: kernels, and copies of inputs and outputs, are issued to the stream; weights arrive on a stream of the
+ *   model's own. So inputs and the memory of outputs on the device may still be in use by earlier work on the
+ *   stream. When ws_execute or ws_execute_into returns, the stream has done all work of the call.
+ * Memory and lifetimes: the stream must exist until ws_destroy has returned, and must not be capturing a graph
+ *   during a call. The thread's current context is the same after every call as before it.
+ */
+ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, const char* method,
+                            const ws_options* options, void* stream, ws_model** model);
+
+/*
  * Runs the method once.
  *
  * Parameters:
@@ -209,10 +240,33 @@ ws_status ws_init(const ws_program* program, const char* ptd_path, const char* m
  * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
  *   exported for; or the failure of the pass. After a failure the model can be used again unless it
  *   answers WS_POISONED.
- * Memory and lifetimes: the inputs are read during the call only. The outputs belong to the caller and
- *   are independent of the model; end them with ws_outputs_destroy.
+ * Inputs on the device: for a method that was exported for CUDA, each input may lie in host memory or in memory of
+ *   the GPU that the model runs on. There it is used in place, or copied first if its address is no multiple of 16.
+ *   The driver is asked about the address: host memory, memory of another device or context, and too few bytes are
+ *   WS_INVALID_INPUT. Without a stream of the caller's (ws_init_on_stream) the call begins behind the work that was
+ *   issued to the device's default stream; work on other streams that makes the inputs must be done.
+ * Memory and lifetimes: the inputs are read during the call only, and must stay as they are that long. The outputs
+ *   are in host memory, belong to the caller and are independent of the model; end them with ws_outputs_destroy.
  */
 ws_status ws_execute(ws_model* model, const ws_tensor* inputs, size_t num_inputs, ws_outputs** outputs);
+
+/*
+ * Runs the method once, with its outputs copied to memory of the caller's: on the host or on the device.
+ *
+ * Parameters:
+ *   model, inputs: as for ws_execute.
+ *   outputs:       num_outputs tensors, each with the dtype and sizes that the output will have, and memory for it:
+ *                  `nbytes` at least as many as it needs. Strides, if given, are dense in some order of dimensions.
+ * Returns: as ws_execute; WS_INVALID_INPUT if an output does not fit what was given for it, naming both. Count, dtypes
+ *   and ranks are checked before the method runs, sizes and bytes when an output is there; outputs before one that
+ *   does not fit are written then.
+ * Outputs on the device: the rules for inputs there hold. An output whose elements lie in another order than asked
+ *   for goes through the host.
+ * Memory and lifetimes: only the call uses the memory of the outputs while it runs; it must not overlap that of
+ *   the inputs or of other outputs. The tensors themselves are not changed.
+ */
+ws_status ws_execute_into(ws_model* model, const ws_tensor* inputs, size_t num_inputs, const ws_tensor* outputs,
+                          size_t num_outputs);
 
 /* Number of outputs; 0 if `outputs` is NULL. */
 size_t ws_outputs_count(const ws_outputs* outputs);

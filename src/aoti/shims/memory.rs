@@ -187,7 +187,14 @@ extern "C" fn aoti_torch_aten_full(
     ret: Out<Handle>,
 ) -> i32 {
     run("aoti_torch_aten_full", |c| {
-        check_device(c, device_type.get().unwrap_or(c.device.kind), device_index)?;
+        // The index is that of the device at export, written into the code; everything else asks for the one
+        // that the program was loaded on.
+        let _ = device_index;
+        check_device(
+            c,
+            device_type.get().unwrap_or(c.device.kind),
+            c.device.index,
+        )?;
         let dims = Dims::contiguous(sizes.get(len)?)?;
         let handle = c.empty(number.get().map_or(Ok(DType::F32), dtype)?, dims)?;
         if let Err(fail) = fill(c, handle, value) {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub(super) struct Context {
     raw: CUcontext,
     device: CUdevice,
+    index: u32,
     /// `cuda:0 (NVIDIA H200)`, for messages.
     name: String,
 }
@@ -42,7 +43,12 @@ impl Context {
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut raw, device)
         })?;
-        let context = Arc::new(Context { raw, device, name });
+        let context = Arc::new(Context {
+            raw,
+            device,
+            index,
+            name,
+        });
         match context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? {
             0 => Err(Error::Unsupported(format!(
                 "{} has no stream-ordered memory pools",
@@ -86,6 +92,11 @@ impl Context {
     /// The device and its model, for messages.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The device's index.
+    pub(super) fn index(&self) -> u32 {
+        self.index
     }
 
     /// The device, by the driver's number.

@@ -17,7 +17,7 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 const OLDEST: c_int = 12020;
 
 /// Every function that this module's parent calls.
-const FUNCTIONS: [&str; 46] = [
+const FUNCTIONS: [&str; 47] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -56,6 +56,7 @@ const FUNCTIONS: [&str; 46] = [
     "cuMemcpyHtoDAsync_v2",
     "cuMemGetInfo_v2",
     "cuMemsetD8Async",
+    "cuPointerGetAttributes",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamGetCtx",
@@ -293,8 +294,10 @@ mod tests {
     #[test]
     fn every_function_that_is_called_is_asked_for() {
         let sources = [
+            include_str!("caller.rs"),
             include_str!("context.rs"),
             include_str!("library.rs"),
+            include_str!("memory.rs"),
             include_str!("mod.rs"),
             include_str!("pinned.rs"),
             include_str!("pool.rs"),

@@ -7,6 +7,8 @@
 //! | `context` | the primary context, current around each entry and never left behind |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
+//! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
+//! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
 //! | `pinned` | memory of our own, registered: a copy of the weights |
 //! | `stage`, `stage_ring` | copies through a ring of pinned memory; the threads that fill it |
@@ -21,8 +23,10 @@
 //! streams and context last. What fails on the way is logged. Once the process has begun to exit nothing
 //! is called any more.
 
+mod caller;
 mod context;
 mod library;
+pub mod memory;
 mod pinned;
 mod pool;
 mod register;
@@ -34,7 +38,7 @@ mod stream;
 pub use stage_ring::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 
-use super::{Device, DevicePtr, HostBytes, HostFile};
+use super::{CallerStream, Device, DeviceBytes, DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
 use library::log_failure;
@@ -50,6 +54,9 @@ use stream::{Events, Stream};
 /// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all
 /// begin at a multiple of it. So the sum that is counted is the sum that is taken.
 const GRANULE: u64 = 512;
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
 
 /// Number of CUDA devices; an error says what is missing if the driver is not there.
 pub fn device_count() -> Result<u32> {
@@ -71,9 +78,13 @@ pub struct CudaDevice {
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
     stage: Option<Stage>,
+    /// Inputs of the call that runs, where they lie in the caller's memory.
+    lent: Vec<DeviceBytes>,
     events: Arc<Events>,
     copy: Arc<Stream>,
     compute: Arc<Stream>,
+    /// The default stream, where the compute stream is our own: callers that give none may work on it.
+    default: Option<Stream>,
     context: Arc<Context>,
 }
 
@@ -115,7 +126,16 @@ impl CudaDevice {
     pub fn new(index: u32) -> Result<Self> {
         let context = Context::retain(index)?;
         let compute = Stream::new(&context)?;
-        CudaDevice::on(context, compute)
+        // SAFETY: null is the default stream, which exists as long as its context.
+        let default = unsafe { Stream::of_caller(&context, std::ptr::null_mut()) }?;
+        CudaDevice::on(context, compute, Some(default))
+    }
+
+    /// The device of this index, with a stream of the caller's as its compute stream. It must belong to the
+    /// device's primary context.
+    pub fn on_stream(index: u32, stream: CallerStream) -> Result<Self> {
+        // SAFETY: by the promise that `CallerStream::new` asks for.
+        unsafe { CudaDevice::with_stream(index, stream.raw()) }
     }
 
     /// The device of this index, with `stream` (a `CUstream` or `cudaStream_t`; null for the default stream)
@@ -124,13 +144,20 @@ impl CudaDevice {
     /// # Safety
     /// `stream` is null or a stream that exists until the device is dropped.
     pub unsafe fn with_stream(index: u32, stream: *mut c_void) -> Result<Self> {
+        if stream.addr() == PER_THREAD {
+            return Err(Error::InvalidInput(
+                "the per-thread default stream is another stream on each thread; give a stream of your own, or null \
+                 for the default stream of all threads"
+                    .to_owned(),
+            ));
+        }
         let context = Context::retain(index)?;
         // SAFETY: by the caller's promise.
         let compute = unsafe { Stream::of_caller(&context, stream) }?;
-        CudaDevice::on(context, compute)
+        CudaDevice::on(context, compute, None)
     }
 
-    fn on(context: Arc<Context>, compute: Stream) -> Result<Self> {
+    fn on(context: Arc<Context>, compute: Stream, default: Option<Stream>) -> Result<Self> {
         let compute = Arc::new(compute);
         let copy = Arc::new(Stream::new(&context)?);
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
@@ -140,9 +167,11 @@ impl CudaDevice {
             registrations: Vec::new(),
             pinned: Vec::new(),
             stage: None,
+            lent: Vec::new(),
             events: Events::new(&context),
             copy,
             compute,
+            default,
             context,
         })
     }
@@ -217,6 +246,11 @@ impl CudaDevice {
         Ok(sm.max(0) as u32)
     }
 
+    /// The device's index, from 0.
+    pub fn index(&self) -> u32 {
+        self.context.index()
+    }
+
     /// Index and model, for messages: `cuda:0 (NVIDIA H200)`.
     pub fn full_name(&self) -> &str {
         self.context.name()
@@ -264,13 +298,10 @@ impl CudaDevice {
         }
     }
 
-    /// Refuses memory that is neither a weight's nor an activation's.
+    /// Refuses memory that is neither a weight's, nor an input that was lent, nor an activation's.
     fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
-        match self
-            .weights
-            .as_ref()
-            .is_some_and(|pool| pool.covers(ptr, len))
-        {
+        let weights = self.weights.as_ref();
+        match weights.is_some_and(|pool| pool.covers(ptr, len)) || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),
         }
@@ -369,6 +400,14 @@ impl Device for CudaDevice {
         self.check_any(dst, bytes)?;
         // SAFETY: just checked; freed in stream order, so it is there until it was written.
         unsafe { self.compute.zero(dst, bytes, &self.context.enter()?) }
+    }
+
+    fn copy_to_caller(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {
+        self.copy_out(dst, src)
+    }
+
+    fn upload_to_caller(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
+        self.upload_out(dst, src)
     }
 
     fn native_stream(&self) -> *mut c_void {

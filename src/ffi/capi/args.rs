@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use super::types::{ws_option, ws_options, ws_tensor};
 use crate::config::{Options, Spec, SpecValue};
-use crate::delegate::InputTensor;
+use crate::delegate::{InputTensor, Memory, OutputTensor, Room};
+use crate::device::DeviceBytes;
 use crate::error::Error;
 use crate::ffi::status::Failure;
 
@@ -82,6 +83,20 @@ pub unsafe fn array<'a, T>(name: &str, items: *const T, count: usize) -> Result<
     Ok(unsafe { std::slice::from_raw_parts(items, count) })
 }
 
+/// Bytes to write to; NULL is none.
+///
+/// # Safety
+/// `items` is NULL or points to `count` bytes that only the result uses during `'a`.
+unsafe fn array_mut<'a>(name: &str, items: *mut u8, count: usize) -> Result<&'a mut [u8], Failure> {
+    // SAFETY: by this function's contract; only looked at, for the checks.
+    let checked = unsafe { array(name, items.cast_const(), count) }?.len();
+    if checked == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: not NULL and no more than fit in memory, which `array` has checked; the rest by this contract.
+    Ok(unsafe { std::slice::from_raw_parts_mut(items, checked) })
+}
+
 /// Parsed options; NULL is no options.
 ///
 /// # Safety
@@ -152,33 +167,120 @@ pub unsafe fn inputs<'a>(
 /// # Safety
 /// The tensor's data, sizes and strides live and are not written during `'a`.
 unsafe fn input<'a>(index: usize, tensor: &ws_tensor) -> Result<InputTensor<'a>, Failure> {
-    if !(0..=MAX_DIMS).contains(&tensor.ndim) {
-        return Err(Failure::Argument(format!(
-            "inputs[{index}].ndim is {}",
-            tensor.ndim
-        )));
-    }
-    let ndim = tensor.ndim as usize;
-    // SAFETY: by this function's contract, here and for the two below.
-    let sizes = unsafe { array(&format!("inputs[{index}].sizes"), tensor.sizes, ndim) }?;
-    let strides = if tensor.strides.is_null() {
-        None
-    } else {
-        // SAFETY: see above.
-        Some(unsafe { array(&format!("inputs[{index}].strides"), tensor.strides, ndim) }?)
+    let name = format!("inputs[{index}]");
+    // SAFETY: by this function's contract.
+    let (sizes, strides) = unsafe { shape(&name, tensor) }?;
+    let memory = match place(&name, tensor)? {
+        Place::Host => {
+            let data = tensor.data.cast();
+            // SAFETY: `nbytes` bytes of host memory, by this function's contract.
+            Memory::Host(unsafe { array(&format!("{name}.data"), data, tensor.nbytes) }?)
+        }
+        // SAFETY: memory of the device that lives and is not written, by this function's contract.
+        Place::Device(device) => Memory::Device(unsafe { device_bytes(&name, tensor, device) }?),
     };
-    // SAFETY: see above.
-    let bytes = unsafe {
-        array(
-            &format!("inputs[{index}].data"),
-            tensor.data.cast(),
-            tensor.nbytes,
-        )
-    }?;
     Ok(InputTensor {
         dtype: tensor.dtype,
         sizes,
         strides,
-        bytes,
+        memory,
     })
+}
+
+/// The room for the outputs of a call.
+///
+/// # Safety
+/// `tensors` is NULL or points to `count` tensors whose sizes and strides live and are not written during `'a`,
+/// and whose data only this call uses.
+pub unsafe fn outputs<'a>(
+    tensors: *const ws_tensor,
+    count: usize,
+) -> Result<Vec<OutputTensor<'a>>, Failure> {
+    if count > MAX_ITEMS {
+        return Err(Failure::Argument(format!("num_outputs is {count}")));
+    }
+    // SAFETY: `count` tensors by this function's contract.
+    let tensors = unsafe { array("outputs", tensors, count) }?;
+    // SAFETY: their parts live, by this function's contract.
+    tensors
+        .iter()
+        .enumerate()
+        .map(|(index, tensor)| unsafe { room(index, tensor) })
+        .collect()
+}
+
+/// # Safety
+/// The tensor's sizes and strides live and are not written during `'a`, and only this call uses its data.
+unsafe fn room<'a>(index: usize, tensor: &ws_tensor) -> Result<OutputTensor<'a>, Failure> {
+    let name = format!("outputs[{index}]");
+    // SAFETY: by this function's contract.
+    let (sizes, strides) = unsafe { shape(&name, tensor) }?;
+    let room = match place(&name, tensor)? {
+        Place::Host => {
+            let data = tensor.data.cast();
+            // SAFETY: `nbytes` bytes of host memory that only this call uses, by this function's contract.
+            Room::Host(unsafe { array_mut(&format!("{name}.data"), data, tensor.nbytes) }?)
+        }
+        // SAFETY: memory of the device that only this call uses, by this function's contract.
+        Place::Device(device) => Room::Device(unsafe { device_bytes(&name, tensor, device) }?),
+    };
+    Ok(OutputTensor {
+        dtype: tensor.dtype,
+        sizes,
+        strides,
+        room,
+    })
+}
+
+/// Where a tensor's data lies, as its caller says.
+enum Place {
+    Host,
+    /// On the GPU of this index.
+    Device(u32),
+}
+
+fn place(name: &str, tensor: &ws_tensor) -> Result<Place, Failure> {
+    match tensor.device_type {
+        0 => Ok(Place::Host),
+        1 => u32::try_from(tensor.device_index)
+            .map(Place::Device)
+            .map_err(|_| {
+                Failure::Argument(format!("{name}.device_index is {}", tensor.device_index))
+            }),
+        other => Err(Failure::Argument(format!(
+            "{name}.device_type is {other}; 0 is the CPU, 1 CUDA"
+        ))),
+    }
+}
+
+/// # Safety
+/// As `DeviceBytes::new` asks for.
+unsafe fn device_bytes(name: &str, tensor: &ws_tensor, index: u32) -> Result<DeviceBytes, Failure> {
+    if tensor.data.is_null() && tensor.nbytes > 0 {
+        return Err(Failure::null(&format!("{name}.data")));
+    }
+    let ptr = tensor.data.expose_provenance() as u64;
+    // SAFETY: by this function's contract.
+    Ok(unsafe { DeviceBytes::new(index, ptr, tensor.nbytes as u64) })
+}
+
+type Shape<'a> = (&'a [i64], Option<&'a [i64]>);
+
+/// Sizes and strides.
+///
+/// # Safety
+/// The tensor's sizes and strides live and are not written during `'a`.
+unsafe fn shape<'a>(name: &str, tensor: &ws_tensor) -> Result<Shape<'a>, Failure> {
+    if !(0..=MAX_DIMS).contains(&tensor.ndim) {
+        return Err(Failure::Argument(format!("{name}.ndim is {}", tensor.ndim)));
+    }
+    let ndim = tensor.ndim as usize;
+    // SAFETY: by this function's contract, here and below.
+    let sizes = unsafe { array(&format!("{name}.sizes"), tensor.sizes, ndim) }?;
+    let strides = match tensor.strides.is_null() {
+        true => None,
+        // SAFETY: see above.
+        false => Some(unsafe { array(&format!("{name}.strides"), tensor.strides, ndim) }?),
+    };
+    Ok((sizes, strides))
 }

@@ -73,6 +73,31 @@ pub unsafe extern "C" fn ws_execute(
     })
 }
 
+/// Runs the method once, with its outputs copied to memory of the caller's.
+///
+/// # Safety
+/// `model` is NULL or live; `inputs` and `outputs` are as many tensors as is said, valid as the header says.
+#[no_mangle]
+pub unsafe extern "C" fn ws_execute_into(
+    model: *mut Model,
+    inputs: *const ws_tensor,
+    num_inputs: usize,
+    outputs: *const ws_tensor,
+    num_outputs: usize,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all three by this function's contract. The model is only shared: two threads may be here.
+        let (model, inputs, mut outputs) = unsafe {
+            (
+                args::reference("model", model)?,
+                args::inputs(inputs, num_inputs)?,
+                args::outputs(outputs, num_outputs)?,
+            )
+        };
+        Ok(model.delegate.execute_into(&inputs, &mut outputs)?)
+    })
+}
+
 /// Number of outputs.
 ///
 /// # Safety
@@ -114,6 +139,8 @@ pub unsafe extern "C" fn ws_outputs_get(
             ndim: output.sizes.len() as i32,
             sizes: output.sizes.as_ptr(),
             strides: output.strides.as_ptr(),
+            device_type: 0,
+            device_index: 0,
         };
         Ok(())
     })

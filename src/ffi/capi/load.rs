@@ -1,10 +1,11 @@
 //! Load and end of a model, and what can be asked without loading.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 use super::args;
 use super::types::{ws_options, ws_program};
 use crate::delegate::{Delegate, Program};
+use crate::device::CallerStream;
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// A loaded method; `ws_model` in the header.
@@ -48,6 +49,40 @@ pub unsafe extern "C" fn ws_init(
     options: *const ws_options,
     model: *mut *mut Model,
 ) -> Status {
+    // SAFETY: by this function's contract.
+    unsafe { init(program, ptd_path, method, options, None, model) }
+}
+
+/// Loads a method for a stream of the caller's.
+///
+/// # Safety
+/// As for [`ws_init`]; `stream` is NULL or a stream that exists until the model is destroyed.
+#[no_mangle]
+pub unsafe extern "C" fn ws_init_on_stream(
+    program: *const ws_program,
+    ptd_path: *const c_char,
+    method: *const c_char,
+    options: *const ws_options,
+    stream: *mut c_void,
+    model: *mut *mut Model,
+) -> Status {
+    // SAFETY: by this function's contract; `Model` holds the device that is handed the stream.
+    unsafe {
+        let stream = CallerStream::new(stream);
+        init(program, ptd_path, method, options, Some(stream), model)
+    }
+}
+
+/// # Safety
+/// As for [`ws_init_on_stream`].
+unsafe fn init(
+    program: *const ws_program,
+    ptd_path: *const c_char,
+    method: *const c_char,
+    options: *const ws_options,
+    stream: Option<CallerStream>,
+    model: *mut *mut Model,
+) -> Status {
     crate::ffi::log::install();
     guarded(|| {
         // SAFETY: all five by this function's contract.
@@ -60,7 +95,7 @@ pub unsafe extern "C" fn ws_init(
                 args::output("model", model)?,
             )
         };
-        let delegate = program.load(method, ptd, &options)?;
+        let delegate = program.load_on(method, ptd, &options, stream)?;
         *model = Box::into_raw(Box::new(Model { delegate }));
         Ok(())
     })

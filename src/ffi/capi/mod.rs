@@ -7,8 +7,10 @@ mod load;
 mod stats;
 mod types;
 
-pub use execute::{ws_execute, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs};
-pub use load::{ws_destroy, ws_init, ws_required_budget, Model};
+pub use execute::{
+    ws_execute, ws_execute_into, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs,
+};
+pub use load::{ws_destroy, ws_init, ws_init_on_stream, ws_required_budget, Model};
 pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
 

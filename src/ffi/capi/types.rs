@@ -55,6 +55,10 @@ pub struct ws_tensor {
     pub sizes: *const i64,
     /// Strides in elements, or NULL.
     pub strides: *const i64,
+    /// `ws_device_type`: where the data lies.
+    pub device_type: i32,
+    /// Index of the device.
+    pub device_index: i32,
 }
 
 /// Counters of a model.
@@ -80,4 +84,19 @@ pub struct ws_stats_data {
     pub io_bytes: u64,
     pub host_pinned_bytes: u64,
     pub host_mapped_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    /// As `tests/cpp/header_c.c` says of the header, and `_runtime.py` in Python.
+    #[test]
+    fn a_tensor_has_the_layout_of_the_header() {
+        assert_eq!(size_of::<ws_tensor>(), 48);
+        assert_eq!(offset_of!(ws_tensor, strides), 32);
+        assert_eq!(offset_of!(ws_tensor, device_type), 40);
+        assert_eq!(offset_of!(ws_tensor, device_index), 44);
+    }
 }

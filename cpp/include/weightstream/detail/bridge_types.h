@@ -10,6 +10,9 @@
 
 namespace weightstream_bridge {
 
+// Memory of a tensor; in the generated header.
+struct Place;
+
 // The named data of the program that is being loaded.
 class NamedData {
  public:
@@ -24,10 +27,10 @@ class OutputSink {
  public:
   virtual ~OutputSink() = default;
 
-  // Makes room for output `index` and returns it; `strides` receives its strides in elements, one for
-  // each size. Throws if the output does not fit.
-  virtual rust::Slice<std::uint8_t> room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
-                                         rust::Vec<std::int64_t>& strides) = 0;
+  // Makes room for output `index` and returns it: as many bytes as the output has, on the host or on a device.
+  // `strides` receives its strides in elements, one for each size. Throws if the output does not fit.
+  virtual Place room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
+                     rust::Vec<std::int64_t>& strides) = 0;
 };
 
 }  // namespace weightstream_bridge

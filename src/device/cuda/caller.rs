@@ -1,0 +1,261 @@
+//! Memory of the caller's: what the driver says about it, and what is lent for a call.
+//!
+//! Inputs that lie in the device's memory are read where they are, and outputs are copied to where the caller
+//! wants them. Neither is memory of ours, so the driver is asked about each address first: a host pointer, or
+//! memory of another device or context, is an error that says so.
+//!
+//! # Order
+//! Everything here happens on the compute stream. Where that is the caller's stream, what the caller issued to
+//! it before the call is done before the call reads or writes. Where it is our own, the call begins behind what
+//! was issued to the default stream, and with it behind every stream that waits for that one; work on other
+//! streams has to be waited for by the caller.
+
+use super::context::{Context, Entered};
+use super::library::check;
+use super::CudaDevice;
+use crate::device::{Device, DeviceBytes, DevicePtr};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{
+    self, CUcontext, CUmemorytype, CUpointer_attribute as Attribute, CUresult,
+};
+use std::ffi::c_void;
+
+/// Compiled code reads its inputs in units of this many bytes (`GPU_ALIGN_BYTES` of PyTorch's compiler).
+const ALIGNMENT: u64 = 16;
+
+impl CudaDevice {
+    /// Where kernels find an input of the caller's until [`CudaDevice::end_lending`]: where it lies, or, if its
+    /// address is no multiple of 16, in a copy.
+    pub fn lend(&mut self, bytes: DeviceBytes) -> Result<DevicePtr> {
+        if bytes.is_empty() {
+            return Ok(DevicePtr::EMPTY);
+        }
+        self.begin_use(bytes)?;
+        if bytes.ptr().0.is_multiple_of(ALIGNMENT) {
+            self.lent.push(bytes);
+            return Ok(bytes.ptr());
+        }
+        let copy = self.alloc_scratch(bytes.len())?;
+        let entered = self.context.enter()?;
+        // SAFETY: `begin_use` has asked the driver about the source; the copy was just allocated, and both are
+        // freed in stream order or after the call.
+        let issued = unsafe {
+            self.compute
+                .copy_across(copy, bytes.ptr(), bytes.len(), &entered)
+        };
+        drop(entered);
+        match issued {
+            Ok(()) => Ok(copy),
+            Err(error) => {
+                // The copy's error says more than that of a device that is lost.
+                let _ = self.free_scratch(copy, bytes.len());
+                Err(error)
+            }
+        }
+    }
+
+    /// Everything that reads the input at `ptr`, which [`CudaDevice::lend`] gave for `bytes`, was issued.
+    pub fn end_lending(&mut self, bytes: DeviceBytes, ptr: DevicePtr) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if ptr != bytes.ptr() {
+            return self.free_scratch(ptr, bytes.len());
+        }
+        match self.lent.iter().position(|lent| *lent == bytes) {
+            Some(index) => {
+                self.lent.swap_remove(index);
+                Ok(())
+            }
+            None => Err(Error::Internal(format!(
+                "the input at {:#x} was given back twice",
+                ptr.0
+            ))),
+        }
+    }
+
+    pub(super) fn is_lent(&self, ptr: DevicePtr, len: u64) -> bool {
+        self.lent.iter().any(|lent| lent.covers(ptr, len))
+    }
+
+    pub(super) fn copy_out(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {
+        // An output that is an input is where it is to be already, if the caller says so.
+        if dst.is_empty() || dst.ptr() == src {
+            return Ok(());
+        }
+        self.check_any(src, dst.len())?;
+        if dst.ptr().0.abs_diff(src.0) < dst.len() {
+            return Err(Error::InvalidInput(
+                "its memory overlaps that of the input which it is a part of; give it memory of its own"
+                    .to_owned(),
+            ));
+        }
+        self.begin_use(dst)?;
+        let entered = self.context.enter()?;
+        // SAFETY: the source was just checked, and is freed in stream order; the driver was asked about the
+        // destination, which stays until the call returns (`DeviceBytes::new`), and that waits for the stream.
+        unsafe {
+            self.compute
+                .copy_across(dst.ptr(), src, dst.len(), &entered)
+        }
+    }
+
+    pub(super) fn upload_out(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
+        if src.len() as u64 != dst.len() {
+            return Err(Error::Internal(format!(
+                "{} bytes for a room of {}",
+                src.len(),
+                dst.len()
+            )));
+        }
+        if src.is_empty() {
+            return Ok(());
+        }
+        self.begin_use(dst)?;
+        // SAFETY: the driver was asked about the destination, which is as long as the source.
+        unsafe { self.compute.upload(dst.ptr(), src, &self.context.enter()?) }
+    }
+
+    /// Asks the driver about the caller's memory, and lets the compute stream wait for its producers.
+    fn begin_use(&self, bytes: DeviceBytes) -> Result<()> {
+        let entered = self.context.enter()?;
+        check_memory(&self.context, bytes, &entered)?;
+        let Some(default) = &self.default else {
+            return Ok(());
+        };
+        let event = self.events.take(&entered)?;
+        default.record(&event, &entered)?;
+        self.compute.wait(&event, &entered)
+    }
+}
+
+/// Refuses what is not memory of this device, all of it.
+pub(super) fn check_memory(
+    context: &Context,
+    bytes: DeviceBytes,
+    entered: &Entered<'_>,
+) -> Result<()> {
+    let refused = |what: String| Err(Error::InvalidInput(what));
+    if bytes.index() != context.index() {
+        return refused(format!(
+            "its memory is said to be on cuda:{}, and this method is on {}",
+            bytes.index(),
+            context.name()
+        ));
+    }
+    let start = bytes.ptr().0;
+    let Some(end) = start.checked_add(bytes.len()) else {
+        return refused(format!("{} bytes at {start:#x} overflow", bytes.len()));
+    };
+    let mut at = start;
+    // Memory that was mapped piece by piece, as PyTorch's expandable segments are, is told of in pieces.
+    while at < end {
+        let place = ask(at, entered)?;
+        if let Some(what) = place.unlike(context) {
+            return refused(match at == start {
+                true => format!("its address {start:#x} {what}"),
+                false => format!(
+                    "only {} of its {} bytes at {start:#x} are memory of {}: what follows {what}",
+                    at - start,
+                    bytes.len(),
+                    context.name()
+                ),
+            });
+        }
+        at = match place.end() {
+            Some(next) if next > at => next,
+            _ => {
+                return refused(format!(
+                    "the driver tells no extent of its memory at {at:#x}"
+                ))
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Where an address lies, as the driver knows it.
+#[derive(Debug)]
+struct Place {
+    /// `CUmemorytype`; 0 for an address that the driver does not know.
+    kind: u32,
+    ordinal: i32,
+    /// Null for memory that belongs to no context.
+    context: CUcontext,
+    start: u64,
+    bytes: usize,
+}
+
+impl Place {
+    /// In what this is not memory of the context's device.
+    fn unlike(&self, context: &Context) -> Option<String> {
+        if self.kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
+            return Some("is host memory".to_owned());
+        }
+        if self.kind != CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 {
+            return Some(
+                "is not memory of a GPU: it is an address of the host, or was freed".to_owned(),
+            );
+        }
+        if i64::from(self.ordinal) != i64::from(context.index()) {
+            let name = context.name();
+            return Some(format!(
+                "is memory of cuda:{}, and this method is on {name}",
+                self.ordinal
+            ));
+        }
+        if !self.context.is_null() && !context.is(self.context) {
+            let name = context.name();
+            return Some(format!(
+                "belongs to another context than the primary one of {name}"
+            ));
+        }
+        None
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.start.checked_add(self.bytes as u64)
+    }
+}
+
+fn ask(ptr: u64, _entered: &Entered<'_>) -> Result<Place> {
+    let mut place = Place {
+        kind: 0,
+        ordinal: -1,
+        context: std::ptr::null_mut(),
+        start: 0,
+        bytes: 0,
+    };
+    let mut attributes = [
+        Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
+        Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    ];
+    let mut answers: [*mut c_void; 5] = [
+        (&raw mut place.kind).cast(),
+        (&raw mut place.ordinal).cast(),
+        (&raw mut place.context).cast(),
+        (&raw mut place.start).cast(),
+        (&raw mut place.bytes).cast(),
+    ];
+    // SAFETY: the driver is initialised. It reads nothing at `ptr`; each answer is a place of the type that the
+    // driver's documentation gives for its attribute.
+    let code = unsafe {
+        sys::cuPointerGetAttributes(
+            attributes.len() as u32,
+            attributes.as_mut_ptr(),
+            answers.as_mut_ptr(),
+            ptr,
+        )
+    };
+    match code {
+        // Some drivers answer so for an address that they do not know, others with zeroes.
+        CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_INVALID_CONTEXT => {
+            place.kind = 0;
+            Ok(place)
+        }
+        code => check("cuPointerGetAttributes", code).map(|()| place),
+    }
+}
