@@ -138,9 +138,9 @@ fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Memory, ring: u64) -> (Held
         (Held::Mapped, false) => format!("which has {}", bytes_text(need)),
         _ => format!("and a copy takes {}", bytes_text(need)),
     };
-    let not = if fits { "" } else { "not " };
+    let fit = if fits { "fits" } else { "does not fit" };
     let why = format!(
-        "{device} {can} register a read-only mapping of {}, {what}; that does {not}fit, with an eighth to spare, \
+        "{device} {can} register a read-only mapping of {}, {what}; that {fit}, with an eighth to spare, \
          into {memory}",
         needs.file
     );
