@@ -22,7 +22,7 @@ CPP_MODELS = ["mlp", "demo"]
 #: With --quick: those of the C++ tests, and of the tests that are left.
 QUICK_MODELS = ["demo", "mlp", "mlp_baseline", "encoder", "kv_decoder", "experts", "dynamic"]
 #: Test files that take longest, started first.
-SLOW_FIRST = ["test_zoo.py", "test_cures.py", "test_refusals.py", "test_gpu_failures.py", "test_facts.py"]
+SLOW_FIRST = ["test_models.py", "test_cures.py", "test_refusals.py", "test_gpu_failures.py", "test_facts.py"]
 
 
 def say(text: str) -> None:
@@ -146,7 +146,7 @@ def cpp(runner: Runner) -> Counts:
 def pytest_files(settings: Settings) -> list[Path]:
     files = sorted((BUNDLE / "python" / "tests").glob("test_*.py"))
     if settings.quick:
-        files = [file for file in files if file.name not in ("test_cures.py", "test_zoo.py", "test_facts.py")]
+        files = [file for file in files if file.name not in ("test_cures.py", "test_models.py", "test_facts.py")]
     return sorted(files, key=lambda file: SLOW_FIRST.index(file.name) if file.name in SLOW_FIRST else len(SLOW_FIRST))
 
 
