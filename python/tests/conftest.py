@@ -21,7 +21,7 @@ from zoo import Spec, bits
 PASSES = 50 if ON_GPU else 20
 #: Not run on a GPU: whole files, with the reason.
 CPU_ONLY = {
-    "test_models.py": "the models by themselves; no device has a part in it",
+    "test_zoo.py": "the models by themselves; no device has a part in it",
     "test_trampolines.py": "the trampolines are linked on the host, and are the same for every device",
 }
 EXPORTS = pytest.StashKey[Exports]()

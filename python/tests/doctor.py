@@ -7,8 +7,10 @@ payload with the few lines of flatbuffers below, which know nothing of the expor
 from __future__ import annotations
 
 import copy
+import hashlib
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,43 @@ def changed_record(pte: Path | str, out: Path | str, change: Any, *, where: str 
         record = copy.deepcopy(getattr(doctored, place))
         change(record)
         setattr(doctored, place, record)
+    return doctored.save(out)
+
+
+def function_that_fails(library: bytes, symbol: str) -> bytes:
+    """A compiled library in which the exported function of this name returns 1 at once."""
+    (table,) = struct.unpack_from("<Q", library, 32)
+    (count,) = struct.unpack_from("<H", library, 56)
+    segments = [struct.unpack_from("<IIQQQQQQ", library, table + 56 * i) for i in range(count)]
+    (address,) = [value for name, value in dynamic_symbols(library) if name == symbol]
+    # type, flags, offset, virtual address, physical address, size in the file
+    (at,) = [address - s[3] + s[2] for s in segments if s[0] == 1 and s[3] <= address < s[3] + s[5]]
+    code = b"\xb8\x01\x00\x00\x00\xc3"  # mov eax, 1; ret
+    return library[:at] + code + library[at + len(code) :]
+
+
+def dynamic_symbols(library: bytes) -> Iterator[tuple[str, int]]:
+    """Names and addresses of what a 64-bit ELF file exports or asks for."""
+    (table,) = struct.unpack_from("<Q", library, 40)
+    entry, count = struct.unpack_from("<HH", library, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", library, table + i * entry) for i in range(count)]
+    for section in (s for s in sections if s[1] == 11):  # SHT_DYNSYM
+        names = library[sections[section[6]][4] :]
+        for at in range(section[4], section[4] + section[5], 24):
+            name, _info, _other, _index, value = struct.unpack_from("<IBBHQ", library, at)
+            yield names[name : names.index(b"\0", name)].decode(), value
+
+
+def changed_library(pte: Path | str, out: Path | str, change: Callable[[bytes], bytes]) -> Path:
+    """Writes `pte` with another compiled library, under the key that belongs to it."""
+    doctored = Pte(pte)
+    (key,) = doctored.payload["so_key"]
+    library = change(doctored.named_bytes(key))
+    new = key[: -len(hashlib.sha256().hexdigest())] + hashlib.sha256(library).hexdigest()
+    doctored.set_named_bytes(key, library)
+    doctored.named_data[new] = doctored.named_data.pop(key)
+    doctored.payload = {**doctored.payload, "so_key": [new]}
+    doctored.methods = {**doctored.methods, "so_key": [new]}
     return doctored.save(out)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from zoo import Inputs, as_list
+from zoo import Inputs, Spec, as_list, largest_error
 
 HERE = Path(__file__).resolve().parent
 STATS_KEYS = {
@@ -111,10 +111,38 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def run_child(function: str, *arguments: Any, timeout: int = 600) -> Any:
-    """Runs `children.<function>(*arguments)` in a fresh process; returns what it returned."""
-    command = [sys.executable, str(HERE / "children.py"), function, json.dumps([str(a) for a in arguments])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+def run_child(
+    function: str, *arguments: Any, timeout: int = 600, environment: dict[str, str] | None = None, script: str = "children.py"
+) -> Any:
+    """Runs `children.<function>(*arguments)` in a fresh process; returns what it returned. `environment` comes on top of this one's."""
+    command = [sys.executable, str(HERE / script), function, json.dumps([str(a) for a in arguments])]
+    around = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=around)
     if done.returncode != 0:
         raise AssertionError(f"{function} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+class Input:
+    """One pass of a model with one float32 input and output, for children that have no torch."""
+
+    def __init__(self, spec: Spec, folder: Path):
+        (self.inputs,) = spec.passes(1)
+        self.spec, self.path, self.shape = spec, folder / "input.bin", json.dumps(list(self.inputs[0].shape))
+        self.path.write_bytes(self.inputs[0].numpy().tobytes())
+
+    def error(self, output: str) -> float:
+        """How far the output's bytes, in hexadecimal digits, are from eager PyTorch."""
+        (expected,) = self.spec.eager([self.inputs])[0]
+        found = torch.frombuffer(bytearray.fromhex(output), dtype=torch.float32).reshape(expected.shape)
+        return largest_error([found], [expected])
+
+
+def refused_in_a_child(bad: Any, good: Any, plain: Input, environment: dict[str, str], **specs: Any) -> str:
+    """What the load of `bad` says in a process of its own; the same twice, and afterwards `good` is right there."""
+    files = (bad.pte, bad.ptd, json.dumps(specs), good.pte, good.ptd)
+    seen = run_child("refused", *files, plain.shape, plain.path, environment=environment, script="driver_children.py")
+    assert plain.error(seen["output"]) <= plain.spec.tolerance
+    first, second = seen["messages"]
+    assert first == second
+    return first

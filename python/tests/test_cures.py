@@ -10,6 +10,7 @@ import contextlib
 import pytest
 import torch
 import weightstream as ws
+from device_under_test import DEVICE
 from executorch.exir import to_edge_transform_and_lower
 from models import ZOO
 from torch._inductor import lowering
@@ -38,7 +39,9 @@ def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _
     program = ws.apply_weight_offload(ZOO[name].export())
     # The compiler wraps what is raised inside it, unless it is a refusal of ours: those must come through as they are.
     try:
-        to_edge_transform_and_lower(program, partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config())
+        to_edge_transform_and_lower(
+            program, partitioner=[ws.WeightStreamPartitioner(device=DEVICE)], compile_config=ws.edge_compile_config()
+        )
     except ws.ExportError:
         raise
     except Exception:

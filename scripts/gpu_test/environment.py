@@ -18,15 +18,10 @@ PACKAGES = {
     "executorch==1.5.1 (with --no-deps)": "executorch.exir",
     "numpy": "numpy",
     "flatbuffers": "flatbuffers",
-    "packaging": "packaging",
-    "pandas": "pandas",
-    "pyyaml": "yaml",
     "ruamel.yaml": "ruamel.yaml",
     "tabulate": "tabulate",
     "pytest": "pytest",
 }
-#: Named as missing only if something above cannot be imported without them.
-SOFT = {"pandas", "pyyaml", "packaging"}
 PROBE = """
 import importlib, json, sys
 found = {}
@@ -119,8 +114,7 @@ def look_at_packages(path: str) -> dict:
 
 def check_packages(seen: dict) -> str:
     """The folder of ExecuTorch; an error names everything that is missing at once."""
-    problems = {name: why for name, why in seen["problems"].items() if why and not (name in SOFT and not seen["problems"][EXIR])}
-    lines = [f"  {name:36} {why}" for name, why in problems.items()]
+    lines = [f"  {name:36} {why}" for name, why in seen["problems"].items() if why]
     for name, wanted in (("torch", "2.11."), ("executorch", "1.5.1")):
         found = seen["versions"].get(name)
         if found is not None and not found.startswith(wanted):
@@ -133,9 +127,6 @@ def check_packages(seen: dict) -> str:
             "wheels for this Python into the bundle: README.md shows how (make gpu-bundle WHEELS=folder). PYTHON=... chooses another Python."
         )
     return seen["executorch"]
-
-
-EXIR = "executorch==1.5.1 (with --no-deps)"
 
 
 def variables(settings: Settings, path: str, executorch: str) -> dict[str, str]:

@@ -17,12 +17,14 @@ from environment import BUNDLE, Settings
 #: No command of a suite may hang for longer, in seconds.
 TIME_LIMIT = 540
 STARTED = time.monotonic()
+#: A probe that hits may cost so many nanoseconds on a GPU.
+MOST_PROBE_NS = 500
 #: Models of the C++ tests.
 CPP_MODELS = ["mlp", "demo"]
 #: With --quick: those of the C++ tests, and of the tests that are left.
 QUICK_MODELS = ["demo", "mlp", "mlp_baseline", "encoder", "kv_decoder", "experts", "dynamic"]
 #: Test files that take longest, started first.
-SLOW_FIRST = ["test_zoo.py", "test_cures.py", "test_refusals.py", "test_gpu_failures.py", "test_facts.py"]
+SLOW_FIRST = ["test_models.py", "test_cures.py", "test_refusals.py", "test_driver.py", "test_facts.py"]
 
 
 def say(text: str) -> None:
@@ -104,7 +106,19 @@ def rust(runner: Runner) -> Counts:
         if status == 0 and runner.settings.filter and counts == Counts(skipped=0):
             continue
         total += report(f"rust {program.name}", status, counts, text)
-    return total
+    return total + probe_cost(runner)
+
+
+def probe_cost(runner: Runner) -> Counts:
+    """What a probe that hits costs on the GPU; more than the limit is a failure."""
+    program = BUNDLE / "bin" / "gpu_probe"
+    if runner.settings.device != "cuda" or not program.exists() or runner.settings.filter not in "gpu_probe":
+        return Counts()
+    status, text = runner.run("rust gpu_probe", [str(program), str(MOST_PROBE_NS)])
+    if runner.settings.dry_run:
+        return Counts()
+    print(text.rstrip(), flush=True)
+    return report("rust gpu_probe", status, Counts(passed=1) if status == 0 else None, text)
 
 
 def exports(runner: Runner) -> Counts:
@@ -146,7 +160,7 @@ def cpp(runner: Runner) -> Counts:
 def pytest_files(settings: Settings) -> list[Path]:
     files = sorted((BUNDLE / "python" / "tests").glob("test_*.py"))
     if settings.quick:
-        files = [file for file in files if file.name not in ("test_cures.py", "test_zoo.py", "test_facts.py")]
+        files = [file for file in files if file.name not in ("test_cures.py", "test_models.py", "test_facts.py")]
     return sorted(files, key=lambda file: SLOW_FIRST.index(file.name) if file.name in SLOW_FIRST else len(SLOW_FIRST))
 
 

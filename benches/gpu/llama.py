@@ -1,0 +1,71 @@
+"""The model that is measured: a stack of Llama-like layers in bf16 with random weights, 16 layers and 7.0 GB by default."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+VOCABULARY = 32000
+
+
+class Layer(nn.Module):
+    """Attention without positions and a gated MLP: what counts is the bytes of its weights."""
+
+    def __init__(self, dim: int, heads: int, hidden: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(dim), nn.RMSNorm(dim)
+        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        self.gate, self.up = nn.Linear(dim, hidden, bias=False), nn.Linear(dim, hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, dim = x.shape
+        h = self.norm1(x)
+        q, k, v = (f(h).view(batch, length, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, dim))
+        h = self.norm2(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Llama(nn.Module):
+    """Token numbers in, logits of the last token out."""
+
+    def __init__(self, layers: int, dim: int = 4096, heads: int = 32, hidden: int = 11008):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, dim)
+        self.layers = nn.ModuleList(Layer(dim, heads, hidden) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x[:, -1:]))
+
+
+def build(layers: int, device: str = "cpu") -> nn.Module:
+    """The model; the same weights each time on one kind of GPU, where they are drawn: that takes seconds instead of minutes."""
+    with torch.device("meta"):
+        model = Llama(layers)
+    model = model.to(torch.bfloat16).to_empty(device=device).eval().requires_grad_(False)
+    draw = torch.Generator("cuda").manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.fill_(1)
+        else:
+            drawn = torch.randn(weight.shape, device="cuda", dtype=torch.bfloat16, generator=draw)
+            weight.copy_(drawn * weight.shape[-1] ** -0.5)
+    return model
+
+
+def weight_sizes(layers: int) -> list[int]:
+    """Bytes of each weight, in the order of their names."""
+    with torch.device("meta"):
+        model = Llama(layers).to(torch.bfloat16)
+    return [p.numel() * p.element_size() for p in model.parameters()]
+
+
+def tokens(count: int) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (1, count), generator=torch.Generator().manual_seed(count))

@@ -1,0 +1,159 @@
+"""What is measured, each in a process of its own: the link, eager PyTorch, the exports, WeightStream."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from llama import build, tokens, weight_sizes
+from measure import Results, distance, link, median_ms, say, timed_ms
+
+
+@dataclass
+class Job:
+    """What one section is to do."""
+
+    layers: int
+    count: int
+    keep: Path
+    results: Results
+    passes: int
+    budgets: list[str]
+
+    @property
+    def folder(self) -> Path:
+        return self.keep / f"{self.layers}-layers-{self.count}-tokens"
+
+    def files(self, kind: str) -> tuple[str, str]:
+        return str(self.folder / f"{kind}.pte"), str(self.folder / f"{kind}.ptd")
+
+    @property
+    def expected(self) -> Path:
+        return self.folder / "expected.pt"
+
+
+def measure_link(job: Job) -> None:
+    sizes = weight_sizes(job.layers)
+    job.results.write(system="link", name=torch.cuda.get_device_name(), weights=sum(sizes), **link(sizes))
+
+
+def measure_eager(job: Job) -> None:
+    """Everything resident; keeps float32's output, which the others are compared with."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model, given = build(job.layers, "cuda"), tokens(job.count).cuda()
+    with torch.no_grad():
+        ms = median_ms(lambda: model(given), job.passes)
+        ours = model(given).float().cpu()
+        exact = model.float()(given).cpu()
+    job.folder.mkdir(parents=True, exist_ok=True)
+    torch.save(exact, job.expected)
+    job.results.write(system="eager", ms=ms, error=distance(ours, exact))
+
+
+@contextlib.contextmanager
+def into(log: Path) -> Iterator[None]:
+    """The compiler's autotuning prints hundreds of lines."""
+    with log.open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        yield
+
+
+def export(job: Job, kind: str) -> None:
+    """`offload`: as the README shows it; `baseline`: the same without `apply_weight_offload`, so that nothing is probed or streamed."""
+    import weightstream as ws
+    from executorch.exir import to_edge_transform_and_lower
+
+    pte, ptd = job.files(kind)
+    if os.path.exists(ptd):
+        say(f"{ptd} is there already")
+        return
+    job.folder.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    model = build(job.layers)
+    with into(job.folder / f"{kind}.log"):
+        program = torch.export.export(model, (tokens(job.count),))
+        if kind == "offload":
+            program = ws.apply_weight_offload(program)
+        edge = to_edge_transform_and_lower(
+            program, partitioner=[ws.WeightStreamPartitioner(device="cuda")], compile_config=ws.edge_compile_config()
+        )
+        # Under another name until it is complete.
+        ws.save(edge, f"{pte}.part", f"{ptd}.part")
+    os.replace(f"{pte}.part", pte)
+    os.replace(f"{ptd}.part", ptd)
+    job.results.write(system=f"export {kind}", seconds=time.monotonic() - begin)
+
+
+def only(output):
+    return output[0] if isinstance(output, (tuple, list)) else output
+
+
+def measure_pairs(job: Job) -> None:
+    """The baseline and a budget that covers everything, both loaded, pass by pass in turn."""
+    import weightstream as ws
+
+    given, whole = tokens(job.count), everything(job)
+    with ws.Module(*job.files("baseline")) as baseline, ws.Module(*job.files("offload"), weight_offload_budget_bytes=str(whole)) as ours:
+        assert ours.stats()["budget_bytes"] == whole
+        both = baseline, ours
+        for module in both * 3:
+            module.forward(given)
+        pairs = []
+        for number in range(2 * job.passes):
+            # Each goes first in turn.
+            order = both if number % 2 else both[::-1]
+            times = {id(module): timed_ms(lambda m=module: m.forward(given)) for module in order}
+            pairs.append((times[id(baseline)], times[id(ours)]))
+        first, second = (statistics.median(column) for column in zip(*pairs))
+        job.results.write(
+            system="pairs",
+            baseline_ms=first,
+            all_resident_ms=second,
+            ratio_of_medians=second / first,
+            median_of_ratios=statistics.median(b / a for a, b in pairs),
+            copied=ours.stats()["bytes_copied_last_pass"],
+        )
+
+
+def everything(job: Job) -> int:
+    """Bytes of a budget that covers all weights."""
+    return os.path.getsize(job.files("offload")[1]) + (16 << 20)
+
+
+def measure_ours(job: Job) -> None:
+    """Each budget by itself; the largest first, as its load also warms the file."""
+    import weightstream as ws
+
+    given, expected = tokens(job.count), torch.load(job.expected)
+    floor = ws.required_budget(job.files("offload")[0])
+    with ws.Module(*job.files("offload")) as module:
+        whole = module.stats()["total_weight_bytes"] + module.stats()["direct_bytes"]
+    first = None
+    for name in sorted(job.budgets, key=lambda b: 0 if b == "floor" else int(b), reverse=True):
+        budget = floor if name == "floor" else everything(job) if name == "100" else max(floor, whole * int(name) // 100)
+        gc.collect()
+        before, begin = torch.cuda.mem_get_info()[0], time.monotonic()
+        with ws.Module(*job.files("offload"), weight_offload_budget_bytes=str(budget)) as module:
+            loaded = time.monotonic() - begin
+            output = only(module.forward(given))
+            first = output if first is None else first
+            same = torch.equal(output.view(torch.int16), first.view(torch.int16))
+            ms = median_ms(lambda m=module: m.forward(given), job.passes)
+            taken, stats = before - torch.cuda.mem_get_info()[0], module.stats()
+            job.results.write(
+                system="weightstream",
+                budget=name,
+                ms=ms,
+                load_s=loaded,
+                copied=stats["bytes_copied_last_pass"],
+                error=distance(output.float(), expected),
+                same_bits=same,
+                device_bytes_taken=taken,
+                stats=stats,
+            )
