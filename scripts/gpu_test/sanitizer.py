@@ -34,7 +34,8 @@ def sanitizer(runner: Runner) -> Counts:
     if tool is None:
         say("sanitizer: compute-sanitizer is not on the PATH (it comes with the CUDA toolkit): counted as one failure")
         return Counts(failed=int(not runner.settings.dry_run))
-    cache = Path(runner.environment.get("WEIGHTSTREAM_TEST_CACHE", runner.settings.work / "models")) / runner.settings.device
+    cache = Path(runner.environment.get("WEIGHTSTREAM_TEST_CACHE", runner.settings.work / "models"))
+    cache = cache / "cuda" if runner.settings.device == "cuda" else cache
     programs = [path for path in models(cache) if runner.settings.filter in path.parent.name]
     if runner.settings.dry_run:
         print(f"  sanitizer: {tool} --tool memcheck bin/weightstream-run, each small model at the floor and at 50 %")
