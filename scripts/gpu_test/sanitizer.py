@@ -61,7 +61,8 @@ def both_budgets(runner: Runner, tool: str, program: Path) -> Counts:
 def checked(runner: Runner, tool: str, program: Path, title: str, options: list[str]) -> tuple[Counts, dict | None]:
     """One run under the tool; it passes if the program ends well and the tool saw nothing."""
     command = [tool, "--tool", "memcheck", str(BUNDLE / "bin" / "weightstream-run"), str(program), str(program.with_suffix(".ptd"))]
-    status, text = runner.run(title, [*command, "--passes", "3", "--json", *options])
+    inputs = [word for path in sorted(program.parent.glob("input*.bin")) for word in ("--input", str(path))]
+    status, text = runner.run(title, [*command, "--passes", "3", "--json", *inputs, *options])
     found, stats = SUMMARY.findall(text), [line for line in text.splitlines() if line.startswith("{")]
     if status == 0 and found == ["0"] and stats:
         return Counts(passed=1), json.loads(stats[-1])
