@@ -58,7 +58,7 @@ def test_one_model_on_two_threads_with_a_handle_each(exported, reference):
     for thread in threads:
         thread.join()
     for number in range(2):
-        assert_right("mlp", found[number], reference("mlp"))
+        assert_right("mlp", found[number], reference("mlp")[:20])
     assert [bits(out) for out in found[0]] == [bits(out) for out in found[1]]
 
 
@@ -112,4 +112,4 @@ def test_a_failed_load_leaves_nothing_that_hinders_the_next(exported, reference)
     floor = ws.required_budget(str(files.pte), method="forward")
     for _ in range(5):
         error_of(lambda: open_module(files, floor - 1))
-    assert_right("mlp", run_passes(open_module(files), ZOO["mlp"].passes(20)), reference("mlp"))
+    assert_right("mlp", run_passes(open_module(files), ZOO["mlp"].passes(20)), reference("mlp")[:20])
