@@ -97,11 +97,22 @@ def test_torch_imported(order, exported):
     assert run_child("with_torch", order, files.pte, files.ptd)["error"] <= 1e-4
 
 
+@pytest.fixture(scope="module")
+def package_that_loads(torch_package):
+    """Packages of torch 2.11 for CUDA were seen to crash while they are loaded, alone in their process, where the compiler links
+    libstdc++ statically (ours hide theirs: see ARCHITECTURE.md)."""
+    try:
+        run_child("torch_package_alone", torch_package)
+    except AssertionError as problem:
+        pytest.skip(f"torch's own package cannot be loaded here, alone in a process: {str(problem).splitlines()[0]}")
+    return torch_package
+
+
 @pytest.mark.models("mlp", TORCH_PACKAGE)
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_beside_a_package_of_torch(first, exported, torch_package):
+def test_beside_a_package_of_torch(first, exported, package_that_loads):
     files = exported("mlp")
-    worst = run_child("beside_torch_package", torch_package, files.pte, files.ptd, first)
+    worst = run_child("beside_torch_package", package_that_loads, files.pte, files.ptd, first)
     assert worst["ours"] <= 1e-4
     assert worst["theirs"] <= 1e-4
 
