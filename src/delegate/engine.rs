@@ -11,6 +11,7 @@ use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
+use crate::config::Verify;
 use crate::device::{DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Record};
@@ -39,6 +40,8 @@ pub struct Data {
     pub file: MappedPtd,
     /// How they are held for copies.
     pub held: Held,
+    /// When they are compared with their checksums.
+    pub verify: Verify,
 }
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
@@ -71,7 +74,10 @@ impl<D: Side> Engine<D> {
         let (file, ranges) = (host_file(&data), ranges(&data));
         // After the budget was accepted: a refused one costs no registration, and no copy.
         let source = |device: &mut D| device.prepare_source(file, &ranges, data.held);
-        let session = Session::with_source(device, program, source, options)?;
+        let mut session = Session::with_source(device, program, source, options)?;
+        if data.verify == Verify::EveryRead {
+            session.verify_every_read(checksums(&data.catalog))?;
+        }
         let bindings = bindings(&data.catalog, &session, constants)?;
         // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
         // life, and the container ends first: by the order of this structure's fields, and here because
@@ -206,6 +212,12 @@ fn ranges(data: &Data) -> Vec<Range<u64>> {
     };
     let constants = data.catalog.constants().iter();
     constants.map(|constant| range(constant.segment)).collect()
+}
+
+/// The recorded CRC-32 of each constant, by index.
+fn checksums(catalog: &Catalog) -> Vec<u32> {
+    let constants = catalog.constants().iter();
+    constants.map(|constant| constant.crc32).collect()
 }
 
 fn bindings<'a, D: Side>(

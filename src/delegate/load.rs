@@ -15,7 +15,7 @@ use super::side::{self, Scope, Side};
 use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
-use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB};
+use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, VERIFY};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
@@ -51,6 +51,7 @@ impl Delegate {
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
         let record = &request.record;
+        check_no_pin(options)?;
         check_machine(record)?;
         let engine: Box<dyn Run> = match record.device.as_str() {
             "cpu" => Box::new(engine(
@@ -90,9 +91,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     let file = MappedPtd::open(&request.data)?;
     let catalog = Catalog::build(record, &file)?;
     let held = hold(&device, record, options, &file, &catalog)?;
-    if options.verify == Verify::Load {
-        verify_crc(&catalog)?;
-    }
+    check_data(record, options, &catalog)?;
     let name = device.torch_name();
     let container = device
         .scope()
@@ -111,8 +110,23 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         catalog,
         file,
         held,
+        verify: options.verify,
     };
     Engine::new(device, container, program, data, &constants, budget)
+}
+
+/// Who has the program's bytes compares them and takes the option out; here they are not known.
+fn check_no_pin(options: &Options) -> Result<()> {
+    match options.pte_sha256 {
+        None => Ok(()),
+        Some(_) => Err(Error::Option {
+            key: PTE_SHA256.to_owned(),
+            what: "cannot take effect here: ExecuTorch gives a backend its own part of the program only, so that the \
+                   whole cannot be compared; load it with weightstream::Module, weightstream-run, the Python Module or \
+                   ws_init, or compare the file before ExecuTorch opens it"
+                .to_owned(),
+        }),
+    }
 }
 
 fn check_machine(record: &Record) -> Result<()> {
@@ -127,6 +141,22 @@ fn check_machine(record: &Record) -> Result<()> {
         &record.target,
         &Host::current(),
     )
+}
+
+/// The bytes in the file, as far as they are to be compared with their checksums.
+fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<()> {
+    match options.verify {
+        Verify::Off => Ok(()),
+        Verify::Load => verify_crc(catalog),
+        Verify::EveryRead => {
+            log::warn!(
+                "method '{}': {VERIFY} = every_read: each weight is read back from the device and compared with its \
+                 checksum before each read, so that passes are slow; this is for debugging and tests",
+                record.method
+            );
+            verify_crc(catalog)
+        }
+    }
 }
 
 /// How the weights are held for the device's copies.

@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::{Delegate, LoadRequest};
-use crate::config::{self, Options};
+use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
 use crate::format::{Pte, Record};
@@ -25,9 +27,10 @@ enum Bytes<'a> {
 ///
 /// ExecuTorch reads a file before the backend sees it, and its errors are bare codes; on some damages it
 /// crashes. Checked first, a damage is an error that names the file and the offset. Programs without our
-/// delegate pass.
-pub fn check_files(pte: &Path, ptd: &Path) -> Result<()> {
+/// delegate pass. With `pin` the program must have that SHA-256, which is looked at before anything else.
+pub fn check_files(pte: &Path, ptd: &Path, pin: Option<Sha256Digest>) -> Result<()> {
     let program = Program::open(pte)?;
+    program.check_pin(pin)?;
     let parsed = program.parse()?;
     let data = MappedPtd::open(ptd)?;
     for method in parsed.methods() {
@@ -103,11 +106,32 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn parse(&self) -> Result<Pte<'_>> {
+    fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            Bytes::Mapped(file) => Pte::parse(file.name(), file.bytes()),
-            Bytes::Given(bytes) => Pte::parse(self.name(), bytes),
+            Bytes::Mapped(file) => file.bytes(),
+            Bytes::Given(bytes) => bytes,
         }
+    }
+
+    fn parse(&self) -> Result<Pte<'_>> {
+        Pte::parse(self.name(), self.bytes())
+    }
+
+    /// Refuses a program whose bytes have another SHA-256 than `pin`.
+    fn check_pin(&self, pin: Option<Sha256Digest>) -> Result<()> {
+        let Some(expected) = pin else {
+            return Ok(());
+        };
+        let found = Sha256Digest(Sha256::digest(self.bytes()).into());
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Mismatch {
+            name: self.name().to_owned(),
+            fact: "SHA-256 of the program",
+            expected: format!("{expected} ({})", config::PTE_SHA256),
+            found: format!("{found}: this is not the program that was pinned"),
+        })
     }
 
     /// Least budget with which `method` can be loaded, as recorded.
@@ -135,16 +159,22 @@ impl<'a> Program<'a> {
                     .to_owned(),
             });
         }
+        // First of all: nothing of a program that is not the pinned one is looked at.
+        self.check_pin(options.pte_sha256)?;
         let pte = self.parse()?;
         let record = Record::from_pte(&pte, method)?;
         let library = |key: &str| pte.named_data(key);
+        let pinned = Options {
+            pte_sha256: None,
+            ..options.clone()
+        };
         Delegate::load_on(
             LoadRequest {
                 record,
                 library: &library,
                 data,
             },
-            options,
+            &pinned,
             stream,
         )
     }

@@ -125,6 +125,7 @@ impl<D: Device> Session<D> {
             copied_before_pass: 0,
             activation_bytes: 0,
             activation_peak: 0,
+            checksums: None,
         };
         session.choose_pool(&policy)?;
         session.load()?;

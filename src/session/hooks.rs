@@ -105,6 +105,9 @@ impl<D: Device> Session<D> {
             tenant.ready = None;
         }
         let at = tenant.at;
+        if self.checksums.is_some() {
+            self.verify_read(id, at)?;
+        }
         match served {
             Served::Hit => self.stats.hits += 1,
             Served::Miss => self.stats.misses += 1,

@@ -14,6 +14,7 @@ mod build;
 mod hooks;
 mod rehearse;
 mod stats;
+mod verify;
 
 pub use build::{Layout, Program, SessionOptions};
 pub use stats::Stats;
@@ -75,6 +76,8 @@ pub struct Session<D: Device> {
     copied_before_pass: u64,
     activation_bytes: u64,
     activation_peak: u64,
+    /// The CRC-32 of each constant, if every read is verified.
+    checksums: Option<verify::Checksums>,
 }
 
 impl<D: Device> Session<D> {
