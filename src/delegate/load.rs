@@ -16,6 +16,8 @@ use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
 use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, VERIFY};
+#[cfg(any(test, feature = "sim"))]
+use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
@@ -53,18 +55,41 @@ impl Delegate {
         let record = &request.record;
         check_no_pin(options)?;
         check_machine(record)?;
-        let engine: Box<dyn Run> = match record.device.as_str() {
-            "cpu" => Box::new(engine(
-                side::open_host(record, options, stream)?,
-                &request,
-                options,
-            )?),
-            _ => Box::new(engine(
-                side::open_cuda(record, options, stream)?,
-                &request,
-                options,
-            )?),
-        };
+        match record.device.as_str() {
+            "cpu" => Delegate::on(side::open_host(record, options, stream)?, request, options),
+            _ => Delegate::on(side::open_cuda(record, options, stream)?, request, options),
+        }
+    }
+
+    /// For tests: the same on a device in front of which `faults` stand.
+    #[cfg(any(test, feature = "sim"))]
+    #[doc(hidden)]
+    pub fn load_faulty(
+        request: LoadRequest<'_>,
+        options: &Options,
+        faults: &Faults,
+    ) -> Result<Delegate> {
+        let record = &request.record;
+        check_no_pin(options)?;
+        check_machine(record)?;
+        match record.device.as_str() {
+            "cpu" => {
+                let device = side::open_host(record, options, None)?;
+                Delegate::on(Faulty::new(device, faults), request, options)
+            }
+            _ => {
+                let device = side::open_cuda(record, options, None)?;
+                Delegate::on(Faulty::new(device, faults), request, options)
+            }
+        }
+    }
+
+    fn on<D: Side + 'static>(
+        device: D,
+        request: LoadRequest<'_>,
+        options: &Options,
+    ) -> Result<Delegate> {
+        let engine: Box<dyn Run> = Box::new(engine(device, &request, options)?);
         let (record, stats) = (request.record, engine.stats());
         if options.budget == Budget::Floor && record.offload {
             log::info!(

@@ -15,6 +15,8 @@
 
 mod budget;
 mod engine;
+#[cfg(any(test, feature = "sim"))]
+mod faulty;
 mod held;
 mod inputs;
 mod load;

@@ -152,6 +152,33 @@ impl<'a> Program<'a> {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
+        self.load_by(method, data, options, |request, options| {
+            Delegate::load_on(request, options, stream)
+        })
+    }
+
+    /// For tests: see [`Delegate::load_faulty`].
+    #[cfg(any(test, feature = "sim"))]
+    #[doc(hidden)]
+    pub fn load_faulty(
+        &self,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        faults: &crate::device::faulty::Faults,
+    ) -> Result<Delegate> {
+        self.load_by(method, data, options, |request, options| {
+            Delegate::load_faulty(request, options, faults)
+        })
+    }
+
+    fn load_by(
+        &self,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        load: impl FnOnce(LoadRequest<'_>, &Options) -> Result<Delegate>,
+    ) -> Result<Delegate> {
         if options.data.is_some() {
             return Err(Error::Option {
                 key: config::DATA.to_owned(),
@@ -168,14 +195,11 @@ impl<'a> Program<'a> {
             pte_sha256: None,
             ..options.clone()
         };
-        Delegate::load_on(
-            LoadRequest {
-                record,
-                library: &library,
-                data,
-            },
-            &pinned,
-            stream,
-        )
+        let request = LoadRequest {
+            record,
+            library: &library,
+            data,
+        };
+        load(request, &pinned)
     }
 }

@@ -38,7 +38,11 @@ impl<D: Device> Session<D> {
         });
         for index in 0..constants {
             if let Some(at) = self.direct_address(index) {
-                self.verify(index as WeightIndex, at, "loaded once, before the first pass")?;
+                self.verify(
+                    index as WeightIndex,
+                    at,
+                    "loaded once, before the first pass",
+                )?;
             }
         }
         Ok(())
