@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::held::Held;
 use super::inputs;
-use super::side::{Scope, Side};
+use super::load::compiled;
+use super::side::Side;
 use super::tensor::{contiguous_strides, InputTensor};
 use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
@@ -70,10 +71,16 @@ impl<D: Side> Engine<D> {
         // All as placeholders first: a container that refuses them does so before any weight is loaded.
         let placeholders: Vec<_> = constants.iter().map(|_| Binding::Placeholder).collect();
         // SAFETY: placeholders are the container's own memory; no address of ours is bound.
-        scope.within(|| unsafe { container.bind_constants(&placeholders) })??;
+        compiled(&scope, "binding placeholders to", || unsafe {
+            container.bind_constants(&placeholders)
+        })?;
         let (file, ranges) = (host_file(&data), ranges(&data));
         // After the budget was accepted: a refused one costs no registration, and no copy.
-        let source = |device: &mut D| device.prepare_source(file, &ranges, data.held);
+        let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
+        let source = |device: &mut D| {
+            let source = device.prepare_source(file, &ranges, data.held);
+            source.map_err(|error| error.during(prepared))
+        };
         let mut session = Session::with_source(device, program, source, options)?;
         if data.verify == Verify::EveryRead {
             session.verify_every_read(checksums(&data.catalog))?;
@@ -82,7 +89,9 @@ impl<D: Side> Engine<D> {
         // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
         // life, and the container ends first: by the order of this structure's fields, and here because
         // an error leaves nothing bound.
-        scope.within(|| unsafe { container.bind_constants(&bindings) })??;
+        compiled(&scope, "binding direct constants to", || unsafe {
+            container.bind_constants(&bindings)
+        })?;
         Ok(Engine {
             container,
             session,
@@ -98,10 +107,9 @@ impl<D: Side> Engine<D> {
         let (container, session) = (&mut self.container, &mut self.session);
         // SAFETY: the inputs' memory lives during this call and was checked against their sizes. The session
         // answers with memory that it holds under a lease, by the recorded layouts.
-        let ran = self.scope.within(|| unsafe {
+        let ran = compiled(&self.scope, "running", || unsafe {
             container.run(session, inputs, |pass| deliver(record, pass, outputs))
         });
-        let ran = ran.and_then(|ran| ran);
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
         let ended = self.session.end_pass(ran.is_ok());
         self.check_no_handles()?;
@@ -114,6 +122,7 @@ impl<D: Side> Engine<D> {
         self.session
             .device_mut()
             .finish_compute()
+            .map_err(|error| error.during(|| "waiting for the end of the pass".into()))
             .inspect_err(|error| {
                 self.poisoned
                     .get_or_insert(format!("the device failed: {error}"));
@@ -151,7 +160,8 @@ impl<D: Side> Run for Engine<D> {
         let specs = record.inputs.iter().enumerate();
         let sent = inputs.iter().zip(specs).try_for_each(|(input, (i, spec))| {
             let ptr = self.session.device_mut().place_input(&input.memory);
-            placed.push(ptr.map_err(|error| error.about(&format!("input {i} '{}'", spec.name)))?);
+            let name = || format!("input {i} '{}'", spec.name);
+            placed.push(ptr.map_err(|error| error.about(&name()).during(name))?);
             Ok(())
         });
         let device = self.session.device();
@@ -171,7 +181,11 @@ impl<D: Side> Run for Engine<D> {
         let freed = inputs
             .iter()
             .zip(placed)
-            .map(|(input, ptr)| device.end_input(ptr, &input.memory))
+            .zip(&record.inputs)
+            .map(|((input, ptr), spec)| {
+                let ended = device.end_input(ptr, &input.memory);
+                ended.map_err(|error| error.during(|| format!("input '{}'", spec.name)))
+            })
             .fold(Ok(()), Result::and);
         // The first error comes first: it is the cause of the others.
         let settled = self.settle();
@@ -260,5 +274,7 @@ fn deliver(record: &Record, pass: &PassOutputs<'_>, outputs: Outputs<'_>) -> Res
     pass.list()
         .iter()
         .enumerate()
-        .try_for_each(|(index, output)| outputs(index, output))
+        .try_for_each(|(index, output)| {
+            outputs(index, output).map_err(|error| error.during(|| format!("output {index}")))
+        })
 }

@@ -118,9 +118,9 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     let held = hold(&device, record, options, &file, &catalog)?;
     check_data(record, options, &catalog)?;
     let name = device.torch_name();
-    let container = device
-        .scope()
-        .within(|| open(record, &name, request.library))??;
+    let container = compiled(&device.scope(), "loading", || {
+        open(record, &name, request.library)
+    })?;
     check_signature(record, &container)?;
     let constants = match_constants(&catalog, container.constants())?;
     let budget = SessionOptions {
@@ -192,7 +192,9 @@ fn hold<D: Side>(
     file: &MappedPtd,
     catalog: &Catalog,
 ) -> Result<Held> {
-    let Some(copier) = device.copier()? else {
+    let copier = device.copier();
+    let asked = || "asking how copies of all weights can be held on the host".to_owned();
+    let Some(copier) = copier.map_err(|error| error.during(asked))? else {
         return Ok(Held::Mapped);
     };
     let mapped = file.file();
@@ -292,9 +294,21 @@ fn choose_budget<D: Side>(
     let granule = device.granule();
     let occupied = program.weights.iter().map(|spec| spec.occupied(granule));
     let everything = occupied.fold(0, u64::saturating_add);
-    let auto = AutoBudget::new(record, everything, device.free_bytes()?, granule)?;
+    let free = device.free_bytes();
+    let free = free.map_err(|error| error.during(|| format!("the budget of {BUDGET} = auto")))?;
+    let auto = AutoBudget::new(record, everything, free, granule)?;
     log::info!("method '{}': {BUDGET} = auto: {auto}", record.method);
     auto.accepted(floor)
+}
+
+/// Runs `body`, which calls the compiled code, where that may be called.
+pub(super) fn compiled<S: Scope, R>(
+    scope: &S,
+    doing: &str,
+    body: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let entered = scope.within(body);
+    entered.map_err(|error| error.during(|| format!("{doing} the compiled code")))?
 }
 
 fn open<'a>(

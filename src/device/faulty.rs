@@ -33,7 +33,7 @@ struct State {
     calls: u64,
     takes: u64,
     copies: u64,
-    failed: Option<&'static str>,
+    failed: Vec<&'static str>,
     live: Live,
 }
 
@@ -58,9 +58,9 @@ impl Faults {
         faults
     }
 
-    /// Name of the first call that was made to fail.
-    pub fn failed(&self) -> Option<&'static str> {
-        self.state().failed
+    /// Names of the calls that were made to fail, in order.
+    pub fn failed(&self) -> Vec<&'static str> {
+        self.state().failed.clone()
     }
 
     /// Calls so far.
@@ -89,7 +89,7 @@ impl Faults {
         if !fails {
             return Ok(());
         }
-        state.failed.get_or_insert(call);
+        state.failed.push(call);
         Err(Error::Device {
             call,
             what: "a test made this call fail".to_owned(),
@@ -104,7 +104,7 @@ impl Faults {
         if state.fault != Fault::Memory(state.takes) {
             return Ok(());
         }
-        state.failed.get_or_insert(call);
+        state.failed.push(call);
         Err(Error::OutOfMemory {
             what: format!("{what}: a test made this call fail"),
             bytes,
@@ -116,7 +116,7 @@ impl Faults {
         state.copies += 1;
         let flips = state.fault == Fault::Bit(state.copies);
         if flips {
-            state.failed.get_or_insert("copy_to_device");
+            state.failed.push("copy_to_device");
         }
         flips
     }
