@@ -272,7 +272,7 @@ fn memory_of_pools_and_of_mapped_pieces_is_taken() {
         // The rest of the reserved range has no memory behind it.
         refused(
             device.lend(bytes(0, at + piece, 2 * piece)),
-            "are memory of cuda:0",
+            "without memory behind it",
         );
         device.finish_compute().unwrap();
     });

@@ -37,7 +37,7 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& host(const std::string& mode);
   // Size of the ring of "staged", in MB of 1,048,576 bytes.
   Options& staging_mb(int mb);
-  // Index of the GPU, from 0.
+  // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
   // "off"; "load": compare each weight with its checksum at load; or "every_read": at load, and on the device before
   // each read, which is slow and meant for debugging.
