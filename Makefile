@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build demo test check format bench gpu-bundle clean distclean
+.PHONY: help bootstrap build demo test check sanitize format bench gpu-bundle clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ test: bootstrap ## build, then run all tests: Rust, C++, Python
 
 check: bootstrap ## formatting, lints and documentation, warnings are errors
 	@scripts/check
+
+sanitize: build ## the C++ tests under the sanitizers and under valgrind
+	@scripts/sanitize
 
 format: bootstrap ## rewrite all sources in the project's format
 	@scripts/check --fix

@@ -1,6 +1,7 @@
 //! Options of one load. Every key is known and checked here; nothing is ignored.
 #![deny(unsafe_code)]
 
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
@@ -21,6 +22,18 @@ pub enum Verify {
     Off,
     /// Once, at load.
     Load,
+    /// At load, and then on the device, before each read. Slow: for debugging and tests.
+    EveryRead,
+}
+
+/// A SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sha256Digest(pub [u8; 32]);
+
+impl fmt::Display for Sha256Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }
 
 /// How many bytes weights and direct constants may occupy on the device.
@@ -66,6 +79,8 @@ pub struct Options {
     pub verify: Verify,
     /// Path of the `.ptd`; needed when the caller has no mapped named data.
     pub data: Option<PathBuf>,
+    /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
+    pub pte_sha256: Option<Sha256Digest>,
 }
 
 /// Key of a budget that is chosen at load: `auto`.
@@ -76,7 +91,7 @@ pub const BUDGET_MB: &str = "weight_offload_budget_mb";
 pub const BUDGET_BYTES: &str = "weight_offload_budget_bytes";
 /// Key of the residency policy: `lru`.
 pub const POLICY: &str = "weight_offload_policy";
-/// Key of the checksum policy: `off` or `load`.
+/// Key of the checksum policy: `off`, `load` or `every_read`.
 pub const VERIFY: &str = "weight_offload_verify";
 /// Key of how the bytes to copy are held on the host: `auto`, `mapped`, `pinned` or `staged`.
 pub const HOST: &str = "weight_offload_host";
@@ -86,12 +101,15 @@ pub const STAGING_MB: &str = "weight_offload_staging_mb";
 pub const DEVICE: &str = "weight_offload_device";
 /// Key of the path of the `.ptd`.
 pub const DATA: &str = "weight_offload_data";
+/// Key of the SHA-256 that the whole `.pte` must have: 64 hexadecimal digits. A backend of ExecuTorch is not given
+/// the program, so there it is refused: it could have no effect.
+pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 
 /// ExecuTorch keeps 255 characters of a string value and drops the rest without a word, so a value of
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     BUDGET,
     BUDGET_MB,
     BUDGET_BYTES,
@@ -101,8 +119,14 @@ const KEYS: [&str; 9] = [
     DEVICE,
     VERIFY,
     DATA,
+    PTE_SHA256,
 ];
 const MB: u64 = 1 << 20;
+const VERIFIES: [(&str, Verify); 3] = [
+    ("off", Verify::Off),
+    ("load", Verify::Load),
+    ("every_read", Verify::EveryRead),
+];
 const HOSTS: [(&str, HostMemory); 4] = [
     ("auto", HostMemory::Auto),
     ("mapped", HostMemory::Mapped),
@@ -194,11 +218,15 @@ impl Options {
                 Ok(())
             }
             VERIFY => {
-                self.verify = choice(spec, &[("off", Verify::Off), ("load", Verify::Load)])?;
+                self.verify = choice(spec, &VERIFIES)?;
                 Ok(())
             }
             DATA => {
                 self.data = Some(data_path(spec)?);
+                Ok(())
+            }
+            PTE_SHA256 => {
+                self.pte_sha256 = Some(digest(spec)?);
                 Ok(())
             }
             _ => Err(refuse(
@@ -318,6 +346,31 @@ fn data_path(spec: &Spec) -> Result<PathBuf> {
         SpecValue::Text(text) if !text.is_empty() => Ok(PathBuf::from(text)),
         _ => Err(wrong(spec, "the path of the .ptd, as a string")),
     }
+}
+
+fn digest(spec: &Spec) -> Result<Sha256Digest> {
+    let bytes = match &spec.value {
+        SpecValue::Text(text) => from_hex(text),
+        _ => None,
+    };
+    bytes.map(Sha256Digest).ok_or_else(|| {
+        wrong(
+            spec,
+            "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)",
+        )
+    })
+}
+
+/// Digits only: `u8::from_str_radix` would also take a plus sign.
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(bytes)
 }
 
 #[cfg(test)]

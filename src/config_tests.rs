@@ -39,6 +39,7 @@ fn every_key_takes_effect() {
         int(DEVICE, 1),
         text(VERIFY, "load"),
         text(DATA, "/models/w.ptd"),
+        text(PTE_SHA256, &format!("{}aB", "00".repeat(31))),
     ])
     .unwrap();
     assert_eq!(options.budget, Budget::Bytes(3 << 20));
@@ -47,6 +48,24 @@ fn every_key_takes_effect() {
     assert_eq!((options.staging, options.device), (Some(64 << 20), Some(1)));
     assert_eq!(options.verify, Verify::Load);
     assert_eq!(options.data, Some(PathBuf::from("/models/w.ptd")));
+    let pin = options.pte_sha256.map(|pin| pin.to_string());
+    assert_eq!(pin, Some(format!("{}ab", "00".repeat(31))));
+    let every = Options::parse(&[text(VERIFY, "every_read")]).unwrap();
+    assert_eq!(every.verify, Verify::EveryRead);
+}
+
+#[test]
+fn a_pin_is_64_hexadecimal_digits() {
+    let digits = "0123456789abcdef".repeat(4);
+    let mut wrong: Vec<String> = ["", "md5", &digits[1..], "+1"].map(str::to_owned).into();
+    wrong.extend([format!("{digits}0"), digits.replace('a', "g"), digits.replace("a", "é")]);
+    wrong.push(format!("+{}", &digits[1..]));
+    for pin in &wrong {
+        let what = refusal(&[text(PTE_SHA256, pin)]);
+        assert!(what.contains("64 hexadecimal digits"), "{pin}: {what}");
+    }
+    assert!(refusal(&[int(PTE_SHA256, 7)]).contains("the int 7"));
+    assert!(Options::parse(&[text(PTE_SHA256, &digits)]).is_ok());
 }
 
 #[test]

@@ -109,6 +109,21 @@ pub fn bytes_text(bytes: u64) -> String {
 }
 
 impl Error {
+    /// The same with what it was for, where a device call failed or memory ran out: the device does not know.
+    pub(crate) fn during(self, what: impl FnOnce() -> String) -> Error {
+        match self {
+            Error::Device { call, what: text } => Error::Device {
+                call,
+                what: format!("{text} ({})", what()),
+            },
+            Error::OutOfMemory { what: text, bytes } => Error::OutOfMemory {
+                what: format!("{text} ({})", what()),
+                bytes,
+            },
+            other => other,
+        }
+    }
+
     /// The same with the name of what it is about, where it is an input or output that was refused.
     pub(crate) fn about(self, name: &str) -> Error {
         match self {

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 use support::{payload, ptd, RecordSpec};
 use weightstream::config::{Options, Spec, SpecValue};
-use weightstream::delegate::{Delegate, LoadRequest};
+use weightstream::delegate::program::check_files;
+use weightstream::delegate::{Delegate, LoadRequest, Program};
 use weightstream::device::CallerStream;
 use weightstream::format::Record;
 use weightstream::Error;
@@ -190,6 +191,62 @@ fn a_recorded_floor_that_is_not_enforced_is_a_mismatch() {
             "{text}"
         );
     }
+}
+
+/// Where the program is not at hand, a pin could only be ignored.
+#[test]
+fn a_pin_without_the_program_is_refused() {
+    let error = Attempt::new()
+        .option("weight_offload_pte_sha256", &"00".repeat(32))
+        .early_error();
+    assert!(
+        matches!(&error, Error::Option { key, what }
+            if key == "weight_offload_pte_sha256" && what.contains("cannot take effect")),
+        "{error}"
+    );
+}
+
+/// The pin is looked at before anything in the program is.
+#[test]
+fn only_the_pinned_program_is_loaded() {
+    let bytes = b"no program at all";
+    let digest: String = Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let load = |pin: &str| {
+        let options = Options::parse(&[Spec {
+            key: "weight_offload_pte_sha256".to_owned(),
+            value: SpecValue::Text(pin.to_owned()),
+        }]);
+        let program = Program::from_bytes(bytes);
+        let loaded = program.load("forward", PathBuf::from("/nowhere.ptd"), &options.unwrap());
+        loaded.err().expect("no program was loaded")
+    };
+    for pin in [digest.clone(), digest.to_uppercase()] {
+        let error = load(&pin);
+        assert!(matches!(error, Error::Malformed { .. }), "{error}");
+    }
+    let other = "5e".repeat(32);
+    let error = load(&other);
+    let text = error.to_string();
+    assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+    assert!(text.contains(&other) && text.contains(&digest), "{text}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let pte = folder.path().join("model.pte");
+    std::fs::write(&pte, bytes).unwrap();
+    let pin = Options::parse(&[Spec {
+        key: "weight_offload_pte_sha256".to_owned(),
+        value: SpecValue::Text(other),
+    }])
+    .unwrap()
+    .pte_sha256;
+    let error = check_files(&pte, &folder.path().join("model.ptd"), pin).unwrap_err();
+    assert!(
+        matches!(&error, Error::Mismatch { name, .. } if name.ends_with("model.pte")),
+        "{error}"
+    );
 }
 
 #[test]

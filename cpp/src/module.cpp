@@ -15,6 +15,9 @@ using executorch::runtime::Error;
 
 namespace {
 
+// The backend is not given the program, and refuses this key: it is for the check before ExecuTorch's load.
+constexpr const char* kPteSha256 = "weight_offload_pte_sha256";
+
 // ExecuTorch's options are fixed-size fields that cut what is longer. The backend refuses a value as long
 // as the field, so nothing that was cut here is ever used.
 template <std::size_t N>
@@ -47,14 +50,37 @@ Error fail(Error error, const std::string& text) {
   return error;
 }
 
-// Checks both files before ExecuTorch opens them: its own errors name neither the file nor the place.
-Error check_files(const std::string& pte, const std::string& ptd) {
+rs::RuntimeSpec to_spec(const std::string& key, const Options::Value& value) {
+  rs::RuntimeSpec spec;
+  spec.key = key;
+  spec.number = 0;
+  if (const auto* flag = std::get_if<bool>(&value)) {
+    spec.kind = rs::SpecKind::Bool;
+    spec.number = *flag ? 1 : 0;
+  } else if (const auto* number = std::get_if<int>(&value)) {
+    spec.kind = rs::SpecKind::Int;
+    spec.number = *number;
+  } else {
+    spec.kind = rs::SpecKind::Text;
+    spec.text = std::get<std::string>(value);
+  }
+  return spec;
+}
+
+// Checks the options and both files before ExecuTorch opens them: its own errors name neither the file nor the place.
+Error check_files(const std::string& pte, const std::string& ptd, const Options& options) {
   try {
-    rs::check_files(pte, ptd);
+    rust::Vec<rs::RuntimeSpec> specs;
+    for (const auto& [key, value] : options.specs()) {
+      specs.push_back(to_spec(key, value));
+    }
+    rs::check_files(pte, ptd, std::move(specs));
     return Error::Ok;
   } catch (const rust::Error& error) {
     log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
     return to_error(static_cast<ws_status>(rs::last_status()));
+  } catch (const std::exception& error) {  // a text that is not UTF-8
+    return fail(Error::InvalidArgument, std::string("an option or a path: ") + error.what());
   }
 }
 
@@ -108,11 +134,13 @@ Options& Options::host(const std::string& mode) { return set("weight_offload_hos
 
 Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }
 
+Options& Options::device(int index) { return set("weight_offload_device", index); }
+
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
 
 Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }
 
-Options& Options::device(int index) { return set("weight_offload_device", index); }
+Options& Options::pte_sha256(const std::string& hex) { return set(kPteSha256, hex); }
 
 Options& Options::set(const std::string& key, Value value) {
   specs_.emplace_back(key, std::move(value));
@@ -136,7 +164,9 @@ Module::Module(const std::string& pte_path, const std::string& ptd_path, Options
   auto [number, loads] = open_loads();
   loads_ = std::move(loads);
   for (const auto& [key, value] : options_.specs()) {
-    specs_.push_back(to_option(key, value));
+    if (key != kPteSha256) {
+      specs_.push_back(to_option(key, value));
+    }
   }
   specs_.push_back(to_option(kModuleKey, number));
 }
@@ -157,7 +187,7 @@ Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verificatio
     return fail(error, "too many backends have options");
   }
   rs::clear_error();
-  const Error checked = check_files(pte_path_, ptd_path_);
+  const Error checked = check_files(pte_path_, ptd_path_, options_);
   if (checked != Error::Ok) {
     return checked;
   }

@@ -24,7 +24,9 @@ constexpr const char* kHelp =
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
     "  --device N           index of the device\n"
     "  --policy NAME        lru\n"
-    "  --verify WHEN        off, or load: compare each weight with its checksum at load\n"
+    "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
+    "                       device before each read (slow)\n"
+    "  --pte-sha256 HEX     SHA-256 that MODEL.pte must have\n"
     "  --passes K           number of passes (1)\n"
     "  --seed S             seed of the random inputs (0)\n"
     "  --input FILE         raw bytes of an input, once for each input in order, instead of random ones\n"
@@ -44,6 +46,7 @@ enum Id {
   kDevice,
   kPolicy,
   kVerify,
+  kPteSha256,
   kPasses,
   kSeed,
   kInput,
@@ -62,6 +65,7 @@ const option kOptions[] = {
     {"device", required_argument, nullptr, kDevice},
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
+    {"pte-sha256", required_argument, nullptr, kPteSha256},
     {"passes", required_argument, nullptr, kPasses},
     {"seed", required_argument, nullptr, kSeed},
     {"input", required_argument, nullptr, kInput},
@@ -139,6 +143,9 @@ bool take(int id, Arguments& arguments) {
       return true;
     case kVerify:
       arguments.options.verify(optarg);
+      return true;
+    case kPteSha256:
+      arguments.options.pte_sha256(optarg);
       return true;
     case kPasses:
       return take_int(1, arguments.passes);

@@ -31,6 +31,16 @@ def test_right_at_every_budget(name, budget, exported, reference, resident_bits)
     assert stats["hits"] + stats["misses"] == PASSES * len(Pte(files.pte).payload["probes"])
 
 
+@pytest.mark.parametrize("name", ["mlp", "kv_decoder", "fact_tied", "fact_odd_constants"])
+def test_the_verified_mode_changes_no_output(name, exported, capfd):
+    """Every weight passes its check at each read, with evictions at the floor, and with the mutable buffers written."""
+    files, passes = exported(name), ZOO[name].passes(3)
+    expected = [bits(found) for found in run_passes(open_module(files), passes)]
+    module = open_module(files, weight_offload_verify="every_read")
+    assert [bits(found) for found in run_passes(module, passes)] == expected
+    assert "every_read" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", MAIN)
 def test_a_budget_for_everything_copies_each_weight_once(name, exported):
     files = exported(name)

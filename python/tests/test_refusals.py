@@ -5,6 +5,7 @@ Files are doctored with `doctor.py`. Everything here but the last part starts fr
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from pathlib import Path
@@ -92,6 +93,7 @@ BAD_SPECS = {
         {"weight_offload_budget_mb": 64, "weight_offload_budget_bytes": "67108864"},
         ["weight_offload_budget_mb", "weight_offload_budget_bytes"],
     ),
+    "pin too short": ({"weight_offload_pte_sha256": "ab"}, ["weight_offload_pte_sha256", "64 hexadecimal digits"]),
     "policy as number": ({"weight_offload_policy": 1}, ["weight_offload_policy"]),
     "verify as truth": ({"weight_offload_verify": True}, ["weight_offload_verify"]),
     "255 characters": ({"weight_offload_data": "x" * 255}, ["weight_offload_data", "255"]),
@@ -105,6 +107,14 @@ def test_a_bad_spec(case, mlp):
     message = error_of(lambda: open_module(mlp, **specs), ws.Error, TypeError, ValueError)
     for text in expected:
         assert text in message
+
+
+def test_another_program_than_the_pinned_one(mlp):
+    digest = hashlib.sha256(Path(mlp.pte).read_bytes()).hexdigest()
+    open_module(mlp, weight_offload_pte_sha256=digest)
+    message = error_of(lambda: open_module(mlp, weight_offload_pte_sha256="0" * 64))
+    assert digest in message
+    assert "0" * 64 in message
 
 
 # --- the .ptd against the record

@@ -215,9 +215,15 @@ class Module:
 
     The keywords are the runtime specs by name: ``weight_offload_budget_mb``, ``weight_offload_budget_bytes``
     or ``weight_offload_budget="auto"``, ``weight_offload_policy``, ``weight_offload_host``,
-    ``weight_offload_staging_mb``, ``weight_offload_device``, ``weight_offload_verify``. An unknown one is an
-    error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less what
-    the method takes beside its weights, and at most what all of them occupy.
+    ``weight_offload_staging_mb``, ``weight_offload_device``, ``weight_offload_verify``,
+    ``weight_offload_pte_sha256``. An unknown one is an error. Without a budget the least possible one is used;
+    ``"auto"`` is what is free on the device, less what the method takes beside its weights, and at most what
+    all of them occupy.
+
+    ``weight_offload_verify="load"`` compares every weight with its checksum at load; ``"every_read"`` does so
+    on the device before each read too, which is slow and meant for debugging.
+    ``weight_offload_pte_sha256=`` takes 64 hexadecimal digits: a program whose bytes have another SHA-256 is
+    refused before any of its code runs.
 
     Inputs and outputs are on the CPU, or, for a program that was saved with ``device_io``, on the GPU that it names. Inputs there are
     used in place, after torch's current stream has made them.

@@ -5,12 +5,14 @@ use std::ops::Range;
 
 use super::held::Held;
 use super::inputs;
-use super::side::{Scope, Side};
+use super::load::compiled;
+use super::side::Side;
 use super::tensor::{contiguous_strides, InputTensor};
 use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
+use crate::config::Verify;
 use crate::device::{DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Record};
@@ -39,6 +41,8 @@ pub struct Data {
     pub file: MappedPtd,
     /// How they are held for copies.
     pub held: Held,
+    /// When they are compared with their checksums.
+    pub verify: Verify,
 }
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
@@ -67,16 +71,27 @@ impl<D: Side> Engine<D> {
         // All as placeholders first: a container that refuses them does so before any weight is loaded.
         let placeholders: Vec<_> = constants.iter().map(|_| Binding::Placeholder).collect();
         // SAFETY: placeholders are the container's own memory; no address of ours is bound.
-        scope.within(|| unsafe { container.bind_constants(&placeholders) })??;
+        compiled(&scope, "binding placeholders to", || unsafe {
+            container.bind_constants(&placeholders)
+        })?;
         let (file, ranges) = (host_file(&data), ranges(&data));
         // After the budget was accepted: a refused one costs no registration, and no copy.
-        let source = |device: &mut D| device.prepare_source(file, &ranges, data.held);
-        let session = Session::with_source(device, program, source, options)?;
+        let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
+        let source = |device: &mut D| {
+            let source = device.prepare_source(file, &ranges, data.held);
+            source.map_err(|error| error.during(prepared))
+        };
+        let mut session = Session::with_source(device, program, source, options)?;
+        if data.verify == Verify::EveryRead {
+            session.verify_every_read(checksums(&data.catalog))?;
+        }
         let bindings = bindings(&data.catalog, &session, constants)?;
         // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
         // life, and the container ends first: by the order of this structure's fields, and here because
         // an error leaves nothing bound.
-        scope.within(|| unsafe { container.bind_constants(&bindings) })??;
+        compiled(&scope, "binding direct constants to", || unsafe {
+            container.bind_constants(&bindings)
+        })?;
         Ok(Engine {
             container,
             session,
@@ -92,10 +107,9 @@ impl<D: Side> Engine<D> {
         let (container, session) = (&mut self.container, &mut self.session);
         // SAFETY: the inputs' memory lives during this call and was checked against their sizes. The session
         // answers with memory that it holds under a lease, by the recorded layouts.
-        let ran = self.scope.within(|| unsafe {
+        let ran = compiled(&self.scope, "running", || unsafe {
             container.run(session, inputs, |pass| deliver(record, pass, outputs))
         });
-        let ran = ran.and_then(|ran| ran);
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
         let ended = self.session.end_pass(ran.is_ok());
         self.check_no_handles()?;
@@ -108,6 +122,7 @@ impl<D: Side> Engine<D> {
         self.session
             .device_mut()
             .finish_compute()
+            .map_err(|error| error.during(|| "waiting for the end of the pass".into()))
             .inspect_err(|error| {
                 self.poisoned
                     .get_or_insert(format!("the device failed: {error}"));
@@ -145,7 +160,8 @@ impl<D: Side> Run for Engine<D> {
         let specs = record.inputs.iter().enumerate();
         let sent = inputs.iter().zip(specs).try_for_each(|(input, (i, spec))| {
             let ptr = self.session.device_mut().place_input(&input.memory);
-            placed.push(ptr.map_err(|error| error.about(&format!("input {i} '{}'", spec.name)))?);
+            let name = || format!("input {i} '{}'", spec.name);
+            placed.push(ptr.map_err(|error| error.about(&name()).during(name))?);
             Ok(())
         });
         let device = self.session.device();
@@ -165,7 +181,11 @@ impl<D: Side> Run for Engine<D> {
         let freed = inputs
             .iter()
             .zip(placed)
-            .map(|(input, ptr)| device.end_input(ptr, &input.memory))
+            .zip(&record.inputs)
+            .map(|((input, ptr), spec)| {
+                let ended = device.end_input(ptr, &input.memory);
+                ended.map_err(|error| error.during(|| format!("input '{}'", spec.name)))
+            })
             .fold(Ok(()), Result::and);
         // The first error comes first: it is the cause of the others.
         let settled = self.settle();
@@ -208,6 +228,12 @@ fn ranges(data: &Data) -> Vec<Range<u64>> {
     constants.map(|constant| range(constant.segment)).collect()
 }
 
+/// The recorded CRC-32 of each constant, by index.
+fn checksums(catalog: &Catalog) -> Vec<u32> {
+    let constants = catalog.constants().iter();
+    constants.map(|constant| constant.crc32).collect()
+}
+
 fn bindings<'a, D: Side>(
     catalog: &'a Catalog,
     session: &Session<D>,
@@ -248,5 +274,7 @@ fn deliver(record: &Record, pass: &PassOutputs<'_>, outputs: Outputs<'_>) -> Res
     pass.list()
         .iter()
         .enumerate()
-        .try_for_each(|(index, output)| outputs(index, output))
+        .try_for_each(|(index, output)| {
+            outputs(index, output).map_err(|error| error.during(|| format!("output {index}")))
+        })
 }

@@ -14,7 +14,9 @@ use super::side::{self, Scope, Side};
 use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
-use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB};
+use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, VERIFY};
+#[cfg(any(test, feature = "sim"))]
+use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
@@ -51,19 +53,43 @@ impl Delegate {
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
         let record = &request.record;
+        check_no_pin(options)?;
         check_machine(record)?;
-        let engine: Box<dyn Run> = match record.device.as_str() {
-            "cpu" => Box::new(engine(
-                side::open_host(record, options, stream)?,
-                &request,
-                options,
-            )?),
-            _ => Box::new(engine(
-                side::open_cuda(record, options, stream)?,
-                &request,
-                options,
-            )?),
-        };
+        match record.device.as_str() {
+            "cpu" => Delegate::on(side::open_host(record, options, stream)?, request, options),
+            _ => Delegate::on(side::open_cuda(record, options, stream)?, request, options),
+        }
+    }
+
+    /// For tests: the same on a device in front of which `faults` stand.
+    #[cfg(any(test, feature = "sim"))]
+    #[doc(hidden)]
+    pub fn load_faulty(
+        request: LoadRequest<'_>,
+        options: &Options,
+        faults: &Faults,
+    ) -> Result<Delegate> {
+        let record = &request.record;
+        check_no_pin(options)?;
+        check_machine(record)?;
+        match record.device.as_str() {
+            "cpu" => {
+                let device = side::open_host(record, options, None)?;
+                Delegate::on(Faulty::new(device, faults), request, options)
+            }
+            _ => {
+                let device = side::open_cuda(record, options, None)?;
+                Delegate::on(Faulty::new(device, faults), request, options)
+            }
+        }
+    }
+
+    fn on<D: Side + 'static>(
+        device: D,
+        request: LoadRequest<'_>,
+        options: &Options,
+    ) -> Result<Delegate> {
+        let engine: Box<dyn Run> = Box::new(engine(device, &request, options)?);
         let (record, stats) = (request.record, engine.stats());
         if options.budget == Budget::Floor && record.offload {
             log::info!(
@@ -90,13 +116,11 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     let file = MappedPtd::open(&request.data)?;
     let catalog = Catalog::build(record, &file)?;
     let held = hold(&device, record, options, &file, &catalog)?;
-    if options.verify == Verify::Load {
-        verify_crc(&catalog)?;
-    }
+    check_data(record, options, &catalog)?;
     let name = device.torch_name();
-    let container = device
-        .scope()
-        .within(|| open(record, &name, request.library))??;
+    let container = compiled(&device.scope(), "loading", || {
+        open(record, &name, request.library)
+    })?;
     check_signature(record, &container)?;
     let constants = match_constants(&catalog, container.constants())?;
     let budget = SessionOptions {
@@ -111,8 +135,23 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         catalog,
         file,
         held,
+        verify: options.verify,
     };
     Engine::new(device, container, program, data, &constants, budget)
+}
+
+/// Who has the program's bytes compares them and takes the option out; here they are not known.
+fn check_no_pin(options: &Options) -> Result<()> {
+    match options.pte_sha256 {
+        None => Ok(()),
+        Some(_) => Err(Error::Option {
+            key: PTE_SHA256.to_owned(),
+            what: "cannot take effect here: ExecuTorch gives a backend its own part of the program only, so that the \
+                   whole cannot be compared; load it with weightstream::Module, weightstream-run, the Python Module or \
+                   ws_init, or compare the file before ExecuTorch opens it"
+                .to_owned(),
+        }),
+    }
 }
 
 fn check_machine(record: &Record) -> Result<()> {
@@ -129,6 +168,22 @@ fn check_machine(record: &Record) -> Result<()> {
     )
 }
 
+/// The bytes in the file, as far as they are to be compared with their checksums.
+fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<()> {
+    match options.verify {
+        Verify::Off => Ok(()),
+        Verify::Load => verify_crc(catalog),
+        Verify::EveryRead => {
+            log::warn!(
+                "method '{}': {VERIFY} = every_read: each weight is read back from the device and compared with its \
+                 checksum before each read, so that passes are slow; this is for debugging and tests",
+                record.method
+            );
+            verify_crc(catalog)
+        }
+    }
+}
+
 /// How the weights are held for the device's copies.
 fn hold<D: Side>(
     device: &D,
@@ -137,7 +192,9 @@ fn hold<D: Side>(
     file: &MappedPtd,
     catalog: &Catalog,
 ) -> Result<Held> {
-    let Some(copier) = device.copier()? else {
+    let copier = device.copier();
+    let asked = || "asking how copies of all weights can be held on the host".to_owned();
+    let Some(copier) = copier.map_err(|error| error.during(asked))? else {
         return Ok(Held::Mapped);
     };
     let mapped = file.file();
@@ -237,9 +294,21 @@ fn choose_budget<D: Side>(
     let granule = device.granule();
     let occupied = program.weights.iter().map(|spec| spec.occupied(granule));
     let everything = occupied.fold(0, u64::saturating_add);
-    let auto = AutoBudget::new(record, everything, device.free_bytes()?, granule)?;
+    let free = device.free_bytes();
+    let free = free.map_err(|error| error.during(|| format!("the budget of {BUDGET} = auto")))?;
+    let auto = AutoBudget::new(record, everything, free, granule)?;
     log::info!("method '{}': {BUDGET} = auto: {auto}", record.method);
     auto.accepted(floor)
+}
+
+/// Runs `body`, which calls the compiled code, where that may be called.
+pub(super) fn compiled<S: Scope, R>(
+    scope: &S,
+    doing: &str,
+    body: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let entered = scope.within(body);
+    entered.map_err(|error| error.during(|| format!("{doing} the compiled code")))?
 }
 
 fn open<'a>(

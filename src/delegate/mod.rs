@@ -14,6 +14,8 @@
 
 mod budget;
 mod engine;
+#[cfg(any(test, feature = "sim"))]
+mod faulty;
 mod held;
 mod inputs;
 mod load;

@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::{Delegate, LoadRequest};
-use crate::config::{self, Options};
+use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
 use crate::format::{Pte, Record};
@@ -25,9 +27,10 @@ enum Bytes<'a> {
 ///
 /// ExecuTorch reads a file before the backend sees it, and its errors are bare codes; on some damages it
 /// crashes. Checked first, a damage is an error that names the file and the offset. Programs without our
-/// delegate pass.
-pub fn check_files(pte: &Path, ptd: &Path) -> Result<()> {
+/// delegate pass. With `pin` the program must have that SHA-256, which is looked at before anything else.
+pub fn check_files(pte: &Path, ptd: &Path, pin: Option<Sha256Digest>) -> Result<()> {
     let program = Program::open(pte)?;
+    program.check_pin(pin)?;
     let parsed = program.parse()?;
     let data = MappedPtd::open(ptd)?;
     for method in parsed.methods() {
@@ -103,11 +106,32 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn parse(&self) -> Result<Pte<'_>> {
+    fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            Bytes::Mapped(file) => Pte::parse(file.name(), file.bytes()),
-            Bytes::Given(bytes) => Pte::parse(self.name(), bytes),
+            Bytes::Mapped(file) => file.bytes(),
+            Bytes::Given(bytes) => bytes,
         }
+    }
+
+    fn parse(&self) -> Result<Pte<'_>> {
+        Pte::parse(self.name(), self.bytes())
+    }
+
+    /// Refuses a program whose bytes have another SHA-256 than `pin`.
+    fn check_pin(&self, pin: Option<Sha256Digest>) -> Result<()> {
+        let Some(expected) = pin else {
+            return Ok(());
+        };
+        let found = Sha256Digest(Sha256::digest(self.bytes()).into());
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Mismatch {
+            name: self.name().to_owned(),
+            fact: "SHA-256 of the program",
+            expected: format!("{expected} ({})", config::PTE_SHA256),
+            found: format!("{found}: this is not the program that was pinned"),
+        })
     }
 
     /// Least budget with which `method` can be loaded, as recorded.
@@ -128,6 +152,33 @@ impl<'a> Program<'a> {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
+        self.load_by(method, data, options, |request, options| {
+            Delegate::load_on(request, options, stream)
+        })
+    }
+
+    /// For tests: see [`Delegate::load_faulty`].
+    #[cfg(any(test, feature = "sim"))]
+    #[doc(hidden)]
+    pub fn load_faulty(
+        &self,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        faults: &crate::device::faulty::Faults,
+    ) -> Result<Delegate> {
+        self.load_by(method, data, options, |request, options| {
+            Delegate::load_faulty(request, options, faults)
+        })
+    }
+
+    fn load_by(
+        &self,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        load: impl FnOnce(LoadRequest<'_>, &Options) -> Result<Delegate>,
+    ) -> Result<Delegate> {
         if options.data.is_some() {
             return Err(Error::Option {
                 key: config::DATA.to_owned(),
@@ -135,17 +186,20 @@ impl<'a> Program<'a> {
                     .to_owned(),
             });
         }
+        // First of all: nothing of a program that is not the pinned one is looked at.
+        self.check_pin(options.pte_sha256)?;
         let pte = self.parse()?;
         let record = Record::from_pte(&pte, method)?;
         let library = |key: &str| pte.named_data(key);
-        Delegate::load_on(
-            LoadRequest {
-                record,
-                library: &library,
-                data,
-            },
-            options,
-            stream,
-        )
+        let pinned = Options {
+            pte_sha256: None,
+            ..options.clone()
+        };
+        let request = LoadRequest {
+            record,
+            library: &library,
+            data,
+        };
+        load(request, &pinned)
     }
 }

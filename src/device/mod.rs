@@ -22,6 +22,9 @@
 
 pub mod caller;
 pub mod cuda;
+#[cfg(any(test, feature = "sim"))]
+#[doc(hidden)]
+pub mod faulty;
 pub(crate) mod file;
 pub mod host;
 

@@ -97,7 +97,7 @@ mod ffi {
             specs: Vec<RuntimeSpec>,
             named: &NamedData,
         ) -> Result<Box<Loaded>>;
-        fn check_files(pte: &str, ptd: &str) -> Result<()>;
+        fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<()>;
         /// The places of the inputs and of the room must be what they say, during the call.
         unsafe fn execute(
             self: &Loaded,
@@ -166,8 +166,7 @@ fn load(
 ) -> Result<Box<Loaded>, String> {
     super::log::install();
     crossing(|| {
-        let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<crate::Result<_>>()?;
-        let options = Options::parse(&specs)?;
+        let options = options(specs)?;
         let record = Record::from_payload("the delegate's payload", processed)?;
         if record.method != method {
             return Err(Failure::from(Error::Mismatch {
@@ -191,10 +190,18 @@ fn load(
     })
 }
 
-/// See [`program::check_files`].
-fn check_files(pte: &str, ptd: &str) -> Result<(), String> {
+/// See [`program::check_files`]. `specs` are all that the load will have: what is wrong with them is said first.
+fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<(), String> {
     super::log::install();
-    crossing(|| Ok(program::check_files(pte.as_ref(), ptd.as_ref())?))
+    crossing(|| {
+        let pin = options(specs)?.pte_sha256;
+        Ok(program::check_files(pte.as_ref(), ptd.as_ref(), pin)?)
+    })
+}
+
+fn options(specs: Vec<RuntimeSpec>) -> crate::Result<Options> {
+    let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<crate::Result<_>>()?;
+    Options::parse(&specs)
 }
 
 fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {

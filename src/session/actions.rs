@@ -91,7 +91,8 @@ impl<D: Device> Session<D> {
 
     fn evict(&mut self, weight: WeightIndex) -> Result<()> {
         if let Some(event) = &self.tenants[weight as usize].last_read {
-            self.device.copy_wait(event)?;
+            let waited = self.device.copy_wait(event);
+            waited.map_err(|error| self.about(weight, "waiting for the last reader of", error))?;
         }
         self.give_memory(weight)?;
         self.stats.evictions += 1;
@@ -102,7 +103,10 @@ impl<D: Device> Session<D> {
         let index = weight as usize;
         let size = self.program.weights[index].occupied(self.device.granule());
         let at = match place {
-            Place::Pool => self.pool.take(&mut self.device, size)?,
+            Place::Pool => {
+                let taken = self.pool.take(&mut self.device, size);
+                taken.map_err(|error| self.about(weight, "taking memory for", error))?
+            }
             Place::Block { offset } => self.block.offset(offset),
         };
         let tenant = &mut self.tenants[index];
@@ -112,11 +116,13 @@ impl<D: Device> Session<D> {
 
     /// Gives the weight's memory back, if it is the pool's; nothing that is known of it holds any more.
     pub(super) fn give_memory(&mut self, weight: WeightIndex) -> Result<()> {
-        let tenant = &mut self.tenants[weight as usize];
+        let tenant = &self.tenants[weight as usize];
         if tenant.pooled {
             let size = self.program.weights[weight as usize].occupied(self.device.granule());
-            self.pool.give(&mut self.device, tenant.at, size)?;
+            let given = self.pool.give(&mut self.device, tenant.at, size);
+            given.map_err(|error| self.about(weight, "giving back the memory of", error))?;
         }
+        let tenant = &mut self.tenants[weight as usize];
         tenant.pooled = false;
         tenant.ready = None;
         tenant.last_read = None;
@@ -159,9 +165,15 @@ impl<D: Device> Session<D> {
                 // Without the event nothing may ever be copied over this weight again.
                 let name = build::weight_name(&self.program, weight);
                 self.poison(format!("the end of a lease of {name} was lost: {error}"));
-                self.keep(error);
+                self.keep(self.about(weight, "ending a lease of", error));
             }
         }
+    }
+
+    /// The error of a device call that was made for `weight`.
+    #[cold]
+    pub(super) fn about(&self, weight: WeightIndex, doing: &str, error: Error) -> Error {
+        error.during(|| format!("{doing} {}", build::weight_name(&self.program, weight)))
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 use super::{copies::Run, Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
 use crate::residency::{Lru, Policy, StreamOrdered, Upfront};
 use crate::schedule::{floor, Floor, Follower, Trace, WeightIndex, WeightKind, WeightSpec};
 
@@ -90,7 +90,10 @@ impl<D: Device> Session<D> {
             granule,
         );
         let stats = accepted(&program, &floor, options.budget, granule)?;
-        device.set_budget(stats.budget_bytes)?;
+        let budget = device.set_budget(stats.budget_bytes);
+        budget.map_err(|error| {
+            error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
+        })?;
         let bytes = source(&mut device)?;
         check_bytes(&program, &bytes)?;
         let fresh = (program.clone(), stats, options.policy);
@@ -126,6 +129,7 @@ impl<D: Device> Session<D> {
             copied_before_pass: 0,
             activation_bytes: 0,
             activation_peak: 0,
+            checksums: None,
         };
         session.choose_pool(&policy)?;
         session.load()?;
@@ -135,9 +139,9 @@ impl<D: Device> Session<D> {
     /// Everything that happens once the pool is there: direct constants, the policy's block and first loads, warm-up.
     fn load(&mut self) -> Result<()> {
         self.load_direct()?;
-        self.block = self
-            .pool
-            .take(&mut self.device, self.policy.block_bytes())?;
+        let block = self.pool.take(&mut self.device, self.policy.block_bytes());
+        self.block =
+            block.map_err(|error| error.during(|| "taking memory for all weights".into()))?;
         let mut actions = std::mem::take(&mut self.actions);
         self.policy.start(&mut actions);
         self.actions = actions;
@@ -149,11 +153,15 @@ impl<D: Device> Session<D> {
             sizes.sort_unstable_by(|a, b| b.cmp(a));
             sizes.dedup();
             sizes.retain(|&size| size > 0);
-            self.pool.warm_up(&mut self.device, &sizes)?;
+            let warm = self.pool.warm_up(&mut self.device, &sizes);
+            warm.map_err(|error| {
+                error.during(|| "the first use of the memory for all weights".into())
+            })?;
         }
         started?;
         // Direct constants are read without a wait, and what is resident from now on needs none.
-        self.device.synchronize()?;
+        let done = self.device.synchronize();
+        done.map_err(|error| error.during(|| "waiting for the first loads".into()))?;
         self.tenants.iter_mut().for_each(|t| t.ready = None);
         self.stats.prefetches = 0;
         Ok(())
@@ -167,7 +175,8 @@ impl<D: Device> Session<D> {
             if is_probed(spec) {
                 continue;
             }
-            self.device.copy_to_device(at, self.bytes[index])?;
+            let copied = self.device.copy_to_device(at, self.bytes[index]);
+            copied.map_err(|error| error.during(|| format!("copying '{}'", spec.fqn)))?;
             self.stats.bytes_copied += spec.bytes;
             self.tenants[index].at = at;
             at = at.offset(spec.occupied(granule));

@@ -1,7 +1,7 @@
 //! Copies of small weights that lie next to each other, in the file and on the device, are one copy: each costs
 //! some microseconds beyond its bytes, as much as 200 kB take on a fast link.
 
-use super::Session;
+use super::{build, Session};
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::Result;
 use crate::schedule::WeightIndex;
@@ -88,10 +88,18 @@ impl<D: Device> Session<D> {
                 Ok(())
             }
             Err(error) => {
+                let error = error.during(|| format!("copying {}", self.run_names()));
                 self.drop_copy();
                 Err(error)
             }
         }
+    }
+
+    /// What is queued, in a message.
+    fn run_names(&self) -> String {
+        let names = self.run.weights.iter();
+        let names = names.map(|&weight| build::weight_name(&self.program, weight));
+        names.collect::<Vec<_>>().join(", ")
     }
 
     /// Gives the memory of what is queued back. In copy-stream order, so right even if the copy was issued and

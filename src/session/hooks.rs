@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use super::{build, Session};
+use super::{build, Program, Session};
 use crate::aoti::hooks::{PassHooks, ProbeLayout};
 use crate::device::{Device, DeviceBytes, DevicePtr};
 use crate::error::{Error, Result};
@@ -50,7 +50,8 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
-        let ptr = self.device.alloc_scratch(bytes)?;
+        let ptr = self.device.alloc_scratch(bytes);
+        let ptr = ptr.map_err(|error| activation("taking", bytes, error))?;
         self.activation_bytes += bytes;
         self.activation_peak = self.activation_peak.max(self.activation_bytes);
         Ok(ptr)
@@ -59,7 +60,7 @@ impl<D: Device> PassHooks for Session<D> {
     fn free_activation(&mut self, ptr: DevicePtr, bytes: u64) {
         match self.device.free_scratch(ptr, bytes) {
             Ok(()) => self.activation_bytes -= bytes,
-            Err(error) => self.keep(error),
+            Err(error) => self.keep(activation("giving back", bytes, error)),
         }
     }
 
@@ -68,11 +69,13 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn copy_on_device(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
-        self.device.copy_across(dst, src, bytes)
+        let copied = self.device.copy_across(dst, src, bytes);
+        copied.map_err(|error| activation("copying", bytes, error))
     }
 
     fn zero_on_device(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
-        self.device.zero(dst, bytes)
+        let filled = self.device.zero(dst, bytes);
+        filled.map_err(|error| activation("filling", bytes, error))
     }
 
     fn read_from_device(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
@@ -88,6 +91,18 @@ impl<D: Device> PassHooks for Session<D> {
     }
 }
 
+/// The copy of the weight of probe `id` could not be waited for.
+#[cold]
+fn lost_copy(program: &Program, id: ProbeId, error: Error) -> Error {
+    let name = build::probe_name(program, i64::from(id));
+    error.during(|| format!("waiting for the copy for probe {name}"))
+}
+
+#[cold]
+fn activation(doing: &str, bytes: u64, error: Error) -> Error {
+    error.during(|| format!("{doing} an activation of {bytes} bytes"))
+}
+
 impl<D: Device> Session<D> {
     fn serve(&mut self, id: i64) -> Result<DevicePtr> {
         // Before anything else: the address that follows is only right for this probe.
@@ -100,11 +115,15 @@ impl<D: Device> Session<D> {
         }
         let tenant = &mut self.tenants[self.program.trace.weight(id) as usize];
         if let Some(event) = &tenant.ready {
-            self.device.compute_wait(event)?;
+            let waited = self.device.compute_wait(event);
+            waited.map_err(|error| lost_copy(&self.program, id, error))?;
             // One wait orders every later kernel behind the copy, so the next probe needs none.
             tenant.ready = None;
         }
         let at = tenant.at;
+        if self.checksums.is_some() {
+            self.verify_read(id, at)?;
+        }
         match served {
             Served::Hit => self.stats.hits += 1,
             Served::Miss => self.stats.misses += 1,

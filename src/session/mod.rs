@@ -15,6 +15,7 @@ mod copies;
 mod hooks;
 mod rehearse;
 mod stats;
+mod verify;
 
 pub use build::{Layout, Program, SessionOptions};
 pub use stats::Stats;
@@ -80,6 +81,8 @@ pub struct Session<D: Device> {
     copied_before_pass: u64,
     activation_bytes: u64,
     activation_peak: u64,
+    /// The CRC-32 of each constant, if every read is verified.
+    checksums: Option<verify::Checksums>,
 }
 
 impl<D: Device> Session<D> {

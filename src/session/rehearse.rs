@@ -12,6 +12,10 @@ use crate::schedule::Event;
 /// not within these, the memory is emptied after each so many passes, so that none is played that was not tried.
 const PASSES: usize = 16;
 
+fn all_direct(doing: &'static str) -> impl FnOnce(Error) -> Error {
+    move |error| error.during(|| format!("{doing} the memory of all direct constants"))
+}
+
 impl<D: Device> Session<D> {
     /// Takes the memory of the budget in the best way in which this program runs: one block that is divided
     /// here, else single allocations. `policy` makes a policy that has seen nothing.
@@ -23,7 +27,10 @@ impl<D: Device> Session<D> {
         if self.device.prefers_one_block() {
             let budget = self.stats.budget_bytes;
             let whole = budget - budget % self.device.granule();
-            self.pool = Box::new(Arena::open(&mut self.device, whole)?);
+            let block = Arena::open(&mut self.device, whole);
+            self.pool = Box::new(block.map_err(|error| {
+                error.during(|| format!("one block for all weights, the budget of {whole} bytes"))
+            })?);
             self.reserve_direct()?;
             match self.rehearse(policy) {
                 Err(Error::OutOfMemory { what, bytes }) => {
@@ -32,7 +39,8 @@ impl<D: Device> Session<D> {
                          each weight gets memory of its own"
                     );
                     self.give_direct_back()?;
-                    self.pool.close(&mut self.device)?;
+                    let closed = self.pool.close(&mut self.device);
+                    closed.map_err(|error| error.during(|| "the block of all weights".into()))?;
                     self.pool = Box::new(StreamOrdered::new(self.stats.budget_bytes));
                 }
                 outcome => return outcome,
@@ -53,13 +61,16 @@ impl<D: Device> Session<D> {
     }
 
     fn reserve_direct(&mut self) -> Result<()> {
-        self.direct = self.pool.take(&mut self.device, self.floor.direct)?;
+        let taken = self.pool.take(&mut self.device, self.floor.direct);
+        self.direct = taken.map_err(all_direct("taking"))?;
         Ok(())
     }
 
     fn give_direct_back(&mut self) -> Result<()> {
-        self.pool
-            .give(&mut self.device, self.direct, self.floor.direct)?;
+        let given = self
+            .pool
+            .give(&mut self.device, self.direct, self.floor.direct);
+        given.map_err(all_direct("giving back"))?;
         self.direct = DevicePtr::EMPTY;
         Ok(())
     }

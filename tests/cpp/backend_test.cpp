@@ -68,6 +68,13 @@ TEST_F(StockModule, APathThatExecuTorchCutIsRefused) {
   EXPECT_NE(weightstream::last_error().find("may have been cut"), std::string::npos) << weightstream::last_error();
 }
 
+TEST_F(StockModule, APinThatCannotTakeEffectIsRefused) {
+  REQUIRE_MODEL(model);
+  options_.set_option("weight_offload_pte_sha256", weightstream::test::sha256(model.pte).c_str());
+  EXPECT_EQ(load(model, Module::LoadMode::Mmap), Error::InvalidArgument);
+  EXPECT_NE(weightstream::last_error().find("cannot take effect"), std::string::npos) << weightstream::last_error();
+}
+
 TEST_F(StockModule, ABudgetBelowTheFloorIsRefused) {
   REQUIRE_MODEL(model);
   options_.set_option("weight_offload_budget_bytes", "1");

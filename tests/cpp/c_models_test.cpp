@@ -63,6 +63,17 @@ TEST_F(CModels, ProgramMayBeBytes) {
   EXPECT_EQ(ws_init(&program, model.ptd.c_str(), "forward", nullptr, &model_), WS_OK) << ws_last_error();
 }
 
+TEST_F(CModels, OnlyThePinnedProgramIsLoaded) {
+  REQUIRE_MODEL(model);
+  const std::string pin = weightstream::test::sha256(model.pte);
+  const std::string other(64, 'f');
+  open(model, {{"weight_offload_pte_sha256", WS_OPTION_STRING, 0, other.c_str()}});
+  EXPECT_EQ(status_, WS_MISMATCH);
+  EXPECT_NE(std::strstr(ws_last_error(), pin.c_str()), nullptr) << ws_last_error();
+  open(model, {{"weight_offload_pte_sha256", WS_OPTION_STRING, 0, pin.c_str()}});
+  EXPECT_EQ(status_, WS_OK) << ws_last_error();
+}
+
 TEST_F(CModels, UnknownMethodIsMissing) {
   REQUIRE_MODEL(model);
   const ws_program program{nullptr, 0, model.pte.c_str()};

@@ -51,6 +51,32 @@ TEST(Options, TheBudgetIsChosenAutomatically) {
   EXPECT_EQ(stats->budget_bytes, stats->direct_bytes + stats->total_weight_bytes);
 }
 
+TEST(Options, OnlyThePinnedProgramIsLoaded) {
+  REQUIRE_MODEL(model);
+  const std::string pin = weightstream::test::sha256(model.pte);
+  Module pinned(model.pte, model.ptd, Options().pte_sha256(pin));
+  EXPECT_EQ(pinned.load_method("forward"), Error::Ok) << weightstream::last_error();
+
+  const std::string other(64, '0');
+  Module refused(model.pte, model.ptd, Options().pte_sha256(other));
+  EXPECT_EQ(refused.load(), Error::InvalidExternalData);
+  EXPECT_FALSE(refused.is_loaded());
+  const std::string text = weightstream::last_error();
+  EXPECT_NE(text.find("SHA-256 of the program differs"), std::string::npos) << text;
+  EXPECT_NE(text.find(pin), std::string::npos) << text;
+  EXPECT_NE(text.find(other), std::string::npos) << text;
+
+  EXPECT_NE(refusal(model, Options().pte_sha256("12")).find("64 hexadecimal digits"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().pte_sha256(pin).pte_sha256(pin)).find("is given twice"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("weight_offload_pte_sha256", 1)).find("the int 1"), std::string::npos);
+}
+
+TEST(Options, EveryReadIsVerifiedWhereAsked) {
+  REQUIRE_MODEL(model, "mlp");
+  Module module(model.pte, model.ptd, Options().verify("every_read"));
+  EXPECT_EQ(module.load_method("forward"), Error::Ok) << weightstream::last_error();
+}
+
 TEST(Options, LongTextsAreNeverCutInSilence) {
   REQUIRE_MODEL(model);
   EXPECT_NE(refusal(model, Options().policy(std::string(300, 'l'))).find("may have been cut"), std::string::npos);

@@ -1,5 +1,6 @@
 #include "support.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -33,6 +34,19 @@ std::string TempDir::write(const std::string& name, const std::string& bytes) co
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string sha256(const std::string& path) {
+  FILE* output = popen(("sha256sum '" + path + "'").c_str(), "r");
+  if (output == nullptr) {
+    throw std::runtime_error("cannot run sha256sum");
+  }
+  std::string digits(64, ' ');
+  const std::size_t count = std::fread(digits.data(), 1, digits.size(), output);
+  if (pclose(output) != 0 || count != digits.size()) {
+    throw std::runtime_error("sha256sum " + path + " failed");
+  }
+  return digits;
 }
 
 Model model(const std::string& name) {

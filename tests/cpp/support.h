@@ -26,6 +26,9 @@ class TempDir {
 
 std::string read_file(const std::string& path);
 
+// The SHA-256 of a file, as `sha256sum` prints it.
+std::string sha256(const std::string& path);
+
 // Paths of an exported program.
 struct Model {
   std::string pte;

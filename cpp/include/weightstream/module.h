@@ -37,10 +37,14 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& host(const std::string& mode);
   // Size of the ring of "staged", in MB of 1,048,576 bytes.
   Options& staging_mb(int mb);
-  // "off", or "load": compare each weight with its checksum at load.
-  Options& verify(const std::string& when);
   // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
+  // "off"; "load": compare each weight with its checksum at load; or "every_read": at load, and on the device before
+  // each read, which is slow and meant for debugging.
+  Options& verify(const std::string& when);
+  // SHA-256 of the whole `.pte`, 64 hexadecimal digits: a program that has another one is refused before ExecuTorch
+  // opens it.
+  Options& pte_sha256(const std::string& hex);
   // Any spec by name.
   Options& set(const std::string& key, Value value);
 

@@ -77,7 +77,10 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": how a GPU's copies are held on the host
  *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error if another way is used
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
- *   weight_offload_verify        string  "off" or "load": compare each weight with its checksum at load
+ *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
+ *                                        load, and on the device before each read: slow, for debugging
+ *   weight_offload_pte_sha256    string  SHA-256 that the whole program must have, 64 hexadecimal digits; WS_MISMATCH
+ *                                        if it has another one
  *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it
  * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
  * least possible one, the floor, is used.

@@ -1,0 +1,329 @@
+//! For tests: a device in front of another one, that fails one call, or delivers one copy with a bit flipped, and
+//! counts what is alive.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Device, DeviceBytes, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None,
+    /// The n-th call fails, counted from 1; it is not made.
+    Call(u64),
+    /// From the n-th call on all fail: a device that is lost.
+    From(u64),
+    /// The n-th call that takes memory finds none.
+    Memory(u64),
+    /// The n-th copy of weights arrives with one bit flipped.
+    Bit(u64),
+}
+
+/// What a test decides about a device, and what it sees of it.
+#[derive(Debug, Clone, Default)]
+pub struct Faults(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    fault: Fault,
+    calls: u64,
+    takes: u64,
+    copies: u64,
+    failed: Vec<&'static str>,
+    live: Live,
+}
+
+/// What is alive on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Live {
+    /// The device itself.
+    pub devices: usize,
+    /// Its events.
+    pub events: usize,
+    /// Bytes of weights' memory.
+    pub bytes: u64,
+    /// Bytes of activations and placed inputs.
+    pub scratch_bytes: u64,
+}
+
+impl Faults {
+    /// One fault to come.
+    pub fn new(fault: Fault) -> Faults {
+        let faults = Faults::default();
+        faults.state().fault = fault;
+        faults
+    }
+
+    /// Names of the calls that were made to fail, in order.
+    pub fn failed(&self) -> Vec<&'static str> {
+        self.state().failed.clone()
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// What is alive now. The memory of a device that ended is not counted.
+    pub fn live(&self) -> Live {
+        self.state().live
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call is about to be made.
+    pub(crate) fn call(&self, call: &'static str) -> Result<()> {
+        let mut state = self.state();
+        state.calls += 1;
+        let fails = match state.fault {
+            Fault::Call(n) => state.calls == n,
+            Fault::From(n) => state.calls >= n,
+            Fault::None | Fault::Memory(_) | Fault::Bit(_) => false,
+        };
+        if !fails {
+            return Ok(());
+        }
+        state.failed.push(call);
+        Err(Error::Device {
+            call,
+            what: "a test made this call fail".to_owned(),
+        })
+    }
+
+    /// A call that takes memory is about to be made.
+    fn take(&self, call: &'static str, what: &str, bytes: u64) -> Result<()> {
+        self.call(call)?;
+        let mut state = self.state();
+        state.takes += 1;
+        if state.fault != Fault::Memory(state.takes) {
+            return Ok(());
+        }
+        state.failed.push(call);
+        Err(Error::OutOfMemory {
+            what: format!("{what}: a test made this call fail"),
+            bytes,
+        })
+    }
+
+    fn flips_this_copy(&self) -> bool {
+        let mut state = self.state();
+        state.copies += 1;
+        let flips = state.fault == Fault::Bit(state.copies);
+        if flips {
+            state.failed.push("copy_to_device");
+        }
+        flips
+    }
+
+    fn event<E>(&self, inner: E) -> FaultyEvent<E> {
+        self.state().live.events += 1;
+        FaultyEvent {
+            inner,
+            faults: self.clone(),
+        }
+    }
+}
+
+/// An event that is counted.
+#[derive(Debug)]
+pub struct FaultyEvent<E> {
+    inner: E,
+    faults: Faults,
+}
+
+impl<E> Drop for FaultyEvent<E> {
+    fn drop(&mut self) {
+        self.faults.state().live.events -= 1;
+    }
+}
+
+/// A device in front of another one. The order of the fields is the order in which they end.
+pub struct Faulty<D> {
+    pub(crate) inner: D,
+    pub(crate) faults: Faults,
+    /// What was copied with a bit flipped; the inner device may read it until it ends.
+    flipped: Vec<Box<[u8]>>,
+}
+
+impl<D> Faulty<D> {
+    /// Puts `faults` in front of `inner`.
+    pub fn new(inner: D, faults: &Faults) -> Faulty<D> {
+        faults.state().live.devices += 1;
+        Faulty {
+            inner,
+            faults: faults.clone(),
+            flipped: Vec::new(),
+        }
+    }
+
+    fn flip(&mut self, src: HostBytes) -> HostBytes {
+        // SAFETY: a HostBytes is readable for its length as long as the device that it was handed to lives.
+        let bytes = unsafe { std::slice::from_raw_parts(src.as_ptr(), src.len() as usize) };
+        let mut bytes: Box<[u8]> = bytes.into();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x40;
+        // SAFETY: kept until the inner device has ended, by the order of the fields; a box that is moved leaves its
+        // bytes in place.
+        let flipped = unsafe { HostBytes::new(bytes.as_ptr(), bytes.len() as u64) };
+        self.flipped.push(bytes);
+        flipped
+    }
+}
+
+impl<D> Drop for Faulty<D> {
+    fn drop(&mut self) {
+        // The inner one frees all its memory when it ends, which is right behind this.
+        let live = &mut self.faults.state().live;
+        live.devices -= 1;
+        (live.bytes, live.scratch_bytes) = (0, 0);
+    }
+}
+
+impl<D: Device> Device for Faulty<D> {
+    type Event = FaultyEvent<D::Event>;
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn granule(&self) -> u64 {
+        self.inner.granule()
+    }
+
+    fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        self.faults.take("set_budget", "weights", bytes)?;
+        self.inner.set_budget(bytes)
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.faults.take("alloc", "weights", bytes)?;
+        let ptr = self.inner.alloc(bytes)?;
+        self.faults.state().live.bytes += bytes;
+        Ok(ptr)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.faults.call("free")?;
+        self.inner.free(ptr, bytes)?;
+        self.faults.state().live.bytes -= bytes;
+        Ok(())
+    }
+
+    fn prefers_one_block(&self) -> bool {
+        self.inner.prefers_one_block()
+    }
+
+    fn discard(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.faults.call("discard")?;
+        self.inner.discard(ptr, bytes)
+    }
+
+    fn tidy_up(&mut self) -> Result<()> {
+        self.faults.call("tidy_up")?;
+        self.inner.tidy_up()
+    }
+
+    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.faults.take("alloc_scratch", "an activation", bytes)?;
+        let ptr = self.inner.alloc_scratch(bytes)?;
+        self.faults.state().live.scratch_bytes += bytes;
+        Ok(ptr)
+    }
+
+    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.faults.call("free_scratch")?;
+        self.inner.free_scratch(ptr, bytes)?;
+        self.faults.state().live.scratch_bytes -= bytes;
+        Ok(())
+    }
+
+    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        self.faults.call("upload")?;
+        self.inner.upload(dst, src)
+    }
+
+    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        self.faults.call("download")?;
+        self.inner.download(src, dst)
+    }
+
+    fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        self.faults.call("copy_across")?;
+        self.inner.copy_across(dst, src, bytes)
+    }
+
+    fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
+        self.faults.call("zero")?;
+        self.inner.zero(dst, bytes)
+    }
+
+    fn copy_to_caller(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {
+        self.faults.call("copy_to_caller")?;
+        self.inner.copy_to_caller(dst, src)
+    }
+
+    fn upload_to_caller(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
+        self.faults.call("upload_to_caller")?;
+        self.inner.upload_to_caller(dst, src)
+    }
+
+    fn native_stream(&self) -> *mut c_void {
+        self.inner.native_stream()
+    }
+
+    fn finish_compute(&mut self) -> Result<()> {
+        self.faults.call("finish_compute")?;
+        self.inner.finish_compute()
+    }
+
+    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        self.faults.call("copy_to_device")?;
+        let src = match self.faults.flips_this_copy() && !src.is_empty() {
+            true => self.flip(src),
+            false => src,
+        };
+        self.inner.copy_to_device(dst, src)
+    }
+
+    fn copies_across(&self, src: HostBytes) -> bool {
+        self.inner.copies_across(src)
+    }
+
+    fn record_compute(&mut self) -> Result<Self::Event> {
+        self.faults.call("record_compute")?;
+        let event = self.inner.record_compute()?;
+        Ok(self.faults.event(event))
+    }
+
+    fn copy_wait(&mut self, event: &Self::Event) -> Result<()> {
+        self.faults.call("copy_wait")?;
+        self.inner.copy_wait(&event.inner)
+    }
+
+    fn record_copy(&mut self) -> Result<Self::Event> {
+        self.faults.call("record_copy")?;
+        let event = self.inner.record_copy()?;
+        Ok(self.faults.event(event))
+    }
+
+    fn compute_wait(&mut self, event: &Self::Event) -> Result<()> {
+        self.faults.call("compute_wait")?;
+        self.inner.compute_wait(&event.inner)
+    }
+
+    fn is_done(&self, event: &Self::Event) -> Result<bool> {
+        self.faults.call("is_done")?;
+        self.inner.is_done(&event.inner)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.faults.call("synchronize")?;
+        self.inner.synchronize()
+    }
+}
