@@ -4,9 +4,10 @@
 mod session_support;
 
 use proptest::prelude::*;
-use session_support::sim::{Order, Sim};
 use session_support::{model, play, Kernels, Model, Pass};
 use weightstream::config::PolicyKind;
+use weightstream::device::sim::Order;
+use weightstream::device::Sim;
 use weightstream::schedule::floor;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::Session;
@@ -103,7 +104,7 @@ proptest! {
             let budget = Some(budget(&model, share));
             for mut session in [model.sim(order, budget), model.sim_in_one_block(order, budget)] {
                 check(&model, &mut session, &passes);
-                prop_assert_eq!(session.stats().bytes_copied, session.device().bytes_copied);
+                prop_assert_eq!(session.stats().bytes_copied, session.device().bytes_copied());
                 prop_assert!(session.device().live_bytes() <= session.stats().budget_bytes);
             }
         }
@@ -121,7 +122,7 @@ proptest! {
     /// ended, and all passes behind it are right, unless the session says that it is poisoned.
     #[test]
     fn an_injected_failure_is_reported_and_survived(
-        model in models(), share in 0..=1000u64, after in 0..30usize,
+        model in models(), share in 0..=1000u64, after in 0..30u64,
         one_block in any::<bool>(),
         call in prop::sample::select(&["alloc", "free", "discard", "copy_to_device", "record_copy",
                                        "record_compute", "copy_wait", "compute_wait"][..]),
@@ -132,12 +133,12 @@ proptest! {
             true => model.sim_in_one_block(order, budget),
             false => model.sim(order, budget),
         };
-        session.device_mut().fail = Some((call, after));
+        session.device_mut().fail_call(call, after);
         let mut poisoned = false;
         for _ in 0..4 {
-            let armed = session.device().fail.is_some();
+            let armed = session.device().pending_fault().is_some();
             let outcome = play_through(&model, &mut session);
-            let fired = armed && session.device().fail.is_none();
+            let fired = armed && session.device().pending_fault().is_none();
             session.validate().unwrap();
             poisoned |= session.begin_pass().is_err();
             if !poisoned {
@@ -162,9 +163,11 @@ proptest! {
         aborts in prop::collection::vec(0..60usize, 0..3), one_block in any::<bool>(),
     ) {
         let budget = budget(&model, share);
-        let mut sim = Sim::new(Order::CopiesFirst);
-        sim.one_block = one_block;
-        sim.cap = Some(budget - budget % 64);
+        let mut sim = match one_block {
+            true => Sim::in_one_block(Order::CopiesFirst),
+            false => Sim::new(Order::CopiesFirst),
+        };
+        sim.limit_addresses(budget - budget % 64);
         match model.session(sim, Some(budget)) {
             Err(error) => prop_assert!(error.to_string().contains("fall into pieces"), "{error}"),
             Ok(mut session) => {
@@ -194,13 +197,7 @@ fn play_through(model: &Model, session: &mut Session<Sim>) -> weightstream::Resu
                     break;
                 }
             },
-            Kernel(_) => {
-                let reads: Vec<_> = open
-                    .iter()
-                    .map(|(id, p)| (*p, model.read_by(*id)))
-                    .collect();
-                session.device_mut().kernel(&reads);
-            }
+            Kernel(number) => session_support::kernel(model, session, number, &open),
             Release(id) => {
                 open.retain(|(other, _)| *other != id);
                 session.release(i64::from(id));

@@ -24,6 +24,8 @@ pub mod caller;
 pub mod cuda;
 pub(crate) mod file;
 pub mod host;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 use std::ffi::c_void;
 
@@ -33,6 +35,8 @@ pub use caller::{CallerStream, DeviceBytes};
 pub use cuda::CudaDevice;
 pub use file::HostFile;
 pub use host::HostDevice;
+#[cfg(feature = "sim")]
+pub use sim::Sim;
 
 /// An address in device memory. On `host` it is a plain address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
