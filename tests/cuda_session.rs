@@ -117,7 +117,7 @@ fn issue(
     let events = model.program.trace.events();
     let end = match pass {
         Pass::Complete => events.len(),
-        Pass::AbortAt(at) => at,
+        Pass::AbortAt(at) | Pass::DivergeAt(at) => at,
     };
     let mut open: Vec<(u32, DevicePtr)> = Vec::new();
     let mut outcome = Ok(());

@@ -4,6 +4,7 @@
 mod session_support;
 
 use proptest::prelude::*;
+use session_support::code::programs;
 use session_support::{model, play, Kernels, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
@@ -18,7 +19,7 @@ fn sizes(most: usize) -> impl Strategy<Value = Vec<u64>> {
 }
 
 fn models() -> impl Strategy<Value = Model> {
-    models_of(sizes(10))
+    prop_oneof![models_of(sizes(10)), programs()]
 }
 
 /// Small and large weights side by side: small leases in the middle of free memory leave no room for large ones.
@@ -50,7 +51,8 @@ fn models_of(sizes: impl Strategy<Value = Vec<u64>>) -> impl Strategy<Value = Mo
 }
 
 fn passes() -> impl Strategy<Value = Vec<Pass>> {
-    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => (0..60usize).prop_map(Pass::AbortAt)];
+    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => (0..60usize).prop_map(Pass::AbortAt),
+        1 => (0..60usize).prop_map(Pass::DivergeAt)];
     prop::collection::vec(pass, 1..6)
 }
 
@@ -67,11 +69,7 @@ fn check<D: Kernels>(model: &Model, session: &mut Session<D>, passes: &[Pass]) {
     let (mut complete, mut probes) = (0, 0);
     for pass in passes {
         let events = model.program.trace.events();
-        let end = if let Pass::AbortAt(at) = pass {
-            *at
-        } else {
-            usize::MAX
-        };
+        let end = pass.end(events.len());
         probes += events
             .iter()
             .take(end)

@@ -1,10 +1,14 @@
 //! Small programs, and a driver that plays passes and checks the bytes behind every lease at every kernel.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod case;
+pub mod code;
+pub mod draw;
+
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice, Sim};
-use weightstream::error::Result;
+use weightstream::error::{Error, Result};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -142,15 +146,24 @@ pub enum Pass {
     Complete,
     /// An error before this event: open leases end in reverse, then the pass is ended.
     AbortAt(usize),
+    /// The same, with a probe that is not the next one as the error.
+    DivergeAt(usize),
+}
+
+impl Pass {
+    /// How many of `events` events happen.
+    pub fn end(&self, events: usize) -> usize {
+        match self {
+            Pass::Complete => events,
+            Pass::AbortAt(at) | Pass::DivergeAt(at) => *at.min(&events),
+        }
+    }
 }
 
 /// Plays one pass. At each kernel the bytes behind all open leases, and all direct constants, are read.
 pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> Result<()> {
     let events = model.program.trace.events();
-    let end = match pass {
-        Pass::Complete => events.len(),
-        Pass::AbortAt(at) => at.min(events.len()),
-    };
+    let end = pass.end(events.len());
     session.begin_pass()?;
     let mut open: Vec<(u32, DevicePtr)> = Vec::new();
     for event in &events[..end] {
@@ -164,12 +177,25 @@ pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> 
         }
         session.validate()?;
     }
+    if let Pass::DivergeAt(_) = pass {
+        wrong_probe(session)?;
+    }
     for (id, _) in open.into_iter().rev() {
         session.release(i64::from(id));
         session.validate()?;
     }
     session.end_pass(pass == Pass::Complete)?;
     session.validate()
+}
+
+/// A probe that does not exist must be refused, whatever came before.
+fn wrong_probe<D: Device>(session: &mut Session<D>) -> Result<()> {
+    match session.probe(-1) {
+        Err(Error::Divergence { .. }) => Ok(()),
+        other => Err(Error::Internal(format!(
+            "a wrong probe was answered with {other:?}"
+        ))),
+    }
 }
 
 /// The bytes behind all open leases and all direct constants are read.
