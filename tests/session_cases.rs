@@ -49,28 +49,10 @@ fn play_part(part: u64) {
     let share = |what: fn(&Outcome) -> bool| {
         outcomes.iter().filter(|o| what(o)).count() as f64 / outcomes.len() as f64
     };
-    for shape in session_support::code::Shape::ALL {
-        let of: Vec<_> = (first..first + CASES / PARTS)
-            .zip(&outcomes)
-            .filter(|(n, _)| Case::of(*n).shape == shape)
-            .map(|x| x.1)
-            .collect();
-        let sh = |what: fn(&Outcome) -> bool| {
-            of.iter().filter(|o| what(o)).count() as f64 / of.len() as f64
-        };
-        println!(
-            "{shape:?} {} evict {} abort {} holes {} refused {}",
-            of.len(),
-            sh(|o| o.evictions > 0),
-            sh(|o| o.aborted),
-            sh(|o| o.holes > 0),
-            sh(|o| o.refused)
-        );
-    }
     // What the cases are about does happen in them.
-    assert!(share(|o| o.evictions > 0) > 0.4, "hardly a case evicts");
-    assert!(share(|o| o.aborted) > 0.4, "hardly a pass is aborted");
-    assert!(share(|o| o.holes > 0) > 0.001, "no pool falls into pieces");
+    assert!(share(|o| o.evictions > 0) > 0.5, "hardly a case evicts");
+    assert!(share(|o| o.aborted) > 0.5, "hardly a pass is aborted");
+    assert!(share(|o| o.holes > 0) > 0.1, "no pool falls into pieces");
     assert!(share(|o| o.refused) < 0.05, "loads are refused too often");
 }
 

@@ -51,7 +51,7 @@ fn models_of(sizes: impl Strategy<Value = Vec<u64>>) -> impl Strategy<Value = Mo
 }
 
 fn passes() -> impl Strategy<Value = Vec<Pass>> {
-    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => (0..60usize).prop_map(Pass::AbortAt),
+    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => any::<u64>().prop_map(Pass::CompleteIn), 1 => (0..60usize).prop_map(Pass::AbortAt),
         1 => (0..60usize).prop_map(Pass::DivergeAt)];
     prop::collection::vec(pass, 1..6)
 }
@@ -75,7 +75,7 @@ fn check<D: Kernels>(model: &Model, session: &mut Session<D>, passes: &[Pass]) {
             .take(end)
             .filter(|e| matches!(e, Probe(_)))
             .count() as u64;
-        complete += u64::from(*pass == Pass::Complete);
+        complete += u64::from(pass.is_complete());
         play(model, session, *pass).unwrap();
         let stats = session.stats();
         assert!(stats.peak_bytes <= stats.budget_bytes);

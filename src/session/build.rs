@@ -104,6 +104,7 @@ impl<D: Device> Session<D> {
             follower: Follower::new(&program.trace),
             tenants: (0..constants).map(|_| Tenant::empty()).collect(),
             leased: vec![false; reads],
+            ended: vec![false; reads],
             program,
             bytes,
             floor,

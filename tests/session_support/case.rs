@@ -109,7 +109,7 @@ impl Case {
         let outcome = Outcome {
             refused: false,
             evictions: session.stats().evictions,
-            aborted: self.passes.iter().any(|pass| *pass != Pass::Complete),
+            aborted: !self.passes.iter().all(Pass::is_complete),
             holes: session.pool_holes(),
         };
         drop(session);
@@ -132,7 +132,7 @@ impl Case {
         within("live events", events as u64, 2 * weights as u64)?;
         same("bytes of activations", sim.live_scratch_bytes(), 0)?;
         let streams = stats.total_weight_bytes + stats.direct_bytes > stats.budget_bytes;
-        if pass != Pass::Complete && streams && !self.one_block {
+        if !pass.is_complete() && streams && !self.one_block {
             same(
                 "live bytes behind an aborted pass",
                 sim.live_bytes(),
@@ -150,7 +150,7 @@ impl Case {
             issued.filter(|e| matches!(e, Probe(_))).count() as u64
         };
         let stats = session.stats();
-        let complete = self.passes.iter().filter(|p| **p == Pass::Complete);
+        let complete = self.passes.iter().filter(|p| p.is_complete());
         same("passes", stats.passes, complete.count() as u64)?;
         let served = self.passes.iter().map(probes).sum();
         same("probes served", stats.hits + stats.misses, served)?;
@@ -179,9 +179,10 @@ fn budget(model: &Model, draw: &mut impl Draw) -> u64 {
 fn pass(events: u64, draw: &mut impl Draw) -> Pass {
     let at = draw.below(events + 1) as usize;
     match draw.below(8) {
-        0 => Pass::AbortAt(at),
-        1 => Pass::DivergeAt(at),
-        _ => Pass::Complete,
+        0..4 => Pass::Complete,
+        4 | 5 => Pass::CompleteIn(draw.next()),
+        6 => Pass::AbortAt(at),
+        _ => Pass::DivergeAt(at),
     }
 }
 

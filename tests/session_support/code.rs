@@ -122,9 +122,7 @@ impl Code {
     fn rename(&mut self, draw: &mut impl Draw) {
         let n = self.probes.len();
         let mut names: Vec<u32> = (0..n as u32).collect();
-        for at in (1..n).rev() {
-            names.swap(at, draw.below(at as u64 + 1) as usize);
-        }
+        draw.shuffle(&mut names);
         for event in &mut self.events {
             match event {
                 Probe(id) | Release(id) => *id = names[*id as usize],

@@ -15,6 +15,16 @@ pub trait Draw {
         min + self.below(max - min + 1)
     }
 
+    /// Any order.
+    fn shuffle<T>(&mut self, list: &mut [T])
+    where
+        Self: Sized,
+    {
+        for at in (1..list.len()).rev() {
+            list.swap(at, self.below(at as u64 + 1) as usize);
+        }
+    }
+
     /// True once in `n` times.
     fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == n - 1
