@@ -222,6 +222,7 @@ impl<D: Device> Session<D> {
     /// Recounts everything; an error says what does not add up. For tests and bug reports.
     pub fn validate(&self) -> Result<()> {
         self.policy.validate().map_err(Error::Internal)?;
+        self.pool.validate().map_err(Error::Internal)?;
         let granule = self.device.granule();
         let sizes = self
             .program

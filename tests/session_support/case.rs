@@ -10,7 +10,7 @@ use weightstream::device::sim::Order;
 use weightstream::device::Sim;
 use weightstream::schedule::Event::Probe;
 use weightstream::schedule::{floor, Floor};
-use weightstream::session::Session;
+use weightstream::session::{Program, Session};
 
 pub const GRANULE: u64 = 64;
 
@@ -41,9 +41,14 @@ pub struct Outcome {
 }
 
 /// The floor of a program on the simulator.
-pub fn floor_of(model: &Model) -> Floor {
-    let weights = &model.program.weights;
-    floor(&model.program.trace, weights, PolicyKind::Lru, &[], GRANULE)
+pub fn floor_of(program: &Program) -> Floor {
+    floor(
+        &program.trace,
+        &program.weights,
+        PolicyKind::Lru,
+        &[],
+        GRANULE,
+    )
 }
 
 impl Case {
@@ -164,7 +169,7 @@ impl Case {
 
 /// Often the floor or close above it, where there is least room.
 fn budget(model: &Model, draw: &mut impl Draw) -> u64 {
-    let floor = floor_of(model);
+    let floor = floor_of(&model.program);
     let least = floor.bytes();
     let room = (floor.direct + floor.everything).saturating_sub(least);
     match draw.below(10) {
