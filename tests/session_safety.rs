@@ -6,6 +6,7 @@ mod session_support;
 use session_support::{chain, model, play, Kernels, Pass};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::device::sim::Order;
+use weightstream::device::Sim;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::Error;
 
@@ -104,6 +105,33 @@ fn a_wrong_probe_gets_no_address() {
     assert_eq!(session.end_pass(true), Err(wrong));
     for _ in 0..2 {
         play(&model, &mut session, Pass::Complete).unwrap();
+    }
+}
+
+/// Two weights are returned, and whoever has them lets them go in any order. Taken out: telling the policy of both at
+/// once, in access order (`end_tail`). Then what the next pass evicts first depends on it.
+#[test]
+fn the_order_in_which_returned_weights_are_let_go_decides_nothing() {
+    let mut events: Vec<_> = (0..6)
+        .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    events.extend([Probe(6), Probe(7)]);
+    let model = model(&[640; 8], &[], &[0, 1, 2, 3, 4, 5, 6, 7], &events);
+    let copies = |seeds: [u64; 4]| {
+        let mut sim = Sim::new(Order::CopiesFirst);
+        sim.keep_log();
+        let mut session = model.session(sim, None).unwrap();
+        for seed in seeds {
+            play(&model, &mut session, Pass::CompleteIn(seed)).unwrap();
+        }
+        session.device_mut().check();
+        let log = session.device_mut().take_log();
+        let text: Vec<_> = log.iter().map(|issued| format!("{issued:?}")).collect();
+        text
+    };
+    let first = copies([0; 4]);
+    for seed in 1..20 {
+        assert_eq!(copies([seed, seed + 1, seed + 2, seed + 3]), first);
     }
 }
 

@@ -109,7 +109,8 @@ impl Sim {
                 continue;
             }
             let held = self.copy.is_held() || self.compute.is_held();
-            if !held && !(self.copy.waiting.is_empty() && self.compute.waiting.is_empty()) {
+            let idle = self.copy_idle() && self.compute_idle();
+            if !held && !idle {
                 self.report(Problem::Deadlock);
             }
             if !held || !patient {
