@@ -356,7 +356,7 @@ fn broken(model: &Model, budget: u64, promises: bool) -> Option<Vec<String>> {
 fn at_the_floor_copies_wait_for_no_other_lease_and_below_it_they_do() {
     for shape in Shape::ALL {
         let (mut kept, mut failed, mut streams) = (0, 0, 0);
-        for number in 0..1200 {
+        for number in 0..600 {
             let model = program(shape, &mut Seeded(number));
             let floor = floor_of(&model.program);
             let at_floor = broken(&model, floor.bytes(), true).unwrap();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use session_support::code::programs;
 use session_support::{model, play, Kernels, Model, Pass};
 use weightstream::config::PolicyKind;
-use weightstream::device::sim::Order;
+use weightstream::device::sim::{Fault, Order};
 use weightstream::device::Sim;
 use weightstream::schedule::floor;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
@@ -48,6 +48,14 @@ fn models_of(sizes: impl Strategy<Value = Vec<u64>>) -> impl Strategy<Value = Mo
         }
         model(&sizes, &direct, &probes, &events)
     })
+}
+
+fn orders() -> impl Strategy<Value = Order> {
+    prop_oneof![
+        Just(Order::CopiesFirst),
+        Just(Order::KernelsFirst),
+        any::<u64>().prop_map(Order::Random)
+    ]
 }
 
 fn passes() -> impl Strategy<Value = Vec<Pass>> {
@@ -122,16 +130,19 @@ proptest! {
     fn an_injected_failure_is_reported_and_survived(
         model in models(), share in 0..=1000u64, after in 0..30u64,
         one_block in any::<bool>(),
-        call in prop::sample::select(&["alloc", "free", "discard", "copy_to_device", "record_copy",
-                                       "record_compute", "copy_wait", "compute_wait"][..]),
-        order in prop::sample::select(&[Order::CopiesFirst, Order::KernelsFirst][..]),
+        // `None` is any call.
+        call in prop::option::weighted(0.8, prop::sample::select(
+            &["alloc", "free", "discard", "copy_to_device", "record_copy",
+              "record_compute", "copy_wait", "compute_wait"][..])),
+        order in orders(),
     ) {
         let budget = Some(budget(&model, share));
         let mut session = match one_block {
             true => model.sim_in_one_block(order, budget),
             false => model.sim(order, budget),
         };
-        session.device_mut().fail_call(call, after);
+        let after = if call.is_none() { 8 * after } else { after };
+        session.device_mut().fail(Fault { call, after, lost: false });
         let mut poisoned = false;
         for _ in 0..4 {
             let armed = session.device().pending_fault().is_some();
@@ -143,6 +154,31 @@ proptest! {
                 session.end_pass(false).unwrap();
             }
             prop_assert_eq!(outcome.is_err(), fired || poisoned, "{:?}", outcome);
+            if let (true, Err(error)) = (fired, outcome) {
+                let (failed, _) = session.device().failed_call().unwrap();
+                prop_assert!(error.to_string().contains(failed), "{error} after {failed}");
+            }
+        }
+        session.device_mut().check();
+    }
+
+    /// From some call on all of them fail: errors, and never wrong bytes.
+    #[test]
+    fn a_lost_device_is_an_error_from_then_on(
+        model in models(), share in 0..=1000u64, after in 0..200u64, order in orders(),
+    ) {
+        let mut session = model.sim(order, Some(budget(&model, share)));
+        session.device_mut().fail(Fault { call: None, after, lost: true });
+        let mut lost = false;
+        for _ in 0..4 {
+            let outcome = play_through(&model, &mut session);
+            prop_assert!(lost || outcome.is_err() == session.device().failed_call().is_some());
+            lost = session.device().failed_call().is_some();
+            // Poisoned where memory could not be given back: then its count stays, and does not add up.
+            if session.begin_pass().is_ok() {
+                session.end_pass(false).unwrap();
+                session.validate().unwrap();
+            }
         }
         session.device_mut().check();
     }
