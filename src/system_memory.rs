@@ -2,9 +2,10 @@
 //! control groups (version 1 or 2, every level up to the root) leave of that.
 #![deny(unsafe_code)]
 
+use std::fmt;
 use std::io::ErrorKind;
 
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
 
 /// Limits from here up mean "none": version 1 writes the largest page-aligned `i64`.
 const NO_LIMIT: u64 = 1 << 60;
@@ -30,6 +31,22 @@ impl Available {
         };
         let held = used.saturating_sub(self.cgroup_reclaimable);
         self.mem_available.min(limit.saturating_sub(held))
+    }
+}
+
+impl fmt::Display for Available {
+    /// `64 bytes (0.1 MB) of available memory (MemAvailable)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes();
+        write!(f, "{} of available memory (", bytes_text(bytes))?;
+        match (self.cgroup_limit, self.cgroup_used) {
+            (Some(limit), Some(used)) if bytes < self.mem_available => write!(
+                f,
+                "a control group's limit of {limit} less {used} used, of which {} can be reclaimed)",
+                self.cgroup_reclaimable
+            ),
+            _ => write!(f, "MemAvailable)"),
+        }
     }
 }
 

@@ -52,14 +52,14 @@ def table(lines: list[Line], count: int) -> str:
 
 
 def latest(lines: list[Line], system: str) -> Line | None:
-    return next((line for line in reversed(lines) if line["system"] == system), None)
+    return next((line for line in reversed(lines) if line["system"] == system and "problem" not in line), None)
 
 
 def by_system(lines: list[Line]) -> dict[tuple, Line]:
     """One line per row of the table: the latest, and a problem only if its section did not succeed since."""
     kept, last = {}, {line["section"]: line for line in lines}
     for line in lines:
-        if line["system"] == "pairs":
+        if line["system"] == "pairs" and "problem" not in line:
             kept["baseline",] = {**line, "system": "WeightStream without offloading (the baseline)", "ms": line["baseline_ms"]}
         elif "ms" in line or ("problem" in line and line is last[line["section"]]):
             kept[line["system"], line.get("budget")] = line

@@ -108,8 +108,6 @@ Options& Options::host(const std::string& mode) { return set("weight_offload_hos
 
 Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }
 
-Options& Options::device(int index) { return set("weight_offload_device", index); }
-
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
 
 Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }

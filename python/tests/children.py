@@ -145,6 +145,14 @@ def with_torch(order: str, pte: str, ptd: str) -> dict:
     return {"error": error, "module_before_torch": loaded_first}
 
 
+def torch_package_alone(package: str) -> dict:
+    """Torch's own ahead-of-time package, without anything of ours in the process."""
+    import torch
+
+    torch._inductor.aoti_load_package(package)
+    return {}
+
+
 def beside_torch_package(package: str, pte: str, ptd: str, first: str) -> dict:
     """Our module and torch's own ahead-of-time package of the same model, in turn, in one process."""
     import torch

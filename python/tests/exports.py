@@ -45,6 +45,7 @@ def export_model(name: str, folder: Path) -> None:
     import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
     from models import ZOO
+    from zoo import bits
 
     spec = ZOO[name]
     exact_products()
@@ -53,6 +54,10 @@ def export_model(name: str, folder: Path) -> None:
         ep = ws.apply_weight_offload(ep)
     edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device=DEVICE)], compile_config=ws.edge_compile_config())
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
+    # For the runner, which makes up numbers: indices must lie in their tables. It wants tensors of the largest size.
+    largest = max(spec.passes(), key=lambda inputs: sum(x.numel() for x in inputs))
+    for number, data in enumerate(bits(list(largest))):
+        (folder / f"input{number}.bin").write_bytes(data)
 
 
 def export_torch_package(folder: Path) -> None:

@@ -52,14 +52,32 @@ def build(folder: Path, source: str = "", *, over_real: bool = False, without: t
     """Builds the driver, with `source` as its own functions; returns the environment in which it is found."""
     folder.mkdir(parents=True, exist_ok=True)
     own = defined_in(source)
-    stubs = set() if over_real else called_functions() - own - set(without)
+    others = sorted(called_functions() - own - set(without))
     code, out = folder / "driver.c", folder / NAMES[0]
-    code.write_text("#include <stddef.h>\n" + source + "\n" + "\n".join(f"int {name}(void) {{ return 0; }}" for name in sorted(stubs)))
-    # An absolute path behind it: the loader takes it for another library than the one of this name.
-    behind = ["-Wl,--no-as-needed", real_driver()] if over_real else []
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", "-o", str(out), str(code), *behind], check=True)
+    rest = jumps(others, real_driver()) if over_real else "\n".join(f"int {name}(void) {{ return 0; }}" for name in others)
+    code.write_text("#include <stddef.h>\n" + source + "\n" + rest)
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", "-o", str(out), str(code), "-ldl"], check=True)
     (folder / NAMES[1]).symlink_to(NAMES[0])
     return before(folder)
+
+
+def jumps(names: list[str], driver: str) -> str:
+    """Functions that go on in the machine's own driver. It is opened by its path: linked, it would be asked for by its name, which is
+    this library's too."""
+    table = ", ".join(f'"{name}"' for name in names)
+    fill = f"""
+#include <dlfcn.h>
+static const char *const names[] = {{{table}}};
+__attribute__((visibility("hidden"))) void *slots[{len(names)}];
+__attribute__((constructor)) static void fill(void) {{
+  void *driver = dlopen("{driver}", RTLD_NOW | RTLD_LOCAL);
+  for (int i = 0; driver != NULL && i < {len(names)}; ++i) slots[i] = dlsym(driver, names[i]);
+}}
+"""
+    code = [
+        f'__asm__(".text\\n.globl {name}\\n.type {name},@function\\n{name}: jmp *slots+{8 * at}(%rip)");' for at, name in enumerate(names)
+    ]
+    return fill + "\n".join(code) + "\n"
 
 
 def broken(folder: Path) -> dict[str, str]:

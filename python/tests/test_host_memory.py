@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 import weightstream as ws
+from device_under_test import ON_GPU
 from models import ZOO
 from support import error_of, open_module, run_passes
 from zoo import bits, largest_error
@@ -15,9 +16,11 @@ from zoo import bits, largest_error
 MB = 1 << 20
 PASSES = 5
 
+cpu_program = pytest.mark.skipif(ON_GPU, reason="what programs for the CPU refuse or accept")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
+@cpu_program
 @pytest.mark.models("mlp")
 @pytest.mark.parametrize("host", ["pinned", "staged"])
 def test_what_only_a_gpu_needs_is_refused_on_the_cpu(host, exported):
@@ -26,6 +29,7 @@ def test_what_only_a_gpu_needs_is_refused_on_the_cpu(host, exported):
     assert "could have no effect" in text
 
 
+@cpu_program
 @pytest.mark.models("mlp")
 def test_a_ring_on_the_cpu_is_refused(exported):
     text = error_of(lambda: open_module(exported("mlp"), weight_offload_staging_mb=64))
@@ -41,6 +45,7 @@ def test_a_ring_without_staged_is_refused(host, exported):
     assert f"'{host}'" in text
 
 
+@cpu_program
 @pytest.mark.models("mlp")
 @pytest.mark.parametrize("host", ["auto", "mapped"])
 def test_what_happens_anyway_on_the_cpu_is_accepted(host, exported):

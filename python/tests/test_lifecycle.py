@@ -58,7 +58,7 @@ def test_one_model_on_two_threads_with_a_handle_each(exported, reference):
     for thread in threads:
         thread.join()
     for number in range(2):
-        assert_right("mlp", found[number], reference("mlp"))
+        assert_right("mlp", found[number], reference("mlp")[:20])
     assert [bits(out) for out in found[0]] == [bits(out) for out in found[1]]
 
 
@@ -97,11 +97,22 @@ def test_torch_imported(order, exported):
     assert run_child("with_torch", order, files.pte, files.ptd)["error"] <= 1e-4
 
 
+@pytest.fixture(scope="module")
+def package_that_loads(torch_package):
+    """Packages of torch 2.11 for CUDA were seen to crash while they are loaded, alone in their process, where the compiler links
+    libstdc++ statically (ours hide theirs: see ARCHITECTURE.md)."""
+    try:
+        run_child("torch_package_alone", torch_package)
+    except AssertionError as problem:
+        pytest.skip(f"torch's own package cannot be loaded here, alone in a process: {str(problem).splitlines()[0]}")
+    return torch_package
+
+
 @pytest.mark.models("mlp", TORCH_PACKAGE)
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_beside_a_package_of_torch(first, exported, torch_package):
+def test_beside_a_package_of_torch(first, exported, package_that_loads):
     files = exported("mlp")
-    worst = run_child("beside_torch_package", torch_package, files.pte, files.ptd, first)
+    worst = run_child("beside_torch_package", package_that_loads, files.pte, files.ptd, first)
     assert worst["ours"] <= 1e-4
     assert worst["theirs"] <= 1e-4
 
@@ -112,4 +123,4 @@ def test_a_failed_load_leaves_nothing_that_hinders_the_next(exported, reference)
     floor = ws.required_budget(str(files.pte), method="forward")
     for _ in range(5):
         error_of(lambda: open_module(files, floor - 1))
-    assert_right("mlp", run_passes(open_module(files), ZOO["mlp"].passes(20)), reference("mlp"))
+    assert_right("mlp", run_passes(open_module(files), ZOO["mlp"].passes(20)), reference("mlp")[:20])

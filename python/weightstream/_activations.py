@@ -13,6 +13,7 @@ from torch._inductor import ir
 from torch._inductor.codegen import wrapper as lines
 from torch._inductor.ir import get_dtype_size
 from torch._inductor.virtualized import V
+from torch.utils._pytree import tree_leaves
 
 # More than any device has: a dimension without an upper bound, or one that nobody meant.
 UNBOUNDED = 2**62
@@ -56,7 +57,7 @@ class Activations:
     def _results(self, node: Any) -> None:
         """An operator makes its results itself: several have a buffer each, and one without a layout makes none. One that may be a view
         counts as both: as memory of its own, and as one more name of what it may look at."""
-        for buffer in node.outputs if isinstance(node.layout, ir.MultiOutputLayout) else [node]:
+        for buffer in tree_leaves(node.outputs) if isinstance(node.layout, ir.MultiOutputLayout) else [node]:
             if isinstance(getattr(buffer, "layout", None), ir.Layout):
                 self._allocate(buffer.get_name(), _storage_bytes(buffer))
                 for source in buffer.get_inputs_that_alias_output():

@@ -44,7 +44,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
             "constant folding is on (torch._inductor.config.aot_inductor.use_runtime_constant_folding or freezing): folded weights "
             "do not pass through probes; switch it off for this export"
         )
-    with tempfile.TemporaryDirectory(prefix="weightstream-") as work, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="weightstream-", ignore_cleanup_errors=True) as work, contextlib.ExitStack() as stack:
         stack.enter_context(_trampoline_library(Path(work)))
         stack.enter_context(_cache_directory(work))
         stack.enter_context(_compiler_flags(target.isa))

@@ -34,7 +34,8 @@ def sanitizer(runner: Runner) -> Counts:
     if tool is None:
         say("sanitizer: compute-sanitizer is not on the PATH (it comes with the CUDA toolkit): counted as one failure")
         return Counts(failed=int(not runner.settings.dry_run))
-    cache = Path(runner.environment.get("WEIGHTSTREAM_TEST_CACHE", runner.settings.work / "models")) / runner.settings.device
+    cache = Path(runner.environment.get("WEIGHTSTREAM_TEST_CACHE", runner.settings.work / "models"))
+    cache = cache / "cuda" if runner.settings.device == "cuda" else cache
     programs = [path for path in models(cache) if runner.settings.filter in path.parent.name]
     if runner.settings.dry_run:
         print(f"  sanitizer: {tool} --tool memcheck bin/weightstream-run, each small model at the floor and at 50 %")
@@ -60,7 +61,8 @@ def both_budgets(runner: Runner, tool: str, program: Path) -> Counts:
 def checked(runner: Runner, tool: str, program: Path, title: str, options: list[str]) -> tuple[Counts, dict | None]:
     """One run under the tool; it passes if the program ends well and the tool saw nothing."""
     command = [tool, "--tool", "memcheck", str(BUNDLE / "bin" / "weightstream-run"), str(program), str(program.with_suffix(".ptd"))]
-    status, text = runner.run(title, [*command, "--passes", "3", "--json", *options])
+    inputs = [word for path in sorted(program.parent.glob("input*.bin")) for word in ("--input", str(path))]
+    status, text = runner.run(title, [*command, "--passes", "3", "--json", *inputs, *options])
     found, stats = SUMMARY.findall(text), [line for line in text.splitlines() if line.startswith("{")]
     if status == 0 and found == ["0"] and stats:
         return Counts(passed=1), json.loads(stats[-1])

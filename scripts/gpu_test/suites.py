@@ -28,7 +28,9 @@ SLOW_FIRST = ["test_models.py", "test_cures.py", "test_refusals.py", "test_drive
 
 
 def say(text: str) -> None:
-    print(f"[{time.monotonic() - STARTED:5.0f} s] {text}", flush=True)
+    # In one piece: several threads say things.
+    sys.stdout.write(f"[{time.monotonic() - STARTED:5.0f} s] {text}\n")
+    sys.stdout.flush()
 
 
 class Runner:

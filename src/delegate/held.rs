@@ -2,11 +2,11 @@
 //! fails is an error, and never another way.
 #![deny(unsafe_code)]
 
-use super::memory::Memory;
 use crate::config::{self, HostMemory, Options};
 use crate::device::cuda::{check_ring, RING_DEFAULT, RING_LEAST};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::Record;
+use crate::system_memory::Available;
 
 /// How they are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub fn choose(
     options: &Options,
     needs: &Needs<'_>,
     copier: &Copier,
-    memory: &Memory,
+    memory: &Available,
 ) -> Result<(Held, String)> {
     let ring = ring(options, needs);
     let (held, why) = match options.host {
@@ -123,7 +123,7 @@ fn ring(options: &Options, needs: &Needs<'_>) -> u64 {
         .unwrap_or_else(|| useful.clamp(RING_LEAST, RING_DEFAULT))
 }
 
-fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Memory, ring: u64) -> (Held, String) {
+fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Available, ring: u64) -> (Held, String) {
     let device = &copier.device;
     let can = if copier.maps { "can" } else { "cannot" };
     let wanted = match copier.maps {
@@ -132,7 +132,7 @@ fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Memory, ring: u64) -> (Held
     };
     let need = wanted.takes(needs);
     // Not to the last byte: other memory is needed beside it, and programs beside this one.
-    let fits = need <= memory.available - memory.available / 8;
+    let fits = need <= memory.bytes() - memory.bytes() / 8;
     let what = match (wanted, needs.in_memory) {
         (Held::Mapped, true) => "which lies in memory already".to_owned(),
         (Held::Mapped, false) => format!("which has {}", bytes_text(need)),
@@ -151,9 +151,9 @@ fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Memory, ring: u64) -> (Held
 }
 
 /// What would only be found out by running out of memory is refused.
-fn check_fits(held: Held, needs: &Needs<'_>, memory: &Memory) -> Result<()> {
+fn check_fits(held: Held, needs: &Needs<'_>, memory: &Available) -> Result<()> {
     let bytes = held.takes(needs);
-    if bytes <= memory.available {
+    if bytes <= memory.bytes() {
         return Ok(());
     }
     let instead = match held {
@@ -207,10 +207,12 @@ mod tests {
         }
     }
 
-    fn memory(mb: u64) -> Memory {
-        Memory {
-            available: mb * MB,
-            source: "MemAvailable".to_owned(),
+    fn memory(mb: u64) -> Available {
+        Available {
+            mem_available: mb * MB,
+            cgroup_limit: None,
+            cgroup_used: None,
+            cgroup_reclaimable: 0,
         }
     }
 

@@ -10,7 +10,6 @@ use sha2::{Digest, Sha256};
 use super::budget::AutoBudget;
 use super::engine::{Data, Engine, Run};
 use super::held::{self, Held, Needs};
-use super::memory::Memory;
 use super::side::{self, Scope, Side};
 use super::Delegate;
 use crate::aoti::container::{ConstantInfo, Container};
@@ -21,6 +20,7 @@ use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record};
 use crate::schedule::{floor, Floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
+use crate::system_memory;
 use crate::weights::{check_target, verify_crc, Catalog, Constant, Host, MappedPtd};
 
 /// The compiled library rounds the bytes of its constants up to this.
@@ -147,7 +147,7 @@ fn hold<D: Side>(
         in_memory: mapped.is_in_memory(),
         used_bytes: catalog.distinct_bytes(),
     };
-    let (held, why) = held::choose(options, &needs, &copier, &Memory::now()?)?;
+    let (held, why) = held::choose(options, &needs, &copier, &system_memory::available()?)?;
     log::info!(
         "method '{}': weights are held '{}' on the host: {why}",
         record.method,

@@ -10,7 +10,6 @@
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `side` | what the two kinds of devices do differently here |
 //! | `held` | how weights are held on the host for a GPU's copies |
-//! | `memory` | how much host memory can still be had |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
 mod budget;
@@ -19,7 +18,6 @@ mod held;
 mod inputs;
 mod load;
 pub mod mapped;
-mod memory;
 pub mod program;
 mod side;
 mod tensor;

@@ -98,6 +98,16 @@ impl HostBytes {
         self.ptr
     }
 
+    /// These bytes and `next` as one, if `next` begins where these end.
+    pub fn followed_by(&self, next: HostBytes) -> Option<HostBytes> {
+        let adjacent = self.ptr.wrapping_add(self.len as usize) == next.ptr;
+        // Both promises together are the promise for the whole.
+        adjacent.then_some(HostBytes {
+            ptr: self.ptr,
+            len: self.len + next.len,
+        })
+    }
+
     /// The bytes `range` of these. Panics if the range is not inside: ranges are the policies' own.
     pub fn slice(&self, range: std::ops::Range<u64>) -> HostBytes {
         assert!(
@@ -116,7 +126,7 @@ impl HostBytes {
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {
     /// A point in a stream.
-    type Event: Send;
+    type Event: Send + Sync;
 
     /// The device's name in messages and records: `cpu`, `cuda`.
     fn name(&self) -> &'static str;
@@ -207,6 +217,12 @@ pub trait Device: Send {
 
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
+
+    /// Whether one copy may hold the bytes in front of `src` and `src` itself: host memory may be known to the
+    /// device in parts.
+    fn copies_across(&self, _src: HostBytes) -> bool {
+        true
+    }
 
     /// An event behind all compute work issued so far.
     fn record_compute(&mut self) -> Result<Self::Event>;

@@ -98,6 +98,10 @@ impl<D: Device> Pool<D> for Arena {
         Ok(())
     }
 
+    fn is_one_block(&self) -> bool {
+        true
+    }
+
     fn close(&mut self, device: &mut D) -> Result<()> {
         device.free(self.block, self.cap)?;
         self.cap = 0;

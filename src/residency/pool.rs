@@ -11,6 +11,11 @@ pub trait Pool<D: Device>: Send {
     /// Gives back what [`Pool::take`] returned.
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
+    /// Whether all that is handed out lies in one allocation of the device.
+    fn is_one_block(&self) -> bool {
+        false
+    }
+
     /// Makes ready for allocations of these sizes, largest first.
     fn warm_up(&mut self, _device: &mut D, _sizes: &[u64]) -> Result<()> {
         Ok(())

@@ -9,26 +9,37 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::residency::{Action, Place};
 use crate::schedule::{ProbeId, WeightIndex};
-use std::ops::Range;
 
 impl<D: Device> Session<D> {
     /// Carries out all planned actions. On an error the policy is told, from the last one backwards, which
     /// of them did not happen.
     pub(super) fn carry_out(&mut self) -> Result<()> {
-        for at in 0..self.actions.len() {
+        let count = self.actions.len();
+        for at in 0..count {
             if let Err(error) = self.perform(at) {
-                for undone in self.actions.drain(at..).rev() {
-                    match undone {
-                        Action::Evict { weight } => self.policy.evict_failed(weight),
-                        Action::Load { weight, .. } => self.policy.load_failed(weight),
-                    }
-                }
-                self.actions.clear();
+                // What is queued in front of it is not its fault, unless it is.
+                let error = self.issue_copy().err().unwrap_or(error);
+                self.undo(self.run.undo_from(at));
                 return Err(error);
             }
         }
+        if let Err(error) = self.issue_copy() {
+            self.undo(self.run.undo_from(count));
+            return Err(error);
+        }
         self.actions.clear();
         Ok(())
+    }
+
+    fn undo(&mut self, from: usize) {
+        for undone in self.actions.drain(from..).rev() {
+            match undone {
+                Action::Evict { weight } => self.policy.evict_failed(weight),
+                Action::Load { weight, .. } => self.policy.load_failed(weight),
+            }
+        }
+        self.actions.clear();
+        self.stop_run();
     }
 
     /// Carries out what serves the read of probe `id`. A pool may have the bytes, but in pieces: then one
@@ -54,65 +65,61 @@ impl<D: Device> Session<D> {
 
     fn perform(&mut self, at: usize) -> Result<()> {
         match self.actions[at].clone() {
-            Action::Evict { weight } => self.evict(weight),
+            Action::Evict { weight } => {
+                self.issue_copy()?;
+                self.evict(weight)
+            }
             Action::Load {
                 weight,
                 range,
                 place,
                 ahead,
             } => {
-                self.load_weight(weight, range, place)?;
-                self.stats.prefetches += u64::from(ahead);
-                Ok(())
+                self.take_memory(weight, place)?;
+                if self.rehearsing {
+                    return Ok(());
+                }
+                let src = self.bytes[weight as usize].slice(range);
+                let queued = self.queue_copy(at, weight, ahead, src);
+                if queued.is_err() {
+                    self.give_memory(weight)?;
+                }
+                queued
             }
         }
     }
 
     fn evict(&mut self, weight: WeightIndex) -> Result<()> {
-        let tenant = &mut self.tenants[weight as usize];
-        if let Some(event) = &tenant.last_read {
+        if let Some(event) = &self.tenants[weight as usize].last_read {
             self.device.copy_wait(event)?;
         }
-        let size = self.program.weights[weight as usize].occupied(self.device.granule());
-        self.pool.give(&mut self.device, tenant.at, size)?;
-        tenant.pooled = false;
-        tenant.ready = None;
-        tenant.last_read = None;
+        self.give_memory(weight)?;
         self.stats.evictions += 1;
         Ok(())
     }
 
-    fn load_weight(&mut self, weight: WeightIndex, range: Range<u64>, place: Place) -> Result<()> {
+    fn take_memory(&mut self, weight: WeightIndex, place: Place) -> Result<()> {
         let index = weight as usize;
-        let len = range.end - range.start;
-        let src = self.bytes[index].slice(range);
         let size = self.program.weights[index].occupied(self.device.granule());
         let at = match place {
             Place::Pool => self.pool.take(&mut self.device, size)?,
             Place::Block { offset } => self.block.offset(offset),
         };
-        if self.rehearsing {
-            let tenant = &mut self.tenants[index];
-            (tenant.at, tenant.pooled) = (at, place == Place::Pool);
-            return Ok(());
-        }
-        let copied = self
-            .device
-            .copy_to_device(at, src)
-            .and_then(|()| self.device.record_copy());
-        if copied.is_err() && place == Place::Pool {
-            // In copy-stream order, so right even if the copy was issued and only its event failed. A
-            // failure here as well changes nothing: the first one is reported, and the cap stays counted.
-            if let Err(error) = self.pool.give(&mut self.device, at, size) {
-                self.poison(format!("memory could not be given back: {error}"));
-            }
-        }
-        let ready = copied?;
         let tenant = &mut self.tenants[index];
-        tenant.at = at;
-        tenant.pooled = place == Place::Pool;
-        tenant.ready = Some(ready);
-        self.stats.bytes_copied += len;
+        (tenant.at, tenant.pooled) = (at, place == Place::Pool);
+        Ok(())
+    }
+
+    /// Gives the weight's memory back, if it is the pool's; nothing that is known of it holds any more.
+    pub(super) fn give_memory(&mut self, weight: WeightIndex) -> Result<()> {
+        let tenant = &mut self.tenants[weight as usize];
+        if tenant.pooled {
+            let size = self.program.weights[weight as usize].occupied(self.device.granule());
+            self.pool.give(&mut self.device, tenant.at, size)?;
+        }
+        tenant.pooled = false;
+        tenant.ready = None;
+        tenant.last_read = None;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! From a checked record and the bytes of its weights to a session that is ready for its first pass.
 
-use super::{Session, Stats, Tenant};
+use super::{copies::Run, Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
@@ -143,6 +143,7 @@ impl<D: Device> Session<D> {
             passes_since_empty: 0,
             // The most one call plans: every read loaded, and as much evicted besides what was there.
             actions: Vec::with_capacity(constants + 2 * reads),
+            run: Run::default(),
             open_leases: 0,
             in_pass: false,
             failed: None,

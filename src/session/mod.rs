@@ -11,6 +11,7 @@
 
 mod actions;
 mod build;
+mod copies;
 mod hooks;
 mod rehearse;
 mod stats;
@@ -22,6 +23,8 @@ use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::residency::{Action, Policy, Pool};
 use crate::schedule::{Floor, Follower, Trace, WeightSpec};
+use copies::Run;
+use std::sync::Arc;
 
 /// What the device holds of one weight.
 struct Tenant<E> {
@@ -30,7 +33,7 @@ struct Tenant<E> {
     /// Its memory was taken from the pool and holds it.
     pooled: bool,
     /// Behind its copy. `None` once the compute stream has waited for it.
-    ready: Option<E>,
+    ready: Option<Arc<E>>,
     /// Behind the last kernel that read the bytes that are there now.
     last_read: Option<E>,
 }
@@ -58,6 +61,8 @@ pub struct Session<D: Device> {
     passes_since_empty: usize,
     /// Filled by the policy and emptied by the session; kept, so that nothing allocates in a pass.
     actions: Vec<Action>,
+    /// Loads whose copy is not issued yet; empty between calls.
+    run: Run,
     /// Whether the lease of each probe is open.
     leased: Vec<bool>,
     open_leases: usize,

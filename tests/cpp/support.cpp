@@ -55,4 +55,9 @@ Model model(const std::string& name) {
   return {programs.begin()->string(), ptd.string()};
 }
 
+bool models_are_for_cuda() {
+  const char* device = std::getenv("WEIGHTSTREAM_TEST_DEVICE");
+  return device != nullptr && std::string(device) == "cuda";
+}
+
 }  // namespace weightstream::test

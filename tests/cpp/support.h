@@ -36,6 +36,9 @@ struct Model {
 // is none.
 Model model(const std::string& name = "");
 
+// Whether the exported programs are for a GPU: WEIGHTSTREAM_TEST_DEVICE is "cuda".
+bool models_are_for_cuda();
+
 }  // namespace weightstream::test
 
 // Ends a test that needs an exported program when there is none.

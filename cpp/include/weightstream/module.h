@@ -37,11 +37,9 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& host(const std::string& mode);
   // Size of the ring of "staged", in MB of 1,048,576 bytes.
   Options& staging_mb(int mb);
-  // Index of the device.
-  Options& device(int index);
   // "off", or "load": compare each weight with its checksum at load.
   Options& verify(const std::string& when);
-  // Index of the GPU, from 0.
+  // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
   // Any spec by name.
   Options& set(const std::string& key, Value value);

@@ -163,6 +163,9 @@ pub(super) fn check_memory(
             });
         }
         at = match place.end() {
+            // The extent of a reserved range is the whole of it, mapped or not: its last byte is asked about too. A
+            // hole inside it is left to the caller's promise.
+            Some(next) if next >= end && at < end - 1 => end - 1,
             Some(next) if next > at => next,
             _ => {
                 return refused(format!(
@@ -184,6 +187,8 @@ struct Place {
     context: CUcontext,
     start: u64,
     bytes: usize,
+    /// Zero for addresses that were reserved, with no memory behind them.
+    mapped: u32,
 }
 
 impl Place {
@@ -196,6 +201,9 @@ impl Place {
             return Some(
                 "is not memory of a GPU: it is an address of the host, or was freed".to_owned(),
             );
+        }
+        if self.mapped == 0 {
+            return Some("is an address without memory behind it".to_owned());
         }
         if i64::from(self.ordinal) != i64::from(context.index()) {
             let name = context.name();
@@ -225,6 +233,7 @@ fn ask(ptr: u64, _entered: &Entered<'_>) -> Result<Place> {
         context: std::ptr::null_mut(),
         start: 0,
         bytes: 0,
+        mapped: 0,
     };
     let mut attributes = [
         Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -232,13 +241,15 @@ fn ask(ptr: u64, _entered: &Entered<'_>) -> Result<Place> {
         Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
         Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
         Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        Attribute::CU_POINTER_ATTRIBUTE_MAPPED,
     ];
-    let mut answers: [*mut c_void; 5] = [
+    let mut answers: [*mut c_void; 6] = [
         (&raw mut place.kind).cast(),
         (&raw mut place.ordinal).cast(),
         (&raw mut place.context).cast(),
         (&raw mut place.start).cast(),
         (&raw mut place.bytes).cast(),
+        (&raw mut place.mapped).cast(),
     ];
     // SAFETY: the driver is initialised. It reads nothing at `ptr`; each answer is a place of the type that the
     // driver's documentation gives for its attribute.

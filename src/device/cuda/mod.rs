@@ -435,6 +435,12 @@ impl Device for CudaDevice {
         }
     }
 
+    fn copies_across(&self, src: HostBytes) -> bool {
+        let start = src.as_ptr() as usize;
+        let pinned = self.pinned.iter().any(|one| one.begins_at(start));
+        !pinned && !self.registrations.iter().any(|one| one.begins_at(start))
+    }
+
     fn record_compute(&mut self) -> Result<CudaEvent> {
         record(&self.events, &self.compute, &self.context.enter()?)
     }

@@ -40,6 +40,11 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
+    /// See [`Registration::begins_at`].
+    pub(super) fn begins_at(&self, address: usize) -> bool {
+        self.registration.begins_at(address)
+    }
+
     /// Registers memory. `cuts` as for [`Registration::new`].
     fn register(
         context: &Arc<Context>,

@@ -85,6 +85,11 @@ impl Registration {
         Ok(registration)
     }
 
+    /// Whether a chunk begins at this address: a copy must not cross it.
+    pub(super) fn begins_at(&self, address: usize) -> bool {
+        self.chunks.contains(&address)
+    }
+
     /// Bytes registered.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes

@@ -206,6 +206,8 @@ struct Raw(CUevent);
 
 // SAFETY: an event may be used from any thread, and the driver locks it.
 unsafe impl Send for Raw {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Raw {}
 
 /// The events of one device. One that is dropped is recorded again later: a wait that was issued keeps the
 /// point at which it was issued, so nothing but new records see the new point.

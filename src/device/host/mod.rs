@@ -53,6 +53,11 @@ impl HostDevice {
         self.live.bytes()
     }
 
+    /// Copies issued to the copy stream.
+    pub fn copies_issued(&self) -> u64 {
+        self.copier.issued()
+    }
+
     /// Bytes of activations allocated and not freed.
     pub fn live_scratch_bytes(&self) -> u64 {
         self.scratch.bytes()
