@@ -7,7 +7,7 @@
 //! | [`weights`] | the catalog of constants, and where their bytes come from (the mapping) |
 //! | [`schedule`] | the trace of a pass, the floor, the divergence check; pure data |
 //! | [`residency`] | which weights are on the device: policies (pure) and pools |
-//! | [`device`] | memory, copies and ordering of one device: `host`, `cuda` |
+//! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
 //! | [`session`] | one loaded method: serves probes, ends leases, counts |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`delegate`] | load, execute and destroy one delegate |

@@ -116,8 +116,8 @@ fn issue(
 ) -> Result<()> {
     let events = model.program.trace.events();
     let end = match pass {
-        Pass::Complete => events.len(),
         Pass::AbortAt(at) => at,
+        _ => events.len(),
     };
     let mut open: Vec<(u32, DevicePtr)> = Vec::new();
     let mut outcome = Ok(());

@@ -1,23 +1,30 @@
-//! The ordering contract of `device/mod.rs`, tested on each device. A device that can hold its streams is also
-//! shown to be wrong without the wait under test, so that the test is known to be able to fail.
+//! The ordering contract of `device/mod.rs`, tested on each device: `host` and `sim` always, `cuda` where it was asked
+//! for. A device that can hold its streams is also shown to be wrong without the wait under test, so that the test is
+//! known to be able to fail; one that sees races must see that one, and no other.
 
 mod device_support;
 
 use device_support::{gpu, Bench, Source, PATIENCE};
 use std::time::{Duration, Instant};
-use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice};
+use weightstream::device::{CudaDevice, DevicePtr, HostDevice, Sim};
 use weightstream::residency::{Pool, StreamOrdered};
 use weightstream::Error;
 
 const MB: u64 = 1 << 20;
 
-/// Each test on the host, and on the GPU where it was asked for.
+/// Each test on the host and on the simulator, and on the GPU where it was asked for.
 macro_rules! contract {
     ($($name:ident)*) => {
         mod host {
             $(#[test]
             fn $name() {
                 super::$name::<super::HostDevice>();
+            })*
+        }
+        mod sim {
+            $(#[test]
+            fn $name() {
+                super::$name::<super::Sim>();
             })*
         }
         mod cuda {
@@ -35,6 +42,7 @@ contract! {
     memory_of_others_is_refused
     copies_arrive
     memory_is_reused_in_order
+    discarded_bytes_are_copied_to_again
     compute_waits_for_the_copy
     copies_wait_for_the_last_reader
     the_cap_is_kept
@@ -116,6 +124,7 @@ fn copies_arrive<D: Bench>() {
                     "{len} bytes"
                 );
             }
+            device.go_on();
             assert_eq!(device.is_done(&event), Ok(true));
             device.free(block, bytes).unwrap();
         }
@@ -152,6 +161,32 @@ fn memory_is_reused_in_order<D: Bench>() {
     }
 }
 
+/// Half of a block is given up and used again, as a pool does that divides one block; the other half stays.
+fn discarded_bytes_are_copied_to_again<D: Bench>() {
+    let source = Source::noise(3 * MB as usize);
+    let mut device = D::open(2 * MB);
+    device.register(&source);
+    let block = device.alloc(2 * MB).unwrap();
+    device
+        .copy_to_device(block, source.host(0..2 * MB))
+        .unwrap();
+    device.synchronize().unwrap();
+    let first = device.read_later(block, MB);
+    let read = device.record_compute().unwrap();
+    device.copy_wait(&read).unwrap();
+    device.discard(block, MB).unwrap();
+    device
+        .copy_to_device(block, source.host(2 * MB..3 * MB))
+        .unwrap();
+    let arrived = device.record_copy().unwrap();
+    device.compute_wait(&arrived).unwrap();
+    let both = device.read_later(block, 2 * MB);
+    assert!(device.finish(first) == source.bytes(0..MB));
+    let both = device.finish(both);
+    assert!(both[..MB as usize] == *source.bytes(2 * MB..3 * MB));
+    assert!(both[MB as usize..] == *source.bytes(MB..2 * MB));
+}
+
 fn compute_waits_for_the_copy<D: Bench>() {
     let source = Source::noise(64 * MB as usize);
     let (old, new) = (0..32 * MB, 32 * MB..64 * MB);
@@ -173,6 +208,7 @@ fn compute_waits_for_the_copy<D: Bench>() {
         // Without the wait a kernel reads what was there before.
         let early = device.read_later(block, 32 * MB);
         assert!(device.finish(early) == source.bytes(old));
+        assert!(device.races().is_none_or(|races| races == 1));
     }
     device.compute_wait(&arrived).unwrap();
     let later = device.read_later(block, 32 * MB);
@@ -207,9 +243,11 @@ fn copies_wait_for_the_last_reader<D: Bench>() {
         if gate.is_some() {
             assert_eq!(device.is_done(&read), Ok(false));
             assert_eq!(
-                done_within(&device, &arrived, Duration::from_millis(500)),
+                done_within(&mut device, &arrived, Duration::from_millis(500)),
                 !waits
             );
+            let races = device.races();
+            assert!(races.is_none_or(|races| races == usize::from(!waits)));
         }
         let at_once = gate.is_none();
         drop(gate);
@@ -224,10 +262,11 @@ fn copies_wait_for_the_last_reader<D: Bench>() {
     }
 }
 
-fn done_within<D: Device>(device: &D, event: &D::Event, limit: Duration) -> bool {
+fn done_within<D: Bench>(device: &mut D, event: &D::Event, limit: Duration) -> bool {
     assert!(limit < PATIENCE);
     let start = Instant::now();
     while start.elapsed() < limit {
+        device.go_on();
         if device.is_done(event).unwrap() {
             return true;
         }

@@ -2,10 +2,10 @@
 
 mod session_support;
 
-use session_support::sim::{Order, Sim};
 use session_support::{chain, model, play, Pass};
 use weightstream::aoti::hooks::PassHooks;
-use weightstream::device::{Device, HostDevice};
+use weightstream::device::sim::Order;
+use weightstream::device::{Device, HostDevice, Sim};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::{Session, SessionOptions};
 use weightstream::Error;
@@ -95,7 +95,7 @@ fn what_never_leaves_records_no_events() {
     let model = chain(&[100, 200]);
     let mut session = model.sim(Order::CopiesFirst, Some(1 << 20));
     for call in ["record_compute", "compute_wait", "copy_wait", "record_copy"] {
-        session.device_mut().fail = Some((call, 0));
+        session.device_mut().fail_call(call, 0);
         play(&model, &mut session, Pass::Complete).unwrap();
     }
 }
@@ -252,7 +252,7 @@ fn a_failure_at_load_is_returned() {
     );
     for call in ["alloc", "copy_to_device", "synchronize"] {
         let mut device = Sim::new(Order::CopiesFirst);
-        device.fail = Some((call, 0));
+        device.fail_call(call, 0);
         assert_eq!(device.name(), "sim");
         match model.session(device, None).err() {
             Some(Error::Device { call: failed, .. }) => assert_eq!(failed, call),

@@ -4,9 +4,11 @@
 mod session_support;
 
 use proptest::prelude::*;
-use session_support::sim::{Order, Sim};
+use session_support::code::programs;
 use session_support::{model, play, Kernels, Model, Pass};
 use weightstream::config::PolicyKind;
+use weightstream::device::sim::{Fault, Order};
+use weightstream::device::Sim;
 use weightstream::schedule::floor;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::Session;
@@ -17,7 +19,7 @@ fn sizes(most: usize) -> impl Strategy<Value = Vec<u64>> {
 }
 
 fn models() -> impl Strategy<Value = Model> {
-    models_of(sizes(10))
+    prop_oneof![models_of(sizes(10)), programs()]
 }
 
 /// Small and large weights side by side: small leases in the middle of free memory leave no room for large ones.
@@ -48,8 +50,17 @@ fn models_of(sizes: impl Strategy<Value = Vec<u64>>) -> impl Strategy<Value = Mo
     })
 }
 
+fn orders() -> impl Strategy<Value = Order> {
+    prop_oneof![
+        Just(Order::CopiesFirst),
+        Just(Order::KernelsFirst),
+        any::<u64>().prop_map(Order::Random)
+    ]
+}
+
 fn passes() -> impl Strategy<Value = Vec<Pass>> {
-    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => (0..60usize).prop_map(Pass::AbortAt)];
+    let pass = prop_oneof![3 => Just(Pass::Complete), 1 => any::<u64>().prop_map(Pass::CompleteIn), 1 => (0..60usize).prop_map(Pass::AbortAt),
+        1 => (0..60usize).prop_map(Pass::DivergeAt)];
     prop::collection::vec(pass, 1..6)
 }
 
@@ -66,17 +77,13 @@ fn check<D: Kernels>(model: &Model, session: &mut Session<D>, passes: &[Pass]) {
     let (mut complete, mut probes) = (0, 0);
     for pass in passes {
         let events = model.program.trace.events();
-        let end = if let Pass::AbortAt(at) = pass {
-            *at
-        } else {
-            usize::MAX
-        };
+        let end = pass.end(events.len());
         probes += events
             .iter()
             .take(end)
             .filter(|e| matches!(e, Probe(_)))
             .count() as u64;
-        complete += u64::from(*pass == Pass::Complete);
+        complete += u64::from(pass.is_complete());
         play(model, session, *pass).unwrap();
         let stats = session.stats();
         assert!(stats.peak_bytes <= stats.budget_bytes);
@@ -103,7 +110,7 @@ proptest! {
             let budget = Some(budget(&model, share));
             for mut session in [model.sim(order, budget), model.sim_in_one_block(order, budget)] {
                 check(&model, &mut session, &passes);
-                prop_assert_eq!(session.stats().bytes_copied, session.device().bytes_copied);
+                prop_assert_eq!(session.stats().bytes_copied, session.device().bytes_copied());
                 prop_assert!(session.device().live_bytes() <= session.stats().budget_bytes);
             }
         }
@@ -121,29 +128,57 @@ proptest! {
     /// ended, and all passes behind it are right, unless the session says that it is poisoned.
     #[test]
     fn an_injected_failure_is_reported_and_survived(
-        model in models(), share in 0..=1000u64, after in 0..30usize,
+        model in models(), share in 0..=1000u64, after in 0..30u64,
         one_block in any::<bool>(),
-        call in prop::sample::select(&["alloc", "free", "discard", "copy_to_device", "record_copy",
-                                       "record_compute", "copy_wait", "compute_wait"][..]),
-        order in prop::sample::select(&[Order::CopiesFirst, Order::KernelsFirst][..]),
+        // `None` is any call.
+        call in prop::option::weighted(0.8, prop::sample::select(
+            &["alloc", "free", "discard", "copy_to_device", "record_copy",
+              "record_compute", "copy_wait", "compute_wait"][..])),
+        order in orders(),
     ) {
         let budget = Some(budget(&model, share));
         let mut session = match one_block {
             true => model.sim_in_one_block(order, budget),
             false => model.sim(order, budget),
         };
-        session.device_mut().fail = Some((call, after));
+        let after = if call.is_none() { 8 * after } else { after };
+        session.device_mut().fail(Fault { call, after, lost: false });
         let mut poisoned = false;
         for _ in 0..4 {
-            let armed = session.device().fail.is_some();
+            let armed = session.device().pending_fault().is_some();
             let outcome = play_through(&model, &mut session);
-            let fired = armed && session.device().fail.is_none();
+            let fired = armed && session.device().pending_fault().is_none();
             session.validate().unwrap();
             poisoned |= session.begin_pass().is_err();
             if !poisoned {
                 session.end_pass(false).unwrap();
             }
             prop_assert_eq!(outcome.is_err(), fired || poisoned, "{:?}", outcome);
+            if let (true, Err(error)) = (fired, outcome) {
+                let (failed, _) = session.device().failed_call().unwrap();
+                prop_assert!(error.to_string().contains(failed), "{error} after {failed}");
+            }
+        }
+        session.device_mut().check();
+    }
+
+    /// From some call on all of them fail: errors, and never wrong bytes.
+    #[test]
+    fn a_lost_device_is_an_error_from_then_on(
+        model in models(), share in 0..=1000u64, after in 0..200u64, order in orders(),
+    ) {
+        let mut session = model.sim(order, Some(budget(&model, share)));
+        session.device_mut().fail(Fault { call: None, after, lost: true });
+        let mut lost = false;
+        for _ in 0..4 {
+            let outcome = play_through(&model, &mut session);
+            prop_assert!(lost || outcome.is_err() == session.device().failed_call().is_some());
+            lost = session.device().failed_call().is_some();
+            // Poisoned where memory could not be given back: then its count stays, and does not add up.
+            if session.begin_pass().is_ok() {
+                session.end_pass(false).unwrap();
+                session.validate().unwrap();
+            }
         }
         session.device_mut().check();
     }
@@ -162,9 +197,11 @@ proptest! {
         aborts in prop::collection::vec(0..60usize, 0..3), one_block in any::<bool>(),
     ) {
         let budget = budget(&model, share);
-        let mut sim = Sim::new(Order::CopiesFirst);
-        sim.one_block = one_block;
-        sim.cap = Some(budget - budget % 64);
+        let mut sim = match one_block {
+            true => Sim::in_one_block(Order::CopiesFirst),
+            false => Sim::new(Order::CopiesFirst),
+        };
+        sim.limit_addresses(budget - budget % 64);
         match model.session(sim, Some(budget)) {
             Err(error) => prop_assert!(error.to_string().contains("fall into pieces"), "{error}"),
             Ok(mut session) => {
@@ -194,13 +231,7 @@ fn play_through(model: &Model, session: &mut Session<Sim>) -> weightstream::Resu
                     break;
                 }
             },
-            Kernel(_) => {
-                let reads: Vec<_> = open
-                    .iter()
-                    .map(|(id, p)| (*p, model.read_by(*id)))
-                    .collect();
-                session.device_mut().kernel(&reads);
-            }
+            Kernel(number) => session_support::kernel(model, session, number, &open),
             Release(id) => {
                 open.retain(|(other, _)| *other != id);
                 session.release(i64::from(id));

@@ -3,9 +3,10 @@
 
 mod session_support;
 
-use session_support::sim::Order;
 use session_support::{chain, model, play, Kernels, Pass};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::device::sim::Order;
+use weightstream::device::Sim;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::Error;
 
@@ -107,6 +108,33 @@ fn a_wrong_probe_gets_no_address() {
     }
 }
 
+/// Two weights are returned, and whoever has them lets them go in any order. Taken out: telling the policy of both at
+/// once, in access order (`end_tail`). Then what the next pass evicts first depends on it.
+#[test]
+fn the_order_in_which_returned_weights_are_let_go_decides_nothing() {
+    let mut events: Vec<_> = (0..6)
+        .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
+        .collect();
+    events.extend([Probe(6), Probe(7)]);
+    let model = model(&[640; 8], &[], &[0, 1, 2, 3, 4, 5, 6, 7], &events);
+    let copies = |seeds: [u64; 4]| {
+        let mut sim = Sim::new(Order::CopiesFirst);
+        sim.keep_log();
+        let mut session = model.session(sim, None).unwrap();
+        for seed in seeds {
+            play(&model, &mut session, Pass::CompleteIn(seed)).unwrap();
+        }
+        session.device_mut().check();
+        let log = session.device_mut().take_log();
+        let text: Vec<_> = log.iter().map(|issued| format!("{issued:?}")).collect();
+        text
+    };
+    let first = copies([0; 4]);
+    for seed in 1..20 {
+        assert_eq!(copies([seed, seed + 1, seed + 2, seed + 3]), first);
+    }
+}
+
 /// Taken out: the comparison of releases in `Follower::release`.
 #[test]
 fn a_release_out_of_order_is_reported_at_the_end_of_a_complete_pass() {
@@ -173,7 +201,7 @@ fn a_lost_lease_end_poisons_the_session() {
     for lost in 0..8 {
         let model = chain(&[640; 8]);
         let mut session = model.sim(Order::CopiesFirst, None);
-        session.device_mut().fail = Some(("record_compute", lost));
+        session.device_mut().fail_call("record_compute", lost);
         let ended = play(&model, &mut session, Pass::Complete);
         assert!(ended.is_err(), "lost at {lost}");
         session.device_mut().check();
@@ -194,10 +222,10 @@ fn one_wait_per_copy_is_enough() {
     session.begin_pass().unwrap();
     session.probe(0).unwrap();
     session.release(0);
-    session.device_mut().fail = Some(("compute_wait", 0));
+    session.device_mut().fail_call("compute_wait", 0);
     session.probe(1).unwrap();
     assert!(
-        session.device().fail.is_some(),
+        session.device().pending_fault().is_some(),
         "waited again for a copy that was waited for"
     );
     session.release(1);
@@ -222,7 +250,7 @@ fn a_failed_plan_is_taken_back_from_its_end() {
     ] {
         for after in 0..12 {
             let mut session = model.sim(Order::CopiesFirst, None);
-            session.device_mut().fail = Some((call, after));
+            session.device_mut().fail_call(call, after);
             for _ in 0..3 {
                 if play(&model, &mut session, Pass::Complete).is_err() {
                     (0..6).for_each(|id| session.release(id));
@@ -230,7 +258,7 @@ fn a_failed_plan_is_taken_back_from_its_end() {
                 }
                 session.validate().unwrap();
             }
-            session.device_mut().fail = None;
+            session.device_mut().fail(None);
             play(&model, &mut session, Pass::Complete).unwrap();
             session.device_mut().check();
         }
@@ -251,7 +279,7 @@ fn a_pool_in_pieces_still_serves_every_read() {
     let mut holes = 0;
     for budget in (1600..2432).step_by(64) {
         let mut session = model.sim(Order::CopiesFirst, Some(budget));
-        session.device_mut().cap = Some(budget);
+        session.device_mut().limit_addresses(budget);
         for _ in 0..6 {
             play(&model, &mut session, Pass::Complete).unwrap();
             session.validate().unwrap();

@@ -27,6 +27,8 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 use std::ffi::c_void;
 
@@ -36,6 +38,8 @@ pub use caller::{CallerStream, DeviceBytes};
 pub use cuda::CudaDevice;
 pub use file::HostFile;
 pub use host::HostDevice;
+#[cfg(feature = "sim")]
+pub use sim::Sim;
 
 /// An address in device memory. On `host` it is a plain address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -120,6 +120,24 @@ impl<D: Device> Pool<D> for Arena {
     fn forget_peak(&mut self) {
         self.peak = self.used;
     }
+
+    fn validate(&self) -> std::result::Result<(), String> {
+        let mut end = None;
+        let mut free = 0;
+        for (&offset, &len) in &self.free {
+            // Pieces that touch would be one.
+            if len == 0 || end.is_some_and(|end| offset <= end) {
+                return Err(format!("the piece at {offset} is not apart: {self:?}"));
+            }
+            end = Some(offset + len);
+            free += len;
+        }
+        let inside = end.is_none_or(|end| end <= self.cap);
+        match inside && free + self.used == self.cap && self.used <= self.peak {
+            true => Ok(()),
+            false => Err(format!("the pool does not add up: {self:?}")),
+        }
+    }
 }
 
 #[cfg(test)]

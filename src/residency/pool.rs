@@ -34,6 +34,9 @@ pub trait Pool<D: Device>: Send {
 
     /// The peak is what is handed out now.
     fn forget_peak(&mut self);
+
+    /// Recounts everything; a text says what does not add up.
+    fn validate(&self) -> std::result::Result<(), String>;
 }
 
 /// One allocation of the device per weight. The cap is kept by our own count: the driver's own cap is
@@ -100,6 +103,13 @@ impl<D: Device> Pool<D> for StreamOrdered {
 
     fn forget_peak(&mut self) {
         self.peak = self.used;
+    }
+
+    fn validate(&self) -> std::result::Result<(), String> {
+        match self.used <= self.peak && self.peak <= self.cap {
+            true => Ok(()),
+            false => Err(format!("the pool does not add up: {self:?}")),
+        }
     }
 }
 

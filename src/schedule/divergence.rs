@@ -58,6 +58,11 @@ impl Follower {
         self.position
     }
 
+    /// Whether the pass is behind its last probe and its last kernel: from here on leases end in any order.
+    pub fn in_tail(&self) -> bool {
+        self.position == self.order.len() && self.cursor >= self.tail
+    }
+
     /// The compiled code calls probe `id`. An error names the probe of the trace and the one that came;
     /// `name` gives a probe's text.
     pub fn probe(&mut self, id: i64, name: impl Fn(i64) -> String) -> Result<ProbeId> {
@@ -220,6 +225,25 @@ mod tests {
         );
         play(&mut f, &[Release(3), Release(2)]);
         assert_eq!(f.finish(name), Ok(()));
+    }
+
+    #[test]
+    fn the_tail_begins_behind_the_last_release_before_the_last_kernel() {
+        let mut f = follower();
+        for event in [
+            Probe(0),
+            Probe(1),
+            Release(0),
+            Release(1),
+            Probe(2),
+            Probe(3),
+        ] {
+            assert!(!f.in_tail(), "in front of {event:?}");
+            play(&mut f, &[event]);
+        }
+        assert!(f.in_tail());
+        f.restart();
+        assert!(!f.in_tail());
     }
 
     #[test]

@@ -75,10 +75,38 @@ impl<D: Device> Session<D> {
     /// The same, with `source` called for the bytes once the budget was accepted, and the device has taken it:
     /// making bytes ready may cost time and memory.
     pub fn with_source(
+        device: D,
+        program: Program,
+        source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        Session::with_least(device, program, source, options, Floor::bytes)
+    }
+
+    /// For tests of the floor: a budget below it is accepted, down to what the direct constants need.
+    #[cfg(feature = "sim")]
+    pub fn with_any_budget(
+        device: D,
+        program: Program,
+        bytes: Vec<HostBytes>,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        Session::with_least(
+            device,
+            program,
+            |_| Ok(bytes),
+            options,
+            |floor| floor.direct,
+        )
+    }
+
+    /// `least` says which budgets are refused.
+    fn with_least(
         mut device: D,
         program: Program,
         source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
         options: SessionOptions,
+        least: fn(&Floor) -> u64,
     ) -> Result<Self> {
         check(&program)?;
         let granule = device.granule();
@@ -89,7 +117,7 @@ impl<D: Device> Session<D> {
             &[],
             granule,
         );
-        let stats = accepted(&program, &floor, options.budget, granule)?;
+        let stats = accepted(&program, &floor, options.budget, granule, least(&floor))?;
         let budget = device.set_budget(stats.budget_bytes);
         budget.map_err(|error| {
             error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
@@ -107,6 +135,7 @@ impl<D: Device> Session<D> {
             follower: Follower::new(&program.trace),
             tenants: (0..constants).map(|_| Tenant::empty()).collect(),
             leased: vec![false; reads],
+            ended: vec![false; reads],
             program,
             bytes,
             floor,
@@ -247,21 +276,26 @@ fn check_bytes(program: &Program, bytes: &[HostBytes]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a budget below the floor; otherwise the counters at load.
-fn accepted(program: &Program, floor: &Floor, budget: Option<u64>, granule: u64) -> Result<Stats> {
-    let least = floor.bytes();
-    let budget = budget.unwrap_or(least);
+/// Refuses a budget below `least`, which is the floor; otherwise the counters at load.
+fn accepted(
+    program: &Program,
+    floor: &Floor,
+    budget: Option<u64>,
+    granule: u64,
+    least: u64,
+) -> Result<Stats> {
+    let budget = budget.unwrap_or(floor.bytes());
     if budget < least {
         return Err(Error::BudgetTooSmall {
             budget,
-            floor: least,
+            floor: floor.bytes(),
             parts: floor.to_string(),
         });
     }
     let probed = program.weights.iter().filter(|w| is_probed(w));
     Ok(Stats {
         budget_bytes: budget,
-        floor_bytes: least,
+        floor_bytes: floor.bytes(),
         hard_minimum_bytes: floor.hard_minimum,
         direct_bytes: floor.direct,
         total_weight_bytes: probed.fold(0, |sum, w| sum.saturating_add(w.occupied(granule))),

@@ -136,6 +136,13 @@ impl<D: Device> Session<D> {
     }
 
     fn end_lease(&mut self, id: ProbeId) {
+        if self.in_pass && self.follower.in_tail() {
+            self.ended[id as usize] = true;
+            if self.open_leases == 0 {
+                self.end_tail();
+            }
+            return;
+        }
         let may_go = self.policy.release(id);
         if let Some(weight) = may_go {
             self.keep_last_read(weight);
@@ -143,8 +150,28 @@ impl<D: Device> Session<D> {
         if self.in_pass {
             self.follower.release(id);
         }
-        // What just became idle may make room. Not after a failure: the pass is being unwound.
-        if self.in_pass && may_go.is_some() && self.failed.is_none() && self.poisoned.is_none() {
+        if may_go.is_some() {
+            self.use_room();
+        }
+    }
+
+    /// Ends the leases that lasted until behind the last kernel, all of them in access order. The order in which the
+    /// code ends them is not fixed; if it decided what is evicted first, a pass could be one that was never rehearsed.
+    pub(super) fn end_tail(&mut self) {
+        for at in 0..self.ended.len() {
+            let id = self.program.trace.order()[at];
+            if std::mem::take(&mut self.ended[id as usize]) {
+                if let Some(weight) = self.policy.release(id) {
+                    self.keep_last_read(weight);
+                }
+            }
+        }
+        self.use_room();
+    }
+
+    /// What just became idle may make room. Not after a failure: the pass is being unwound.
+    fn use_room(&mut self) {
+        if self.in_pass && self.failed.is_none() && self.poisoned.is_none() {
             self.look_ahead();
         }
     }

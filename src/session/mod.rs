@@ -67,6 +67,8 @@ pub struct Session<D: Device> {
     /// Whether the lease of each probe is open.
     leased: Vec<bool>,
     open_leases: usize,
+    /// Leases that ended behind the last kernel; the policy is told when all of them have (`end_tail`).
+    ended: Vec<bool>,
     in_pass: bool,
     /// First failure of a probe in this pass; what follows it is refused.
     failed: Option<Error>,
@@ -175,6 +177,7 @@ impl<D: Device> Session<D> {
             ));
         }
         self.in_pass = false;
+        self.end_tail();
         self.stats.bytes_copied_last_pass = self.stats.bytes_copied - self.copied_before_pass;
         let outcome = self.outcome(completed);
         match completed && outcome.is_ok() {
@@ -227,6 +230,7 @@ impl<D: Device> Session<D> {
     /// Recounts everything; an error says what does not add up. For tests and bug reports.
     pub fn validate(&self) -> Result<()> {
         self.policy.validate().map_err(Error::Internal)?;
+        self.pool.validate().map_err(Error::Internal)?;
         let granule = self.device.granule();
         let sizes = self
             .program

@@ -122,9 +122,10 @@ impl<D: Device> Session<D> {
             Event::Kernel(_) => Ok(()),
         });
         // What is still open ends when the compiled function returns, last one first.
-        for id in (0..self.leased.len()).rev() {
-            if self.leased[id] {
-                self.release(id as i64);
+        let order = self.program.trace.order().to_vec();
+        for id in order.into_iter().rev() {
+            if self.leased[id as usize] {
+                self.release(i64::from(id));
             }
         }
         let ended = self.end_pass(played.is_ok());

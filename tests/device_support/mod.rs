@@ -11,7 +11,8 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile};
+use weightstream::device::sim::{Actor, Hold, Order, Problem};
+use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile, Sim};
 use weightstream::weights::MappedFile;
 
 /// After this a held stream goes on by itself, so that a test that fails does not hang.
@@ -93,6 +94,9 @@ pub enum Later {
 
 /// A device under test.
 pub trait Bench: Device + Sized {
+    /// Holds a stream until it is dropped.
+    type Gate: Send + 'static;
+
     /// A device that was told this budget.
     fn open(budget: u64) -> Self;
 
@@ -106,13 +110,23 @@ pub trait Bench: Device + Sized {
     fn finish(&mut self, later: Later) -> Vec<u8>;
 
     /// Holds everything that is issued to the compute stream from now on; `None` if it cannot be held.
-    fn hold_compute(&mut self) -> Option<Gate>;
+    fn hold_compute(&mut self) -> Option<Self::Gate>;
 
     /// The same for the copy stream.
-    fn hold_copies(&mut self) -> Option<Gate>;
+    fn hold_copies(&mut self) -> Option<Self::Gate>;
+
+    /// Lets a device go on that only moves when it is told to.
+    fn go_on(&mut self) {}
+
+    /// How many races the device has seen since it was asked last; `None` if it cannot see any.
+    fn races(&mut self) -> Option<usize> {
+        None
+    }
 }
 
 impl Bench for HostDevice {
+    type Gate = ();
+
     fn open(budget: u64) -> Self {
         let mut device = HostDevice::new().unwrap();
         device.set_budget(budget).unwrap();
@@ -136,16 +150,60 @@ impl Bench for HostDevice {
         }
     }
 
-    fn hold_compute(&mut self) -> Option<Gate> {
+    fn hold_compute(&mut self) -> Option<()> {
         None
     }
 
-    fn hold_copies(&mut self) -> Option<Gate> {
+    fn hold_copies(&mut self) -> Option<()> {
         None
     }
 }
 
+impl Bench for Sim {
+    type Gate = Hold;
+
+    fn open(budget: u64) -> Self {
+        let mut device = Sim::new(Order::Random(budget));
+        device.set_budget(budget).unwrap();
+        device
+    }
+
+    fn register(&mut self, _source: &Source) {}
+
+    fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
+        copy_aside(self, ptr, len)
+    }
+
+    fn finish(&mut self, later: Later) -> Vec<u8> {
+        fetch_aside(self, later)
+    }
+
+    fn hold_compute(&mut self) -> Option<Hold> {
+        Some(self.hold(Actor::Compute))
+    }
+
+    fn hold_copies(&mut self) -> Option<Hold> {
+        Some(self.hold(Actor::Copy))
+    }
+
+    fn go_on(&mut self) {
+        self.run();
+    }
+
+    fn races(&mut self) -> Option<usize> {
+        let problems = self.take_problems();
+        let races = problems
+            .iter()
+            .filter(|p| matches!(p, Problem::Race { .. }));
+        let races = races.count();
+        assert_eq!(races, problems.len(), "{problems:?}");
+        Some(races)
+    }
+}
+
 impl Bench for CudaDevice {
+    type Gate = Gate;
+
     fn open(budget: u64) -> Self {
         let mut device = CudaDevice::new(0).unwrap();
         device.set_budget(budget).unwrap();
@@ -157,19 +215,11 @@ impl Bench for CudaDevice {
     }
 
     fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
-        let to = self.alloc_scratch(len).unwrap();
-        self.copy_across(to, ptr, len).unwrap();
-        Later::At(to, len)
+        copy_aside(self, ptr, len)
     }
 
     fn finish(&mut self, later: Later) -> Vec<u8> {
-        let Later::At(at, len) = later else {
-            panic!("a read of another device")
-        };
-        let mut bytes = vec![0; len as usize];
-        self.download(at, &mut bytes).unwrap();
-        self.free_scratch(at, len).unwrap();
-        bytes
+        fetch_aside(self, later)
     }
 
     fn hold_compute(&mut self) -> Option<Gate> {
@@ -179,6 +229,22 @@ impl Bench for CudaDevice {
     fn hold_copies(&mut self) -> Option<Gate> {
         Some(Gate::close(self.copy_stream(), PATIENCE))
     }
+}
+
+fn copy_aside<D: Device>(device: &mut D, ptr: DevicePtr, len: u64) -> Later {
+    let to = device.alloc_scratch(len).unwrap();
+    device.copy_across(to, ptr, len).unwrap();
+    Later::At(to, len)
+}
+
+fn fetch_aside<D: Device>(device: &mut D, later: Later) -> Vec<u8> {
+    let Later::At(at, len) = later else {
+        panic!("a read of another device")
+    };
+    let mut bytes = vec![0; len as usize];
+    device.download(at, &mut bytes).unwrap();
+    device.free_scratch(at, len).unwrap();
+    bytes
 }
 
 /// The right to use the GPU, or `None`, said aloud, where it was not asked for. One test at a time: some

@@ -1,12 +1,16 @@
 //! Small programs, and a driver that plays passes and checks the bytes behind every lease at every kernel.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-pub mod sim;
+pub mod case;
+pub mod code;
+pub mod draw;
+pub mod operations;
 
-use sim::{Order, Sim};
+use draw::{Draw, Seeded};
 use weightstream::aoti::hooks::PassHooks;
-use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice};
-use weightstream::error::Result;
+use weightstream::device::sim::Order;
+use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice, Sim};
+use weightstream::error::{Error, Result};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -66,11 +70,7 @@ pub fn chain(weights: &[u64]) -> Model {
 impl Model {
     /// The bytes must outlive the session: keep the model alive.
     pub fn host_bytes(&self) -> Vec<HostBytes> {
-        // SAFETY: the tests drop their sessions before their models, and never change a model's bytes.
-        self.bytes
-            .iter()
-            .map(|b| unsafe { HostBytes::new(b.as_ptr(), b.len() as u64) })
-            .collect()
+        self.bytes.iter().map(|b| host_bytes(b)).collect()
     }
 
     pub fn session<D: Device>(&self, device: D, budget: Option<u64>) -> Result<Session<D>> {
@@ -87,9 +87,7 @@ impl Model {
 
     /// On one block that the session divides.
     pub fn sim_in_one_block(&self, order: Order, budget: Option<u64>) -> Session<Sim> {
-        let mut sim = Sim::new(order);
-        sim.one_block = true;
-        self.session(sim, budget).unwrap()
+        self.session(Sim::in_one_block(order), budget).unwrap()
     }
 
     pub fn host(&self, budget: Option<u64>) -> Session<HostDevice> {
@@ -102,21 +100,30 @@ impl Model {
     }
 }
 
+fn host_bytes(bytes: &[u8]) -> HostBytes {
+    // SAFETY: the tests drop their sessions before their models, and never change a model's bytes.
+    unsafe { HostBytes::new(bytes.as_ptr(), bytes.len() as u64) }
+}
+
 /// Devices on which a kernel can be issued that compares bytes when it runs.
 pub trait Kernels: Device {
-    fn kernel(&mut self, reads: &[(DevicePtr, &[u8])]);
-    /// Runs what was issued; panics if a kernel read other bytes.
+    /// Kernel `number` reads these bytes at these addresses. They outlive the device.
+    fn kernel(&mut self, number: u32, reads: &[(DevicePtr, HostBytes)]);
+    /// Runs what was issued; panics if anything was wrong: a kernel that read other bytes, or a race.
     fn check(&mut self);
 }
 
 impl Kernels for HostDevice {
-    fn kernel(&mut self, reads: &[(DevicePtr, &[u8])]) {
+    fn kernel(&mut self, number: u32, reads: &[(DevicePtr, HostBytes)]) {
         for (ptr, expected) in reads.iter().filter(|(_, e)| !e.is_empty()) {
+            let len = expected.len() as usize;
             // SAFETY: the address comes from a probe whose lease is open, or is a direct constant's.
-            let found = unsafe { std::slice::from_raw_parts(ptr.0 as *const u8, expected.len()) };
+            let found = unsafe { std::slice::from_raw_parts(ptr.0 as *const u8, len) };
+            // SAFETY: the bytes of a model, which outlives its sessions.
+            let expected = unsafe { std::slice::from_raw_parts(expected.as_ptr(), len) };
             assert!(
-                found == *expected,
-                "a kernel read other bytes than its weight's"
+                found == expected,
+                "kernel {number} read other bytes than its weight's"
             );
         }
     }
@@ -124,27 +131,60 @@ impl Kernels for HostDevice {
     fn check(&mut self) {}
 }
 
+impl Kernels for Sim {
+    fn kernel(&mut self, number: u32, reads: &[(DevicePtr, HostBytes)]) {
+        Sim::kernel(self, number, reads).unwrap();
+    }
+
+    fn check(&mut self) {
+        self.verdict()
+            .unwrap_or_else(|problems| panic!("{problems}"));
+    }
+}
+
 /// How a pass goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     Complete,
+    /// Complete; what is still leased behind the last kernel ends in an order by this seed. The compiler does not fix
+    /// it, and whoever holds a returned weight lets it go when it likes.
+    CompleteIn(u64),
     /// An error before this event: open leases end in reverse, then the pass is ended.
     AbortAt(usize),
+    /// The same, with a probe that is not the next one as the error.
+    DivergeAt(usize),
+}
+
+impl Pass {
+    /// Whether it ends without an error.
+    pub fn is_complete(&self) -> bool {
+        matches!(self, Pass::Complete | Pass::CompleteIn(_))
+    }
+
+    /// How many of `events` events happen.
+    pub fn end(&self, events: usize) -> usize {
+        match self {
+            Pass::Complete | Pass::CompleteIn(_) => events,
+            Pass::AbortAt(at) | Pass::DivergeAt(at) => *at.min(&events),
+        }
+    }
 }
 
 /// Plays one pass. At each kernel the bytes behind all open leases, and all direct constants, are read.
 pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> Result<()> {
-    let events = model.program.trace.events();
+    let trace = &model.program.trace;
+    let events = trace.events();
     let end = match pass {
-        Pass::Complete => events.len(),
-        Pass::AbortAt(at) => at.min(events.len()),
+        // The rest are leases that end.
+        Pass::CompleteIn(_) => trace.tail(),
+        _ => pass.end(events.len()),
     };
     session.begin_pass()?;
     let mut open: Vec<(u32, DevicePtr)> = Vec::new();
     for event in &events[..end] {
         match *event {
             Probe(id) => open.push((id, session.probe(i64::from(id))?)),
-            Kernel(_) => kernel(model, session, &open),
+            Kernel(number) => kernel(model, session, number, &open),
             Release(id) => {
                 open.retain(|(other, _)| *other != id);
                 session.release(i64::from(id));
@@ -152,18 +192,40 @@ pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> 
         }
         session.validate()?;
     }
+    match pass {
+        Pass::DivergeAt(_) => wrong_probe(session)?,
+        Pass::CompleteIn(seed) => Seeded(seed).shuffle(&mut open),
+        _ => {}
+    }
     for (id, _) in open.into_iter().rev() {
         session.release(i64::from(id));
         session.validate()?;
     }
-    session.end_pass(pass == Pass::Complete)?;
+    session.end_pass(pass.is_complete())?;
     session.validate()
 }
 
-fn kernel<D: Kernels>(model: &Model, session: &mut Session<D>, open: &[(u32, DevicePtr)]) {
-    let leased = open.iter().map(|(id, ptr)| (*ptr, model.read_by(*id)));
+/// A probe that does not exist must be refused, whatever came before.
+fn wrong_probe<D: Device>(session: &mut Session<D>) -> Result<()> {
+    match session.probe(-1) {
+        Err(Error::Divergence { .. }) => Ok(()),
+        other => Err(Error::Internal(format!(
+            "a wrong probe was answered with {other:?}"
+        ))),
+    }
+}
+
+/// The bytes behind all open leases and all direct constants are read.
+pub fn kernel<D: Kernels>(
+    model: &Model,
+    session: &mut Session<D>,
+    number: u32,
+    open: &[(u32, DevicePtr)],
+) {
+    let leased = open.iter();
+    let leased = leased.map(|(id, ptr)| (*ptr, host_bytes(model.read_by(*id))));
     let constants = model.bytes.iter().enumerate();
-    let direct = constants.filter_map(|(i, b)| Some((session.direct_address(i)?, b.as_slice())));
+    let direct = constants.filter_map(|(i, b)| Some((session.direct_address(i)?, host_bytes(b))));
     let reads: Vec<_> = leased.chain(direct).collect();
-    session.device_mut().kernel(&reads);
+    session.device_mut().kernel(number, &reads);
 }

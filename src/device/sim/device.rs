@@ -1,0 +1,295 @@
+//! The device's trait: every call is counted and may fail, every access is checked when it is issued.
+
+use super::clock::{Actor, Clock, What};
+use super::problem::Problem;
+use super::streams::Op;
+use super::{stray, Issued, Sim};
+use crate::device::{Device, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+const GRANULE: u64 = 64;
+
+/// A point in one stream, and what lies before it.
+#[derive(Debug)]
+pub struct SimEvent {
+    stream: Actor,
+    /// Operations of the stream that lie before it.
+    count: u64,
+    clock: Clock,
+    /// Counts the live ones; says whose it is, too.
+    events: Arc<AtomicUsize>,
+}
+
+impl Drop for SimEvent {
+    fn drop(&mut self) {
+        self.events.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Sim {
+    fn call(&self, name: &'static str) -> Result<()> {
+        let mut host = self.host.get();
+        host.tick(Actor::Host);
+        self.host.set(host);
+        self.faults.call(name)
+    }
+
+    fn record(&mut self, actor: Actor) -> SimEvent {
+        self.events.fetch_add(1, Ordering::Relaxed);
+        let host = self.host.get();
+        let events = self.events.clone();
+        let stream = self.stream(actor);
+        let mut clock = stream.clock;
+        clock.join(&host);
+        SimEvent {
+            stream: actor,
+            count: stream.issued,
+            clock,
+            events,
+        }
+    }
+
+    fn wait(&mut self, waits: Actor, event: &SimEvent) -> Result<()> {
+        if event.stream == waits || !Arc::ptr_eq(&event.events, &self.events) {
+            return Err(Error::Internal(format!(
+                "the {} was told to wait for an event that is its own or another device's",
+                waits.name()
+            )));
+        }
+        let stream = self.stream(waits);
+        stream.clock.join(&event.clock);
+        stream.push(Op::Wait(event.count));
+        Ok(())
+    }
+
+    /// The calling thread has seen that everything before this is done.
+    fn learn(&self, clock: &Clock) {
+        let mut host = self.host.get();
+        host.join(clock);
+        self.host.set(host);
+    }
+
+    /// Takes memory back, or only its bytes.
+    fn lose(&mut self, actor: Actor, what: What, range: Range<u64>) {
+        let access = self.issue(actor, what);
+        self.writes(range.clone(), access, false);
+        if let Some(log) = self.log.as_mut().filter(|_| actor == Actor::Copy) {
+            let at = DevicePtr(range.start);
+            log.push(Issued::GivenUp { at });
+        }
+        self.stream(actor).push(Op::Poison(range));
+    }
+
+    fn write_on_compute(&mut self, range: Range<u64>, what: What, op: Op) {
+        let access = self.issue(Actor::Compute, what);
+        self.writes(range, access, true);
+        self.compute.push(op);
+    }
+
+    fn block_until_compute_did(&mut self, count: u64) -> Result<()> {
+        match self.run_until(true, |sim| sim.compute.done >= count) {
+            true => Ok(()),
+            false => Err(Error::Internal("the streams wait for each other".into())),
+        }
+    }
+}
+
+impl Device for Sim {
+    type Event = SimEvent;
+
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn granule(&self) -> u64 {
+        GRANULE
+    }
+
+    fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        self.call("set_budget")?;
+        self.budget = Some(bytes);
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.call("alloc")?;
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        if !bytes.is_multiple_of(GRANULE) {
+            return Err(Error::Internal(format!(
+                "{bytes} bytes asked for, which is no multiple of {GRANULE}"
+            )));
+        }
+        let live = self.live_bytes().saturating_add(bytes);
+        if let Some(budget) = self.budget.filter(|budget| live > *budget) {
+            self.report(Problem::OverBudget { live, budget });
+        }
+        self.weights.take("a weight", bytes)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("free")?;
+        if bytes > 0 {
+            let range = self.weights.give(ptr, bytes)?;
+            self.lose(Actor::Copy, What::Free, range);
+        }
+        Ok(())
+    }
+
+    fn prefers_one_block(&self) -> bool {
+        self.one_block
+    }
+
+    fn discard(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("discard")?;
+        if bytes > 0 {
+            let range = self.weights.within(ptr, bytes);
+            let range = range.ok_or_else(|| stray(ptr, bytes))?;
+            self.lose(Actor::Copy, What::Discard, range);
+        }
+        Ok(())
+    }
+
+    fn tidy_up(&mut self) -> Result<()> {
+        self.call("tidy_up")
+    }
+
+    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.call("alloc_scratch")?;
+        match bytes {
+            0 => Ok(DevicePtr::EMPTY),
+            _ => self.scratch.take("an activation", bytes),
+        }
+    }
+
+    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("free_scratch")?;
+        if bytes > 0 {
+            let range = self.scratch.give(ptr, bytes)?;
+            self.lose(Actor::Compute, What::Free, range);
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        self.call("upload")?;
+        if !src.is_empty() {
+            let range = self.anywhere(dst, src.len() as u64)?;
+            let op = Op::Upload(range.clone(), src.to_vec());
+            self.write_on_compute(range, What::Upload, op);
+        }
+        Ok(())
+    }
+
+    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        self.call("download")?;
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let range = self.anywhere(src, dst.len() as u64)?;
+        let access = self.issue(Actor::Compute, What::Download);
+        self.reads(range.clone(), access);
+        self.compute.push(Op::Download(range));
+        self.block_until_compute_did(self.compute.issued)?;
+        self.learn(&self.compute.clock);
+        dst.copy_from_slice(&self.fetched);
+        Ok(())
+    }
+
+    fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("copy_across")?;
+        if bytes > 0 {
+            let from = self.anywhere(src, bytes)?;
+            let to = self.anywhere(dst, bytes)?;
+            let access = self.issue(Actor::Compute, What::CopyAcross);
+            self.reads(from.clone(), access);
+            self.writes(to.clone(), access, true);
+            self.compute.push(Op::Across(to.start, from));
+        }
+        Ok(())
+    }
+
+    fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("zero")?;
+        if bytes > 0 {
+            let range = self.anywhere(dst, bytes)?;
+            self.write_on_compute(range.clone(), What::Zero, Op::Zero(range));
+        }
+        Ok(())
+    }
+
+    fn finish_compute(&mut self) -> Result<()> {
+        self.call("finish_compute")?;
+        self.block_until_compute_did(self.compute.issued)?;
+        self.learn(&self.compute.clock);
+        Ok(())
+    }
+
+    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        self.call("copy_to_device")?;
+        if src.is_empty() {
+            return Ok(());
+        }
+        let range = self.weights.within(dst, src.len());
+        let range = range.ok_or_else(|| stray(dst, src.len()))?;
+        self.copies += 1;
+        let access = self.issue(Actor::Copy, What::Copy(self.copies));
+        self.writes(range.clone(), access, true);
+        if let Some(log) = &mut self.log {
+            log.push(Issued::Copy {
+                to: dst,
+                from: src,
+                clock: self.copy.clock,
+            });
+        }
+        self.copy.push(Op::Copy(range, src));
+        self.bytes_copied += src.len();
+        Ok(())
+    }
+
+    fn record_compute(&mut self) -> Result<SimEvent> {
+        self.call("record_compute")?;
+        Ok(self.record(Actor::Compute))
+    }
+
+    fn copy_wait(&mut self, event: &SimEvent) -> Result<()> {
+        self.call("copy_wait")?;
+        self.wait(Actor::Copy, event)
+    }
+
+    fn record_copy(&mut self) -> Result<SimEvent> {
+        self.call("record_copy")?;
+        Ok(self.record(Actor::Copy))
+    }
+
+    fn compute_wait(&mut self, event: &SimEvent) -> Result<()> {
+        self.call("compute_wait")?;
+        self.wait(Actor::Compute, event)
+    }
+
+    fn is_done(&self, event: &SimEvent) -> Result<bool> {
+        self.call("is_done")?;
+        let done = match event.stream {
+            Actor::Copy => self.copy.done,
+            _ => self.compute.done,
+        };
+        if done >= event.count {
+            self.learn(&event.clock);
+        }
+        Ok(done >= event.count)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.call("synchronize")?;
+        if !self.run_until(true, |sim| sim.copy_idle() && sim.compute_idle()) {
+            return Err(Error::Internal("the streams wait for each other".into()));
+        }
+        self.learn(&self.compute.clock);
+        self.learn(&self.copy.clock);
+        Ok(())
+    }
+}

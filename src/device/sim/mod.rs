@@ -1,0 +1,350 @@
+//! A device for tests: it does nothing until it has to, then in the worst order that its events allow, and says
+//! whatever its caller did wrong.
+//!
+//! - Streams are queues that run only when forced (`synchronize`, `download`, `finish_compute`, [`Sim::run`]), in an
+//!   [`Order`] that a seed chooses.
+//! - Memory is real bytes. Where it is freed or discarded it is poisoned, when the stream gets there.
+//! - Every access carries a vector clock of both streams and the calling thread, which events hand on. Two accesses
+//!   that nothing orders are a [`Problem::Race`] when the second one is issued, even if the bytes happen to be right;
+//!   so are bytes that are read and hold nothing ([`Problem::Worthless`]).
+//! - The budget is a cap. [`Sim::limit_addresses`] makes the address range as small, so that free memory in pieces does
+//!   not serve what is larger than each of them.
+//! - [`Sim::fail`] lets the n-th call fail, of all or of one kind.
+//! - Live blocks and events are counted.
+//!
+//! A `Sim` that is dropped with problems that nobody asked for panics: no test can forget to ask.
+//!
+//! Only there with the cargo feature `sim`, which no default and no shipped library has.
+#![deny(unsafe_code)]
+
+mod clock;
+mod device;
+mod faults;
+mod problem;
+mod regions;
+mod space;
+mod streams;
+
+#[cfg(test)]
+mod tests;
+
+pub use clock::{Access, Actor, Clock, What};
+pub use device::SimEvent;
+pub use faults::Fault;
+pub use problem::Problem;
+pub use streams::Order;
+
+use super::{DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use faults::Faults;
+use space::Space;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use streams::{Op, Stream};
+
+/// First address of the weights' memory, and of the activations'. Far from null and from each other.
+const WEIGHTS: u64 = 1 << 20;
+const SCRATCH: u64 = 1 << 44;
+
+/// Most problems that are kept.
+const PROBLEMS: usize = 16;
+
+/// What was issued to the copy stream, for tests that look at it one by one.
+#[derive(Debug, Clone, Copy)]
+pub enum Issued {
+    /// A copy of weights.
+    Copy {
+        /// Where to.
+        to: DevicePtr,
+        /// Where from.
+        from: HostBytes,
+        /// What it is ordered behind.
+        clock: Clock,
+    },
+    /// Bytes were freed or discarded.
+    GivenUp {
+        /// The first one.
+        at: DevicePtr,
+    },
+}
+
+/// The simulated device.
+#[derive(Debug)]
+pub struct Sim {
+    order: Order,
+    one_block: bool,
+    budget: Option<u64>,
+    weights: Space,
+    scratch: Space,
+    compute: Stream,
+    copy: Stream,
+    /// The calling thread's; in a cell, since asking for an event orders what follows behind it.
+    host: Cell<Clock>,
+    faults: Faults,
+    problems: Vec<Problem>,
+    fetched: Vec<u8>,
+    copies: u64,
+    bytes_copied: u64,
+    events: Arc<AtomicUsize>,
+    log: Option<Vec<Issued>>,
+}
+
+impl Sim {
+    /// A device whose weights each get memory of their own.
+    pub fn new(order: Order) -> Sim {
+        Sim {
+            order,
+            one_block: false,
+            budget: None,
+            weights: Space::new(WEIGHTS),
+            scratch: Space::new(SCRATCH),
+            compute: Stream::new(Actor::Compute),
+            copy: Stream::new(Actor::Copy),
+            host: Cell::default(),
+            faults: Faults::default(),
+            problems: Vec::new(),
+            fetched: Vec::new(),
+            copies: 0,
+            bytes_copied: 0,
+            events: Arc::default(),
+            log: None,
+        }
+    }
+
+    /// A device that asks for one block, which its caller divides.
+    pub fn in_one_block(order: Order) -> Sim {
+        let mut sim = Sim::new(order);
+        sim.one_block = true;
+        sim
+    }
+
+    /// So many bytes of addresses for weights, and no more.
+    pub fn limit_addresses(&mut self, bytes: u64) {
+        self.weights.limit(bytes);
+    }
+
+    /// One call will fail; `None` takes that back.
+    pub fn fail(&mut self, fault: impl Into<Option<Fault>>) {
+        self.faults.set(fault.into());
+    }
+
+    /// The call of this name fails once, after so many that work.
+    pub fn fail_call(&mut self, call: &'static str, after: u64) {
+        self.fail(Fault {
+            call: Some(call),
+            after,
+            lost: false,
+        });
+    }
+
+    /// The fault that has not come yet.
+    pub fn pending_fault(&self) -> Option<Fault> {
+        self.faults.pending()
+    }
+
+    /// The call that failed last because it was told to, and its number.
+    pub fn failed_call(&self) -> Option<(&'static str, u64)> {
+        self.faults.fired()
+    }
+
+    /// How many calls of the device there were.
+    pub fn calls(&self) -> u64 {
+        self.faults.calls()
+    }
+
+    /// Bytes allocated and not freed, without activations.
+    pub fn live_bytes(&self) -> u64 {
+        self.weights.live_bytes()
+    }
+
+    /// Blocks allocated and not freed, without activations.
+    pub fn live_blocks(&self) -> usize {
+        self.weights.live_blocks()
+    }
+
+    /// Bytes of activations allocated and not freed.
+    pub fn live_scratch_bytes(&self) -> u64 {
+        self.scratch.live_bytes()
+    }
+
+    /// Counts the events that exist; goes on when the device is gone.
+    pub fn live_events(&self) -> Arc<AtomicUsize> {
+        self.events.clone()
+    }
+
+    /// Bytes of all copies to the device that were issued.
+    pub fn bytes_copied(&self) -> u64 {
+        self.bytes_copied
+    }
+
+    /// The time of the compute stream: of the last thing issued to it.
+    pub fn compute_time(&self) -> u64 {
+        self.compute.clock.of(Actor::Compute)
+    }
+
+    /// From now on keeps what is issued to the copy stream.
+    pub fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// What was issued to the copy stream since the last time.
+    pub fn take_log(&mut self) -> Vec<Issued> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Issues a kernel that reads these ranges, and finds these bytes there. The bytes must outlive the device, by
+    /// the promise in [`HostBytes::new`].
+    pub fn kernel(&mut self, number: u32, reads: &[(DevicePtr, HostBytes)]) -> Result<()> {
+        let access = self.issue(Actor::Compute, What::Kernel(number));
+        let mut ranges = Vec::with_capacity(reads.len());
+        for (ptr, expected) in reads.iter().filter(|(_, e)| !e.is_empty()) {
+            let range = self.anywhere(*ptr, expected.len())?;
+            self.reads(range.clone(), access);
+            ranges.push((range, *expected));
+        }
+        self.compute.push(Op::Kernel(access, ranges));
+        Ok(())
+    }
+
+    /// Runs all that can run.
+    pub fn run(&mut self) {
+        self.run_until(false, |sim| sim.copy_idle() && sim.compute_idle());
+    }
+
+    /// Everything issued to the stream from now on waits until the result is dropped.
+    pub fn hold(&mut self, stream: Actor) -> Hold {
+        let open = Arc::new(AtomicBool::new(false));
+        self.stream(stream).push(Op::Gate(open.clone()));
+        Hold(open)
+    }
+
+    /// Runs all that can run, and takes the problems that there were.
+    pub fn take_problems(&mut self) -> Vec<Problem> {
+        self.run();
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Runs all that can run; an error lists the problems that there were.
+    pub fn verdict(&mut self) -> std::result::Result<(), String> {
+        let problems = self.take_problems();
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(listed(&problems)),
+        }
+    }
+
+    fn report(&mut self, problem: Problem) {
+        if self.problems.len() < PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+
+    fn stream(&mut self, actor: Actor) -> &mut Stream {
+        match actor {
+            Actor::Copy => &mut self.copy,
+            _ => &mut self.compute,
+        }
+    }
+
+    fn copy_idle(&self) -> bool {
+        self.copy.done == self.copy.issued
+    }
+
+    fn compute_idle(&self) -> bool {
+        self.compute.done == self.compute.issued
+    }
+
+    /// A new time of the stream, behind all that the calling thread knows.
+    fn issue(&mut self, actor: Actor, what: What) -> Access {
+        let host = self.host.get();
+        let call = self.faults.calls();
+        let stream = self.stream(actor);
+        stream.clock.join(&host);
+        let epoch = stream.clock.tick(actor);
+        Access {
+            what,
+            stream: stream.actor,
+            epoch,
+            call,
+        }
+    }
+
+    fn reads(&mut self, range: Range<u64>, access: Access) {
+        let clock = self.stream(access.stream).clock;
+        let regions = &mut self.space_of(range.start).regions;
+        if let Some(problem) = regions.read(range, access, &clock) {
+            self.report(problem);
+        }
+    }
+
+    /// `valid` says that the bytes may be read afterwards.
+    fn writes(&mut self, range: Range<u64>, access: Access, valid: bool) {
+        let clock = self.stream(access.stream).clock;
+        let regions = &mut self.space_of(range.start).regions;
+        if let Some(problem) = regions.write(range, access, &clock, valid) {
+            self.report(problem);
+        }
+    }
+
+    fn space_of(&mut self, address: u64) -> &mut Space {
+        match address < SCRATCH {
+            true => &mut self.weights,
+            false => &mut self.scratch,
+        }
+    }
+
+    fn bytes(&self, range: &Range<u64>) -> &[u8] {
+        match self.weights.holds(range) {
+            true => self.weights.bytes(range),
+            false => self.scratch.bytes(range),
+        }
+    }
+
+    fn bytes_mut(&mut self, range: &Range<u64>) -> &mut [u8] {
+        self.space_of(range.start).bytes_mut(range)
+    }
+
+    /// Addresses within some live block.
+    fn anywhere(&self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
+        let range = self.weights.within(ptr, bytes);
+        let range = range.or_else(|| self.scratch.within(ptr, bytes));
+        range.ok_or_else(|| stray(ptr, bytes))
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.run();
+        if !self.problems.is_empty() {
+            let list = listed(&self.problems);
+            panic!("a simulated device was dropped with problems that nobody asked for:\n{list}");
+        }
+    }
+}
+
+/// Holds a stream. Dropped, it lets it go on.
+#[derive(Debug)]
+pub struct Hold(Arc<AtomicBool>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn listed(problems: &[Problem]) -> String {
+    let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+fn stray(ptr: DevicePtr, bytes: u64) -> Error {
+    Error::Internal(format!(
+        "{bytes} bytes at {:#x} are not within a live block",
+        ptr.0
+    ))
+}

@@ -1,0 +1,206 @@
+//! One random case: a program, a budget, a pool, an order of the streams and some passes; and what must hold for it.
+
+use super::code::{program, Shape};
+use super::draw::{Draw, Seeded};
+use super::{play, Model, Pass};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::Ordering;
+use weightstream::config::PolicyKind;
+use weightstream::device::sim::Order;
+use weightstream::device::Sim;
+use weightstream::schedule::Event::Probe;
+use weightstream::schedule::{floor, Floor};
+use weightstream::session::{Program, Session};
+
+pub const GRANULE: u64 = 64;
+
+/// Everything that is random.
+#[derive(Debug)]
+pub struct Case {
+    pub shape: Shape,
+    pub model: Model,
+    pub budget: u64,
+    /// One block that the session divides; otherwise each weight has memory of its own.
+    pub one_block: bool,
+    /// No more addresses than the budget: memory may fall into pieces.
+    pub capped: bool,
+    pub order: Order,
+    pub passes: Vec<Pass>,
+}
+
+/// How a case went.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Outcome {
+    /// The load was refused, since the memory would fall into pieces.
+    pub refused: bool,
+    pub evictions: u64,
+    /// A pass was aborted.
+    pub aborted: bool,
+    /// The pool had the bytes for a copy, but in pieces.
+    pub holes: u64,
+}
+
+/// The floor of a program on the simulator.
+pub fn floor_of(program: &Program) -> Floor {
+    floor(
+        &program.trace,
+        &program.weights,
+        PolicyKind::Lru,
+        &[],
+        GRANULE,
+    )
+}
+
+impl Case {
+    /// The case of this number.
+    pub fn of(number: u64) -> Case {
+        let mut draw = Seeded(number);
+        let shape = Shape::ALL[draw.below(Shape::ALL.len() as u64) as usize];
+        let model = program(shape, &mut draw);
+        let events = model.program.trace.events().len() as u64;
+        Case {
+            shape,
+            budget: budget(&model, &mut draw),
+            model,
+            one_block: draw.one_in(2),
+            capped: draw.one_in(3),
+            order: match draw.below(4) {
+                0 => Order::CopiesFirst,
+                1 => Order::KernelsFirst,
+                _ => Order::Random(draw.next()),
+            },
+            passes: (0..draw.between(2, 5))
+                .map(|_| pass(events, &mut draw))
+                .collect(),
+        }
+    }
+
+    /// Plays it. An error says what did not hold.
+    pub fn run(&self) -> Result<Outcome, String> {
+        catch_unwind(AssertUnwindSafe(|| self.play())).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            Err(format!("panicked: {}", text.unwrap_or_default()))
+        })
+    }
+
+    fn play(&self) -> Result<Outcome, String> {
+        let mut sim = match self.one_block {
+            true => Sim::in_one_block(self.order),
+            false => Sim::new(self.order),
+        };
+        if self.capped {
+            sim.limit_addresses(self.budget - self.budget % GRANULE);
+        }
+        let events = sim.live_events();
+        let mut session = match self.model.session(sim, Some(self.budget)) {
+            Ok(session) => session,
+            Err(error) if self.capped && error.to_string().contains("fall into pieces") => {
+                return Ok(Outcome {
+                    refused: true,
+                    ..Outcome::default()
+                })
+            }
+            Err(error) => return Err(format!("the load: {error}")),
+        };
+        for (at, pass) in self.passes.iter().enumerate() {
+            let played = play(&self.model, &mut session, *pass);
+            played.map_err(|error| format!("pass {at}, {pass:?}: {error}"))?;
+            self.check(&mut session, *pass)
+                .map_err(|what| format!("pass {at}, {pass:?}: {what}"))?;
+        }
+        session.device_mut().verdict()?;
+        self.count(&session)?;
+        let outcome = Outcome {
+            refused: false,
+            evictions: session.stats().evictions,
+            aborted: !self.passes.iter().all(Pass::is_complete),
+            holes: session.pool_holes(),
+        };
+        drop(session);
+        same(
+            "events that outlive their session",
+            events.load(Ordering::Relaxed),
+            0,
+        )?;
+        Ok(outcome)
+    }
+
+    /// Behind each pass.
+    fn check(&self, session: &mut Session<Sim>, pass: Pass) -> Result<(), String> {
+        let stats = session.stats();
+        let sim = session.device();
+        let weights = self.model.program.weights.len();
+        within("peak", stats.peak_bytes, stats.budget_bytes)?;
+        within("live bytes", sim.live_bytes(), stats.budget_bytes)?;
+        let events = sim.live_events().load(Ordering::Relaxed);
+        within("live events", events as u64, 2 * weights as u64)?;
+        same("bytes of activations", sim.live_scratch_bytes(), 0)?;
+        let streams = stats.total_weight_bytes + stats.direct_bytes > stats.budget_bytes;
+        if !pass.is_complete() && streams && !self.one_block {
+            same(
+                "live bytes behind an aborted pass",
+                sim.live_bytes(),
+                stats.direct_bytes,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// At the end: each probe was served and counted, and nothing else.
+    fn count(&self, session: &Session<Sim>) -> Result<(), String> {
+        let events = self.model.program.trace.events();
+        let probes = |pass: &Pass| {
+            let issued = events.iter().take(pass.end(events.len()));
+            issued.filter(|e| matches!(e, Probe(_))).count() as u64
+        };
+        let stats = session.stats();
+        let complete = self.passes.iter().filter(|p| p.is_complete());
+        same("passes", stats.passes, complete.count() as u64)?;
+        let served = self.passes.iter().map(probes).sum();
+        same("probes served", stats.hits + stats.misses, served)?;
+        same(
+            "bytes copied",
+            stats.bytes_copied,
+            session.device().bytes_copied(),
+        )
+    }
+}
+
+/// Often the floor or close above it, where there is least room.
+fn budget(model: &Model, draw: &mut impl Draw) -> u64 {
+    let floor = floor_of(&model.program);
+    let least = floor.bytes();
+    let room = (floor.direct + floor.everything).saturating_sub(least);
+    match draw.below(10) {
+        0..5 => least,
+        5 | 6 => least + draw.below(8 * GRANULE),
+        7 => least + draw.below(room + 1),
+        8 => least + room.saturating_sub(draw.between(1, GRANULE)),
+        _ => least + room + draw.below(2) * GRANULE,
+    }
+}
+
+fn pass(events: u64, draw: &mut impl Draw) -> Pass {
+    let at = draw.below(events + 1) as usize;
+    match draw.below(8) {
+        0..4 => Pass::Complete,
+        4 | 5 => Pass::CompleteIn(draw.next()),
+        6 => Pass::AbortAt(at),
+        _ => Pass::DivergeAt(at),
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("{what}: {found:?}, expected {expected:?}")),
+    }
+}
+
+fn within(what: &str, found: u64, most: u64) -> Result<(), String> {
+    match found <= most {
+        true => Ok(()),
+        false => Err(format!("{what}: {found}, at most {most} allowed")),
+    }
+}
