@@ -13,12 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-import device
 import files
-import residency
-import session
 from mutant import Mutant, PatternError, problems
 from workspace import Outcome, Workspace
+
+import device
+import residency
+import session
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS: list[Mutant] = [*session.MUTANTS, *residency.MUTANTS, *files.MUTANTS, *device.MUTANTS]
