@@ -228,6 +228,6 @@ MUTANTS = [
         ".unwrap_or(u64::MAX)",
         ".unwrap_or(0)",
         "a size that no machine has, taken from a file, becomes a small budget",
-        ("lib:schedule",),
+        ("session_mutants",),
     ),
 ]

@@ -188,7 +188,7 @@ MUTANTS = [
         "self.undo(self.run.undo_from(count));",
         "self.actions.clear();",
         "the same for the last copies of a plan",
-        ("session_safety", "session_random"),
+        ("session_mutants",),
     ),
     Mutant(
         "failed-plan-is-undone-from-its-start",
@@ -237,7 +237,7 @@ MUTANTS = [
         "let adjacent = self.ptr.wrapping_add(self.len as usize) == next.ptr;",
         "let adjacent = self.ptr.addr() <= next.ptr.addr();",
         "one copy reads what lies between two weights instead of the second one",
-        ("session_copies",),
+        ("session_mutants",),
     ),
     Mutant(
         "joined-across-registrations",

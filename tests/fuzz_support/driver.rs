@@ -18,6 +18,9 @@ pub const CAP_PER_BYTE: usize = 32 * 4 * 3;
 /// One execution longer than this is a hang. Files are a few kilobytes.
 pub const HANG: Duration = Duration::from_secs(2);
 
+/// An execution longer than this is done again: on a busy machine the scheduler takes longer than any file.
+const SLOW: Duration = Duration::from_millis(2);
+
 /// So many executions damage files of one lot.
 const LOT: u64 = 4096;
 /// Files of one lot.
@@ -76,12 +79,20 @@ impl Cases {
 
 /// Runs one input; the text says what is wrong with it.
 pub fn execute(target: Target, input: &[u8], report: &mut Report) -> Result<(), String> {
-    let started = Instant::now();
     let mut outcome = Ok(false);
-    let held = most_held(|| {
-        outcome = catch_unwind(AssertUnwindSafe(|| target.run(input)));
-    });
-    let took = started.elapsed();
+    let mut once = || {
+        let started = Instant::now();
+        let held = most_held(|| {
+            outcome = catch_unwind(AssertUnwindSafe(|| target.run(input)));
+        });
+        (started.elapsed(), held)
+    };
+    let (mut took, held) = once();
+    for _ in 0..5 {
+        if took > SLOW {
+            took = took.min(once().0);
+        }
+    }
     report.executions += 1;
     report.slowest = report.slowest.max(took);
     report.accepted += u64::from(matches!(outcome, Ok(true)));
