@@ -4,6 +4,7 @@
 mod fuzz_support;
 mod support;
 
+use flatbuffers::FlatBufferBuilder;
 use fuzz_support::driver::{self, Report};
 use fuzz_support::files::{exercise_ptd, exercise_pte, exercise_record, Target};
 use fuzz_support::memory::Counting;
@@ -69,6 +70,95 @@ fn apply(bytes: &mut [u8], damage: &[(usize, u8)]) {
         let at = place % bytes.len();
         bytes[at] = *value;
     }
+}
+
+/// A file that names its one long list again and again. The verifier lets it look 32 times as large as it is; what
+/// is made of it is then still within the cap of `driver`.
+#[test]
+fn a_file_that_folds_itself_up_stays_within_the_cap() {
+    for (target, fold) in [
+        (Target::Record, folded_record as fn(u32) -> Vec<u8>),
+        (Target::Pte, folded_pte),
+    ] {
+        let mut most = Report::default();
+        let mut deepest = 0;
+        for times in [1, 8, 16, 24, 28, 30, 31, 40] {
+            let bytes = fold(times);
+            driver::execute(target, &bytes, &mut most).unwrap();
+            if matches!(target, Target::Record) {
+                let text = weightstream::format::Record::from_payload("r", &bytes).unwrap_err();
+                // Refused for its fields, and not for its tables: they were read.
+                deepest += u32::from(!text.to_string().contains("tables are damaged"));
+            } else {
+                deepest += u32::from(weightstream::format::Pte::parse("p", &bytes).is_ok());
+            }
+        }
+        println!("{}: {most:?}", target.name());
+        assert!((2..8).contains(&deepest), "{deepest}");
+        assert!(most.most_per_byte > 20.0, "{most:?}: nothing was folded");
+    }
+}
+
+/// A record whose fields, `times` of them, are one list of strings that are all the same string.
+fn folded_record(times: u32) -> Vec<u8> {
+    let mut fbb = FlatBufferBuilder::new();
+    let text = fbb.create_string("");
+    let shared = fbb.create_vector(&vec![text; 4000]);
+    let mut fields = Vec::new();
+    for number in 0..times {
+        let name = fbb.create_string(&format!("x_{number}"));
+        let start = fbb.start_table();
+        fbb.push_slot_always(4, name);
+        fbb.push_slot_always(8, shared);
+        fields.push(fbb.end_table(start));
+    }
+    let version = fbb.create_vector(&[2_i64]);
+    let name = fbb.create_string("format_version");
+    let start = fbb.start_table();
+    fbb.push_slot_always(4, name);
+    fbb.push_slot_always(6, version);
+    fields.push(fbb.end_table(start));
+    let fields = fbb.create_vector(&fields);
+    let start = fbb.start_table();
+    fbb.push_slot_always(4, fields);
+    let root = fbb.end_table(start);
+    fbb.finish(root, Some("WSR1"));
+    fbb.finished_data().to_vec()
+}
+
+/// A program whose constant methods, `times` of them, return one string in one list of thousands of outputs.
+fn folded_pte(times: u32) -> Vec<u8> {
+    let mut fbb = FlatBufferBuilder::new();
+    let text = fbb.create_string("text");
+    let start = fbb.start_table();
+    fbb.push_slot_always(4, text);
+    let string = fbb.end_table(start);
+    let start = fbb.start_table();
+    fbb.push_slot_always(4, 6_u8);
+    fbb.push_slot_always(6, string);
+    let value = fbb.end_table(start);
+    let values = fbb.create_vector(&[value]);
+    let outputs = fbb.create_vector(&vec![0_i32; 8000]);
+    let mut plans = Vec::new();
+    let version = fbb.create_string("forward");
+    for number in 0..times {
+        let name = match number {
+            0 => version,
+            _ => fbb.create_string(&format!("forward__weight_offload__x_{number:02}")),
+        };
+        let start = fbb.start_table();
+        fbb.push_slot_always(4, name);
+        fbb.push_slot_always(8, values);
+        fbb.push_slot_always(12, outputs);
+        plans.push(fbb.end_table(start));
+    }
+    let plans = fbb.create_vector(&plans);
+    let start = fbb.start_table();
+    fbb.push_slot_always(4, 0_u32);
+    fbb.push_slot_always(6, plans);
+    let root = fbb.end_table(start);
+    fbb.finish(root, Some("ET12"));
+    fbb.finished_data().to_vec()
 }
 
 proptest! {
