@@ -1,6 +1,7 @@
 //! The parser targets. Each asks everything that can be asked of what a parser accepts, and checks that it is
 //! consistent in itself.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weightstream::config::PolicyKind;
@@ -67,7 +68,10 @@ pub fn exercise_ptd(bytes: &[u8]) -> bool {
     let Ok(data) = Ptd::parse("w.ptd", bytes) else {
         return false;
     };
+    let mut segments = BTreeMap::new();
     for (key, entry) in data.entries() {
+        let of = segments.entry(entry.segment).or_insert(&entry.range);
+        assert_eq!(*of, &entry.range, "{key}");
         let found = bytes
             .get(entry.range.clone())
             .unwrap_or_else(|| panic!("{key} is outside"));
@@ -77,6 +81,9 @@ pub fn exercise_ptd(bytes: &[u8]) -> bool {
             assert_eq!(layout.dim_order.len(), layout.sizes.len());
         }
     }
+    // Two segments have no byte in common.
+    let ranges: Vec<_> = segments.into_values().collect();
+    assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
     true
 }
 

@@ -12,10 +12,20 @@ pub fn valid(rng: &mut Rng) -> (RecordSpec, PtdSpec) {
     let count = rng.below(6);
     let mut lists: [Vec<i64>; 5] = Default::default();
     let mut names = Vec::new();
+    let mut before = (Vec::new(), Vec::new());
     for index in 0..count {
         let name = format!("layer.{index}.weight");
-        let sizes: Vec<i64> = (0..rng.below(4)).map(|_| 1 + rng.below(4) as i64).collect();
-        let bytes = rng.bytes(4 * sizes.iter().product::<i64>() as usize);
+        let mut sizes: Vec<i64> = (0..rng.below(4)).map(|_| 1 + rng.below(4) as i64).collect();
+        // Now and then one that is tied to the one before, or only equal to it.
+        let tied = index > 0 && rng.one_in(3);
+        if tied {
+            sizes.clone_from(&before.0);
+        }
+        let bytes = match tied {
+            true => before.1.clone(),
+            false => rng.bytes(4 * sizes.iter().product::<i64>() as usize),
+        };
+        before = (sizes.clone(), bytes.clone());
         let values = [
             rng.below(3) as i64,
             6,
@@ -29,7 +39,10 @@ pub fn valid(rng: &mut Rng) -> (RecordSpec, PtdSpec) {
         lists[4].extend(&sizes);
         lists[4].extend((0..sizes.len()).map(|d| sizes[d + 1..].iter().product::<i64>()));
         let layout = Some((6, sizes.iter().map(|s| *s as i32).collect()));
-        data.add(&name, layout, bytes);
+        match tied {
+            true => data.share(&name, layout, data.segments.len() as u32 - 1),
+            false => data.add(&name, layout, bytes),
+        };
         names.push(name);
     }
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -129,6 +142,10 @@ fn change(rng: &mut Rng, value: &mut FieldValue, edge: i64) {
     match value {
         FieldValue::Ints(ints) => {
             let at = rng.below(ints.len());
+            if rng.one_in(4) && ints.len() > 1 {
+                let other = rng.below(ints.len());
+                return ints.swap(at, other);
+            }
             match (rng.below(5), ints.get_mut(at)) {
                 (0, _) => ints.push(edge),
                 (1, _) => drop(ints.pop()),
