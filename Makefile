@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build demo test check sanitize format bench gpu-bundle clean distclean
+.PHONY: help bootstrap build demo test mutants fuzz soak check sanitize format bench gpu-bundle clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,17 @@ demo: build ## export a transformer and run it at five budgets, compared with ea
 
 test: bootstrap ## build, then run all tests: Rust, C++, Python
 	@scripts/run_tests
+
+mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; 15 minutes)
+	@$(PYTHON) scripts/mutants $(if $(ONLY),--only '$(ONLY)')
+
+fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or RUNS=10000000 executions of each parser
+	@scripts/fuzz $(if $(RUNS),many,guided) $(or $(TARGET),all) $(or $(RUNS),$(TIME),60)
+
+SOAK_MODELS := mlp demo kv_decoder fact_long_lease
+soak: bootstrap ## load, run and destroy models from four threads for MINUTES=30, and see memory stay flat
+	@$(PYTHON) python/tests/exports.py --into build/test-models $(SOAK_MODELS)
+	@cargo run --release --quiet --example soak -- --minutes $(or $(MINUTES),30) build/test-models $(SOAK_MODELS)
 
 check: bootstrap ## formatting, lints and documentation, warnings are errors
 	@scripts/check

@@ -58,7 +58,11 @@ fn every_key_takes_effect() {
 fn a_pin_is_64_hexadecimal_digits() {
     let digits = "0123456789abcdef".repeat(4);
     let mut wrong: Vec<String> = ["", "md5", &digits[1..], "+1"].map(str::to_owned).into();
-    wrong.extend([format!("{digits}0"), digits.replace('a', "g"), digits.replace("a", "é")]);
+    wrong.extend([
+        format!("{digits}0"),
+        digits.replace('a', "g"),
+        digits.replace("a", "é"),
+    ]);
     wrong.push(format!("+{}", &digits[1..]));
     for pin in &wrong {
         let what = refusal(&[text(PTE_SHA256, pin)]);

@@ -423,3 +423,7 @@ fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

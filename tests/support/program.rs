@@ -50,9 +50,10 @@ impl PteSpec {
         for (name, value) in &record.fields {
             if name == "so_key" {
                 let FieldValue::Strings(key) = value else {
-                    panic!("so_key is a string")
+                    continue;
                 };
-                spec.named.push((key[0].clone(), so.to_vec()));
+                let key = key.first().cloned().unwrap_or_default();
+                spec.named.push((key, so.to_vec()));
             }
             spec.constants.push((
                 format!("{}__weight_offload__{name}", record.method),

@@ -1,0 +1,108 @@
+"""Takes the safety rules out of the code, one at a time, and expects a test to fail for each.
+
+`python scripts/mutants` works on a copy of the tree in build/mutants, which keeps its build: the second run compiles only
+what changed. The list is in session.py, residency.py, files.py and device.py, each entry with what breaks without its rule.
+For each mutant the tests that are likeliest to notice run first, then the whole Rust suite. Each is reported with the test
+that failed; the exit status is 1 if one survived or could not be tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import files
+from mutant import Mutant, PatternError, problems
+from workspace import Outcome, Workspace
+
+import device
+import residency
+import session
+
+ROOT = Path(__file__).resolve().parents[2]
+MUTANTS: list[Mutant] = [*session.MUTANTS, *residency.MUTANTS, *files.MUTANTS, *device.MUTANTS]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the mutants and what each breaks, and run nothing")
+    parser.add_argument("--check", action="store_true", help="only see whether each pattern still names one place; takes no time")
+    parser.add_argument("--only", action="append", metavar="NAME", default=[], help="try this one; may be given again; NAME* for a group")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="compiler processes at a time (default: cargo's)")
+    parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for one run of tests (default %(default)s)")
+    return parser.parse_args()
+
+
+def chosen(only: list[str]) -> list[Mutant]:
+    """The mutants to try. An unknown name ends the program."""
+    if not only:
+        return MUTANTS
+    picked = []
+    for name in only:
+        fits = [m for m in MUTANTS if m.name == name or (name.endswith("*") and m.name.startswith(name[:-1]))]
+        if not fits:
+            sys.exit(f"there is no mutant '{name}'; --list prints all")
+        picked += [m for m in fits if m not in picked]
+    return picked
+
+
+def print_list(mutants: list[Mutant]) -> None:
+    for mutant in mutants:
+        print(f"{mutant.name:40} {mutant.file:34} {mutant.breaks}")
+    print(f"{len(mutants)} mutants")
+
+
+def attempt(workspace: Workspace, mutant: Mutant) -> Outcome:
+    """Runs the tests on one mutant, until one fails."""
+    try:
+        with workspace.mutated(mutant):
+            for test in mutant.tests:
+                outcome = workspace.run(test)
+                if outcome.decided:
+                    return outcome
+            return workspace.run_everything()
+    except PatternError as problem:
+        return Outcome("error", str(problem))
+
+
+def main() -> int:
+    options = arguments()
+    mutants = chosen(options.only)
+    if options.list:
+        print_list(mutants)
+        return 0
+    if found := problems(MUTANTS, ROOT):
+        print("\n".join(found))
+        return 1
+    if options.check:
+        print(f"{len(MUTANTS)} mutants, each in one place")
+        return 0
+    workspace = Workspace(ROOT, options.jobs, options.timeout)
+    started = time.monotonic()
+    print("the code as it is, first: what is built, and that its tests pass", flush=True)
+    if not workspace.prepare(sorted({test for mutant in mutants for test in mutant.tests})):
+        return 1
+    print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
+    results: dict[str, Outcome] = {}
+    for number, mutant in enumerate(mutants, 1):
+        begun = time.monotonic()
+        outcome = results[mutant.name] = attempt(workspace, mutant)
+        took = time.monotonic() - begun
+        print(f"[{number}/{len(mutants)}, {took:4.0f} s] {outcome.word:8} {mutant.name:40} {outcome.detail}", flush=True)
+    return summary(results, time.monotonic() - started)
+
+
+def summary(results: dict[str, Outcome], seconds: float) -> int:
+    bad = {name: outcome for name, outcome in results.items() if outcome.word not in ("caught", "timeout")}
+    timeouts = sum(outcome.word == "timeout" for outcome in results.values())
+    for name, outcome in bad.items():
+        print(f"{outcome.word}: {name}: {outcome.detail}")
+    caught = f"{len(results) - len(bad)} of {len(results)} mutants caught"
+    print(f"{caught}{f' ({timeouts} by a timeout)' if timeouts else ''} in {seconds / 60:.1f} minutes")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""A copy of the tree in which mutants are built and tested, with a build of its own that is kept between runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutant import Mutant
+
+#: What the Rust tests need of the tree.
+PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "Cargo.toml", "Cargo.lock", "build.rs", "fuzz")
+#: A failing test need not look for its smallest case, nor remember it.
+ENVIRONMENT = {
+    "CARGO_INCREMENTAL": "1",
+    "CARGO_PROFILE_DEV_DEBUG": "0",
+    "CARGO_PROFILE_TEST_DEBUG": "0",
+    # Compiling takes longer than running.
+    "CARGO_PROFILE_TEST_OPT_LEVEL": "0",
+    "CARGO_TERM_COLOR": "never",
+    "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
+    "PROPTEST_MAX_SHRINK_ITERS": "0",
+}
+
+#: Seconds for a build from nothing.
+COMPILE_LIMIT = 3600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: `caught`, `timeout` (a test hung, which counts as caught), `passed`, `survived` or `error`."""
+
+    word: str
+    detail: str
+
+    @property
+    def decided(self) -> bool:
+        return self.word != "passed"
+
+
+class Workspace:
+    """The copy. Only files that differ are written, so that cargo compiles what changed."""
+
+    def __init__(self, root: Path, jobs: int, timeout: int):
+        self.root = root
+        self.tree = root / "build" / "mutants" / "tree"
+        self.target = root / "build" / "mutants" / "target"
+        self.timeout = timeout
+        self.jobs = [f"-j{jobs}"] if jobs else []
+        python = root / ".venv" / "bin" / "python"
+        self.environment = {**os.environ, **ENVIRONMENT, "CARGO_TARGET_DIR": str(self.target)}
+        if python.exists():
+            self.environment.setdefault("WEIGHTSTREAM_PYTHON", str(python))
+        self.synchronise()
+
+    def synchronise(self) -> None:
+        """Makes the copy what the checkout is, ignored files left out."""
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *PARTS],
+            cwd=self.root,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        wanted = {name for name in listed.split("\0") if name and (self.root / name).is_file()}
+        for name in wanted:
+            source, copy = self.root / name, self.tree / name
+            content = source.read_bytes()
+            if name == "Cargo.toml":
+                # The tests link the rlib; writing the archive of everything takes as long as compiling.
+                content = content.replace(b'crate-type = ["staticlib", "rlib"]', b'crate-type = ["rlib"]')
+            if not copy.is_file() or copy.read_bytes() != content:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(content)
+        for old in [path for path in self.tree.rglob("*") if path.is_file()]:
+            if str(old.relative_to(self.tree)) not in wanted:
+                old.unlink()
+
+    @contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
+        """The copy with one rule less."""
+        path = self.tree / mutant.file
+        original = path.read_text()
+        path.write_text(mutant.apply(self.tree))
+        try:
+            yield
+        finally:
+            path.write_text(original)
+
+    def prepare(self, tests: list[str]) -> bool:
+        """Builds and runs the tests on the code as it is: one that fails anyway would catch everything."""
+        for test in sorted({test.split(":")[0] for test in tests}):
+            outcome = self.run(test, limit=4 * self.timeout)
+            if outcome.decided:
+                print(f"without any mutant, {test}: {outcome.word}: {outcome.detail}")
+                return False
+        return True
+
+    def run(self, test: str, limit: int = 0) -> Outcome:
+        """Runs the unit tests or one file of tests."""
+        target, _, pattern = test.partition(":")
+        which = ["--lib"] if target == "lib" else ["--test", target]
+        return self.cargo(test, which, [pattern] if pattern else [], limit or self.timeout)
+
+    def run_everything(self) -> Outcome:
+        """Runs all Rust tests; passing all of them is surviving."""
+        outcome = self.cargo("all Rust tests", ["--lib", "--tests"], [], 4 * self.timeout)
+        return outcome if outcome.decided else Outcome("survived", "all Rust tests pass")
+
+    def cargo(self, what: str, which: list[str], pattern: list[str], limit: int) -> Outcome:
+        # Apart from the tests: time spent compiling is no hang, and code that does not compile was not caught.
+        built, output = self.call(["cargo", "test", "--no-run", *self.jobs, *which], COMPILE_LIMIT)
+        if built != 0:
+            return Outcome("error", f"it does not compile:\n{tail(output)}")
+        status, output = self.call(["cargo", "test", *self.jobs, *which, *pattern], limit)
+        if status is None:
+            return Outcome("timeout", f"{what}: not done after {limit} s{running(output)}")
+        if status == 0:
+            return Outcome("passed", what)
+        failed = sorted(set(re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED", output, re.MULTILINE)))
+        if failed:
+            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            return Outcome("caught", f"{suite(output) or what}: {failed[0]}{more}")
+        if crash := re.search(r"\(signal: [^)]*\)", output):
+            return Outcome("caught", f"{what}: the tests ended by {crash[0][1:-1]}")
+        return Outcome("error", f"{what}: no test is named as failed:\n{tail(output)}")
+
+    def call(self, command: list[str], limit: int) -> tuple[int | None, str]:
+        """Exit status and output; no status if it took longer than `limit` seconds and was ended, with all it had started."""
+        process = subprocess.Popen(
+            command,
+            cwd=self.tree,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=limit)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, process.communicate()[0]
+
+    def forget(self) -> None:
+        """Removes the copy and its build."""
+        shutil.rmtree(self.tree.parent, ignore_errors=True)
+
+
+def tail(output: str) -> str:
+    return "\n".join(output.splitlines()[-30:])
+
+
+def running(output: str) -> str:
+    """The tests that libtest has called slow."""
+    slow = re.findall(r"^test (\S+) has been running for over", output, re.MULTILINE)
+    return f", in {', '.join(sorted(set(slow)))}" if slow else ""
+
+
+def suite(output: str) -> str:
+    """Which file of tests failed, from cargo's advice."""
+    found = re.search(r"to rerun pass `(?:-p \S+ )?--(?:test )?(\S+?)`", output)
+    return found[1] if found else ""
