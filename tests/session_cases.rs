@@ -53,6 +53,7 @@ fn play_part(part: u64) {
     assert!(share(|o| o.evictions > 0) > 0.5, "hardly a case evicts");
     assert!(share(|o| o.aborted) > 0.5, "hardly a pass is aborted");
     assert!(share(|o| o.holes > 0) > 0.1, "no pool falls into pieces");
+    assert!(share(|o| o.joined) > 0.02, "no copies are joined");
     assert!(share(|o| o.refused) < 0.05, "loads are refused too often");
 }
 

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub aborted: bool,
     /// The pool had the bytes for a copy, but in pieces.
     pub holes: u64,
+    /// Some copy in a pass was of several weights.
+    pub joined: bool,
 }
 
 /// The floor of a program on the simulator.
@@ -103,6 +105,7 @@ impl Case {
             }
             Err(error) => return Err(format!("the load: {error}")),
         };
+        let at_load = session.device().copies_issued();
         for (at, pass) in self.passes.iter().enumerate() {
             let played = play(&self.model, &mut session, *pass);
             played.map_err(|error| format!("pass {at}, {pass:?}: {error}"))?;
@@ -116,6 +119,7 @@ impl Case {
             evictions: session.stats().evictions,
             aborted: !self.passes.iter().all(Pass::is_complete),
             holes: session.pool_holes(),
+            joined: session.device().copies_issued() - at_load < loads(&session),
         };
         drop(session);
         same(
@@ -165,6 +169,11 @@ impl Case {
             session.device().bytes_copied(),
         )
     }
+}
+
+fn loads(session: &Session<Sim>) -> u64 {
+    let stats = session.stats();
+    stats.misses + stats.prefetches
 }
 
 /// Often the floor or close above it, where there is least room.

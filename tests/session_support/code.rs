@@ -58,7 +58,11 @@ pub fn program(shape: Shape, draw: &mut impl Draw) -> Model {
     }
     let direct: Vec<u64> = (0..draw.below(3)).map(|_| draw.below(500)).collect();
     let tied = matches!(shape, Shape::Repeated | Shape::Anything);
-    build(&sizes, tied, &direct, code)
+    let mut model = build(&sizes, tied, &direct, code);
+    if draw.one_in(2) {
+        model.file = Some(model.bytes.concat());
+    }
+    model
 }
 
 /// Programs of all shapes, for property tests. They shrink.
@@ -77,14 +81,21 @@ fn sizes(shape: Shape, draw: &mut impl Draw) -> Vec<u64> {
     // Rather many than few: where two kernels read everything, nothing has to go.
     let count = 1 + draw.below(most).max(draw.below(most)) as usize;
     let equal = 64 * draw.between(1, 8);
+    let all_equal = shape == Shape::Chain || draw.one_in(5);
     let mut sizes: Vec<u64> = (0..count)
-        .map(|_| match shape {
-            Shape::Chain => equal,
-            _ => any_size(draw),
+        .map(|_| match all_equal {
+            true => equal,
+            false => any_size(draw),
         })
         .collect();
     if !matches!(shape, Shape::Chain | Shape::Wrap) && draw.one_in(5) {
         sizes[draw.below(count as u64) as usize] = draw.between(3000, 12_000);
+    }
+    if draw.one_in(2) {
+        // Neighbours without a gap, on the device and in the file: their copies are joined.
+        sizes
+            .iter_mut()
+            .for_each(|size| *size = size.next_multiple_of(64));
     }
     if shape == Shape::Wrap {
         let large = 500 + 64 * draw.below(16);
@@ -253,6 +264,7 @@ fn build(sizes: &[u64], tied: bool, direct: &[u64], code: Code) -> Model {
             weights,
         },
         bytes,
+        file: None,
     }
 }
 

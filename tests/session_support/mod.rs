@@ -20,6 +20,8 @@ use weightstream::session::{Layout, Program, Session, SessionOptions};
 pub struct Model {
     pub program: Program,
     pub bytes: Vec<Vec<u8>>,
+    /// All of them one behind the other, as in a file; otherwise they lie apart.
+    pub file: Option<Vec<u8>>,
 }
 
 /// `weights` are read through `probes`; `direct` constants come behind them.
@@ -55,6 +57,7 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
             trace,
         },
         bytes,
+        file: None,
     }
 }
 
@@ -70,7 +73,16 @@ pub fn chain(weights: &[u64]) -> Model {
 impl Model {
     /// The bytes must outlive the session: keep the model alive.
     pub fn host_bytes(&self) -> Vec<HostBytes> {
-        self.bytes.iter().map(|b| host_bytes(b)).collect()
+        let Some(file) = &self.file else {
+            return self.bytes.iter().map(|b| host_bytes(b)).collect();
+        };
+        let mut rest = file.as_slice();
+        let cut = |bytes: &Vec<u8>| {
+            let (here, behind) = rest.split_at(bytes.len());
+            rest = behind;
+            host_bytes(here)
+        };
+        self.bytes.iter().map(cut).collect()
     }
 
     pub fn session<D: Device>(&self, device: D, budget: Option<u64>) -> Result<Session<D>> {

@@ -174,6 +174,11 @@ impl Sim {
         self.events.clone()
     }
 
+    /// Copies to the device that were issued.
+    pub fn copies_issued(&self) -> u64 {
+        self.copies
+    }
+
     /// Bytes of all copies to the device that were issued.
     pub fn bytes_copied(&self) -> u64 {
         self.bytes_copied
