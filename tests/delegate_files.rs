@@ -43,7 +43,7 @@ impl Files {
         (self.damage)(&mut bytes);
         std::fs::write(path("m.pte"), bytes).unwrap();
         std::fs::write(path("m.ptd"), ptd(&data)).unwrap();
-        check_files(&path("m.pte"), &path("m.ptd"))
+        check_files(&path("m.pte"), &path("m.ptd"), None)
     }
 }
 

@@ -2,9 +2,8 @@
 
 mod session_support;
 
-use session_support::{chain, model, play, Kernels, Model, Pass};
+use session_support::{chain, model, Model};
 use weightstream::aoti::hooks::PassHooks;
-use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, HostBytes};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{WeightKind, WeightSpec};
@@ -16,20 +15,21 @@ use weightstream::{Error, Result};
 fn a_session_that_lost_a_lease_end_stops_at_once() {
     let model = chain(&[640; 8]);
     for lost in 0..7 {
-        let mut session = model.sim(Order::CopiesFirst, None);
+        let (mut session, _) = contiguous(&model, Gapless::new(false), None);
         session.begin_pass().unwrap();
-        for id in 0..=lost {
-            let at = session.probe(id).unwrap();
-            let expected = model.host_bytes()[id as usize];
-            Kernels::kernel(session.device_mut(), id as u32, &[(at, expected)]);
-            if id == lost {
-                session.device_mut().fail_call("record_compute", 0);
-            }
+        for id in 0..lost {
+            session.probe(id).unwrap();
             session.release(id);
         }
+        session.probe(lost).unwrap();
+        let (copies, evictions) = (session.device().copies.len(), session.stats().evictions);
+        session.device_mut().fail = Some(("record_compute", 0));
+        session.release(lost);
+        // Without the event nothing may be copied to where the readers of that weight still are.
+        assert_eq!(session.stats().evictions, evictions);
+        assert_eq!(session.device().copies.len(), copies);
         let next = session.probe(lost + 1);
         assert!(matches!(next, Err(Error::Poisoned(_))), "{next:?}");
-        session.device_mut().check();
     }
 }
 
@@ -38,16 +38,15 @@ fn a_session_that_lost_a_lease_end_stops_at_once() {
 #[test]
 fn a_poisoned_session_keeps_its_memory() {
     let model = chain(&[640; 8]);
-    let mut session = model.sim(Order::CopiesFirst, None);
+    let (mut session, _) = contiguous(&model, Gapless::new(false), None);
     session.begin_pass().unwrap();
-    let at = session.probe(0).unwrap();
-    Kernels::kernel(session.device_mut(), 0, &[(at, model.host_bytes()[0])]);
-    session.device_mut().fail_call("record_compute", 0);
+    session.probe(0).unwrap();
+    session.device_mut().fail = Some(("record_compute", 0));
     session.release(0);
-    let evictions = session.stats().evictions;
+    let (blocks, evictions) = (session.device().blocks.clone(), session.stats().evictions);
     session.end_pass(false).unwrap_err();
     assert_eq!(session.stats().evictions, evictions);
-    session.device_mut().check();
+    assert_eq!(session.device().blocks, blocks);
 }
 
 /// Device memory that is handed out without a gap, and that nobody reads: copies are only noted.
@@ -58,6 +57,8 @@ struct Gapless {
     border: usize,
     blocks: Vec<(u64, u64)>,
     copies: Vec<(u64, HostBytes)>,
+    /// A call that fails, after so many that work.
+    fail: Option<(&'static str, usize)>,
 }
 
 impl Gapless {
@@ -68,6 +69,21 @@ impl Gapless {
             border: 0,
             blocks: Vec::new(),
             copies: Vec::new(),
+            fail: None,
+        }
+    }
+
+    fn call(&mut self, call: &'static str) -> Result<()> {
+        match &mut self.fail {
+            Some((name, 0)) if *name == call => {
+                let what = "injected".to_owned();
+                Err(Error::Device { call, what })
+            }
+            Some((name, left)) if *name == call => {
+                *left -= 1;
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -120,6 +136,7 @@ impl Device for Gapless {
     }
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        self.call("copy_to_device")?;
         let inside = |&&(at, bytes): &&(u64, u64)| at <= dst.0 && dst.0 + src.len() <= at + bytes;
         assert!(
             self.blocks.iter().any(|block| inside(&block)),
@@ -132,7 +149,7 @@ impl Device for Gapless {
     }
 
     fn record_compute(&mut self) -> Result<()> {
-        Ok(())
+        self.call("record_compute")
     }
 
     fn copy_wait(&mut self, _event: &()) -> Result<()> {
@@ -140,7 +157,7 @@ impl Device for Gapless {
     }
 
     fn record_copy(&mut self) -> Result<()> {
-        Ok(())
+        self.call("record_copy")
     }
 
     fn compute_wait(&mut self, _event: &()) -> Result<()> {
@@ -291,11 +308,8 @@ fn a_failed_last_copy_is_taken_back_at_once() {
     for call in ["copy_to_device", "record_copy"] {
         for after in 0..10 {
             for one_block in [false, true] {
-                let mut session = match one_block {
-                    true => model.sim_in_one_block(Order::CopiesFirst, None),
-                    false => model.sim(Order::CopiesFirst, None),
-                };
-                session.device_mut().fail_call(call, after);
+                let (mut session, _) = contiguous(&model, Gapless::new(one_block), None);
+                session.device_mut().fail = Some((call, after));
                 session.begin_pass().unwrap();
                 for id in 0..8 {
                     let served = session.probe(id);
@@ -318,10 +332,10 @@ fn only_passes_that_were_rehearsed_are_run() {
     let model = chain(&[
         768, 320, 192, 192, 256, 448, 512, 192, 256, 128, 64, 1152, 256, 64, 64, 192,
     ]);
-    let mut session = model.sim_in_one_block(Order::CopiesFirst, Some(4928));
+    let (mut session, _) = contiguous(&model, Gapless::new(true), Some(4928));
     let mut copied = Vec::new();
     for _ in 0..48 {
-        play(&model, &mut session, Pass::Complete).unwrap();
+        run_passes(&model, &mut session, 1);
         copied.push(session.stats().bytes_copied_last_pass);
     }
     assert_eq!(copied[..16], copied[16..32]);
@@ -330,7 +344,6 @@ fn only_passes_that_were_rehearsed_are_run() {
         copied[0], copied[1],
         "an empty memory shows: the test could fail"
     );
-    session.device_mut().check();
 }
 
 /// Taken out: the saturation of sizes. They come from files.
