@@ -74,8 +74,8 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_budget_bytes  string  the same in bytes, decimal digits (an int is taken as well)
  *   weight_offload_budget        string  "auto": what is free at load, less what the method itself takes
  *   weight_offload_policy        string  "lru"
- *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": how a GPU's copies are held on the host
- *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error if another way is used
+ *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": what a GPU copies from
+ *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error otherwise
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
  *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
  *                                        load, and on the device before each read: slow, for debugging
