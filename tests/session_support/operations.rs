@@ -209,6 +209,8 @@ pub fn play_pool(draw: &mut impl Draw, steps: usize) -> Verdict {
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     let mut peak = 0;
     for _ in 0..steps {
+        // Whatever the last step armed and did not meet.
+        sim.fail(None);
         if draw.one_in(8) {
             sim.fail_call(
                 ["alloc", "free", "discard"][draw.below(3) as usize],
@@ -240,7 +242,6 @@ pub fn play_pool(draw: &mut impl Draw, steps: usize) -> Verdict {
                 peak = 0;
             }
         }
-        sim.fail(None);
         let used = live.values().sum();
         peak = peak.max(used);
         pool.validate()?;
@@ -252,6 +253,7 @@ pub fn play_pool(draw: &mut impl Draw, steps: usize) -> Verdict {
             ));
         }
     }
+    sim.fail(None);
     for (at, bytes) in live {
         let given = pool.give(&mut sim, DevicePtr(at), bytes);
         given.map_err(|error| error.to_string())?;
