@@ -12,7 +12,7 @@ use weightstream::config::{Options, Spec, SpecValue};
 use weightstream::delegate::program::check_files;
 use weightstream::delegate::{Delegate, LoadRequest, Program};
 use weightstream::device::CallerStream;
-use weightstream::format::Record;
+use weightstream::format::{Record, Wiring};
 use weightstream::Error;
 
 /// A load that has to fail, and how far it came.
@@ -67,6 +67,7 @@ impl Attempt {
             record,
             library: &library,
             data,
+            wiring: Wiring::straight(1, 1),
         };
         let options = Options::parse(&self.options).unwrap();
         match Delegate::load(request, &options) {
@@ -318,6 +319,7 @@ fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
         record,
         library: &|_: &str| panic!("the library was asked for"),
         data: PathBuf::from("/nowhere.ptd"),
+        wiring: Wiring::straight(1, 1),
     };
     // SAFETY: null is the default stream.
     let stream = unsafe { CallerStream::new(std::ptr::null_mut()) };

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use super::container::Input;
 use super::context::{Context, Fail};
 use super::dtype::DType;
 use super::hooks::PassHooks;
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 /// copied before the run's end, never kept.
 pub struct Outputs<'a> {
     list: Vec<Output<'a>>,
+    reader: Option<&'a dyn Reads>,
 }
 
 /// What copies outputs that lie in a device's memory.
@@ -38,7 +40,18 @@ pub struct Output<'a> {
     /// Strides in elements.
     pub strides: &'a [i64],
     /// `None` where the host reads its memory as it is.
-    reader: Option<&'a RefCell<Reader<'a>>>,
+    reader: Option<&'a dyn Reads>,
+}
+
+/// A [`Reader`] that all outputs share, whatever it borrows.
+trait Reads {
+    fn with(&self, work: &mut dyn FnMut(&mut Reader<'_>) -> Result<()>) -> Result<()>;
+}
+
+impl Reads for RefCell<Reader<'_>> {
+    fn with(&self, work: &mut dyn FnMut(&mut Reader<'_>) -> Result<()>) -> Result<()> {
+        work(&mut self.borrow_mut())
+    }
 }
 
 /// The places of the outputs, which are asked for before the hooks go to the [`Reader`].
@@ -60,6 +73,7 @@ impl<'a> Outputs<'a> {
         places: &[DevicePtr],
         reader: Option<&'a RefCell<Reader<'a>>>,
     ) -> Result<Outputs<'a>> {
+        let reader = reader.map(|reader| reader as &dyn Reads);
         let output = |(index, (handle, ptr)): (usize, (&Handle, &DevicePtr))| {
             let tensor = slab.tensor(*handle);
             let tensor =
@@ -75,12 +89,27 @@ impl<'a> Outputs<'a> {
         let list = handles.iter().zip(places).enumerate().map(output);
         Ok(Outputs {
             list: list.collect::<Result<_>>()?,
+            reader,
         })
     }
 
     /// All outputs, in order.
     pub fn list(&self) -> &[Output<'a>] {
         &self.list
+    }
+
+    /// An input of the run, for a caller to whom it is an output too.
+    pub fn input<'b>(&self, input: &Input<'b>) -> Output<'b>
+    where
+        'a: 'b,
+    {
+        Output {
+            ptr: input.ptr,
+            dtype: input.dtype,
+            sizes: input.sizes,
+            strides: input.strides,
+            reader: self.reader,
+        }
     }
 }
 
@@ -104,14 +133,13 @@ impl Output<'_> {
             let from = std::ptr::with_exposed_provenance_mut(self.ptr.0 as usize);
             return self.copy_from(from, dst, strides);
         };
-        let reader = &mut *reader.borrow_mut();
-        match self.lies_by(strides) {
+        reader.with(&mut |reader| match self.lies_by(strides) {
             true => reader.hooks.read_from_device(self.ptr, dst),
             false => {
                 let staged = self.stage(reader)?;
                 self.copy_from(staged, dst, strides)
             }
-        }
+        })
     }
 
     /// The same to memory of the caller's on the device that the program runs on. An output that lies otherwise
@@ -121,14 +149,15 @@ impl Output<'_> {
         let Some(reader) = self.reader else {
             return Err(not_here("cpu", dst));
         };
-        let reader = &mut *reader.borrow_mut();
-        if self.lies_by(strides) {
-            return reader.hooks.copy_to_caller(dst, self.ptr);
-        }
-        let mut ordered = vec![0; self.nbytes()];
-        let staged = self.stage(reader)?;
-        self.copy_from(staged, &mut ordered, strides)?;
-        reader.hooks.upload_to_caller(dst, &ordered)
+        reader.with(&mut |reader| {
+            if self.lies_by(strides) {
+                return reader.hooks.copy_to_caller(dst, self.ptr);
+            }
+            let mut ordered = vec![0; self.nbytes()];
+            let staged = self.stage(reader)?;
+            self.copy_from(staged, &mut ordered, strides)?;
+            reader.hooks.upload_to_caller(dst, &ordered)
+        })
     }
 
     fn check_room(&self, bytes: u64, strides: &[i64]) -> Result<()> {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::held::Held;
-use super::inputs;
+use super::inputs::{self, Signature};
 use super::load::compiled;
 use super::side::Side;
 use super::tensor::{contiguous_strides, InputTensor};
@@ -15,7 +15,7 @@ use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Verify;
 use crate::device::{DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
-use crate::format::{ConstantKind, Record};
+use crate::format::{ConstantKind, Source};
 use crate::session::{Program, Session, SessionOptions, Stats};
 use crate::weights::{Catalog, MappedPtd};
 
@@ -24,7 +24,7 @@ pub trait Run: Send {
     /// Runs one pass over inputs that were checked.
     fn run(
         &mut self,
-        record: &Record,
+        signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: Outputs<'_>,
     ) -> Result<()>;
@@ -102,13 +102,40 @@ impl<D: Side> Engine<D> {
         })
     }
 
-    fn pass(&mut self, record: &Record, inputs: &[Input<'_>], outputs: Outputs<'_>) -> Result<()> {
+    /// Where the kernels find input `index`, if it is used.
+    fn place<'a>(
+        &mut self,
+        signature: &Signature<'_>,
+        index: usize,
+        input: &InputTensor<'a>,
+        strides: &'a [i64],
+    ) -> Result<Option<Input<'a>>> {
+        if !signature.wiring.is_used(index) {
+            return Ok(None);
+        }
+        let name = || signature.input_name(index);
+        let ptr = self.session.device_mut().place_input(&input.memory);
+        let ptr = ptr.map_err(|error| error.about(&name()).during(name))?;
+        Ok(Some(view(input, strides, ptr)))
+    }
+
+    /// `placed` are the method's inputs, those that are used.
+    fn pass(
+        &mut self,
+        signature: &Signature<'_>,
+        placed: &[Option<Input<'_>>],
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        let taken = signature.wiring.taken.iter().map(|&index| placed[index]);
+        let inputs: Vec<Input<'_>> = taken.flatten().collect();
         self.session.begin_pass()?;
         let (container, session) = (&mut self.container, &mut self.session);
         // SAFETY: the inputs' memory lives during this call and was checked against their sizes. The session
         // answers with memory that it holds under a lease, by the recorded layouts.
         let ran = compiled(&self.scope, "running", || unsafe {
-            container.run(session, inputs, |pass| deliver(record, pass, outputs))
+            container.run(session, &inputs, |pass| {
+                deliver(signature, placed, pass, outputs)
+            })
         });
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
         let ended = self.session.end_pass(ran.is_ok());
@@ -145,7 +172,7 @@ impl<D: Side> Engine<D> {
 impl<D: Side> Run for Engine<D> {
     fn run(
         &mut self,
-        record: &Record,
+        signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: Outputs<'_>,
     ) -> Result<()> {
@@ -156,35 +183,31 @@ impl<D: Side> Run for Engine<D> {
             .iter()
             .map(|input| contiguous_strides(input.sizes))
             .collect();
-        let mut placed = Vec::with_capacity(inputs.len());
-        let specs = record.inputs.iter().enumerate();
-        let sent = inputs.iter().zip(specs).try_for_each(|(input, (i, spec))| {
-            let ptr = self.session.device_mut().place_input(&input.memory);
-            let name = || format!("input {i} '{}'", spec.name);
-            placed.push(ptr.map_err(|error| error.about(&name()).during(name))?);
+        let mut placed: Vec<Option<Input<'_>>> = Vec::with_capacity(inputs.len());
+        let given = inputs.iter().zip(&strides).enumerate();
+        let sent = { given }.try_for_each(|(index, (input, strides))| {
+            placed.push(self.place(signature, index, input, strides)?);
             Ok(())
         });
         let device = self.session.device();
-        let held = inputs.iter().take(placed.len());
-        let held = held.map(|input| device.placed_bytes(&input.memory));
-        self.io_bytes = self.io_bytes.max(held.sum());
-        let ran = sent.and_then(|()| {
-            let views: Vec<Input<'_>> = inputs
+        let there = || {
+            inputs
                 .iter()
-                .zip(&strides)
                 .zip(&placed)
-                .map(|((input, strides), ptr)| view(input, strides, *ptr))
-                .collect();
-            self.pass(record, &views, outputs)
-        });
+                .filter(|(_, view)| view.is_some())
+        };
+        let held = there().map(|(input, _)| device.placed_bytes(&input.memory));
+        self.io_bytes = self.io_bytes.max(held.sum());
+        let ran = sent.and_then(|()| self.pass(signature, &placed, outputs));
         let device = self.session.device_mut();
         let freed = inputs
             .iter()
-            .zip(placed)
-            .zip(&record.inputs)
-            .map(|((input, ptr), spec)| {
+            .zip(&placed)
+            .enumerate()
+            .filter_map(|(index, (input, view))| Some((index, input, view.as_ref()?.ptr)))
+            .map(|(index, input, ptr)| {
                 let ended = device.end_input(ptr, &input.memory);
-                ended.map_err(|error| error.during(|| format!("input '{}'", spec.name)))
+                ended.map_err(|error| error.during(|| signature.input_name(index)))
             })
             .fold(Ok(()), Result::and);
         // The first error comes first: it is the cause of the others.
@@ -266,15 +289,25 @@ fn view<'a>(input: &InputTensor<'a>, strides: &'a [i64], ptr: DevicePtr) -> Inpu
     }
 }
 
-/// Hands the outputs on, once all of them are what the record says.
-fn deliver(record: &Record, pass: &PassOutputs<'_>, outputs: Outputs<'_>) -> Result<()> {
-    for (index, (spec, output)) in record.outputs.iter().zip(pass.list()).enumerate() {
+/// Hands the method's outputs on, once all of the delegate's are what the record says.
+fn deliver(
+    signature: &Signature<'_>,
+    placed: &[Option<Input<'_>>],
+    pass: &PassOutputs<'_>,
+    outputs: Outputs<'_>,
+) -> Result<()> {
+    for (index, (spec, output)) in signature.outputs.iter().zip(pass.list()).enumerate() {
         inputs::check_output(index, spec, output.dtype.0, output.sizes)?;
     }
-    pass.list()
-        .iter()
-        .enumerate()
-        .try_for_each(|(index, output)| {
-            outputs(index, output).map_err(|error| error.during(|| format!("output {index}")))
-        })
+    let returned = signature.wiring.outputs.iter().enumerate();
+    { returned }.try_for_each(|(index, source)| {
+        let output = match *source {
+            Source::Output(own) => pass.list().get(own).copied(),
+            Source::Input(input) => placed[input].as_ref().map(|input| pass.input(input)),
+        };
+        let output = output.ok_or_else(|| {
+            Error::Internal(format!("output {index} is {source:?}, which is not there"))
+        })?;
+        outputs(index, &output).map_err(|error| error.during(|| format!("output {index}")))
+    })
 }

@@ -4,25 +4,76 @@
 
 use super::tensor::{is_contiguous, InputTensor, OutputTensor};
 use crate::error::Error;
-use crate::format::{Dim, InputSpec, OutputSpec, ScalarType};
+use crate::format::{Dim, InputSpec, OutputSpec, ScalarType, Source, Wiring};
+
+/// What a call must look like: what was recorded about the delegate, and how its caller's inputs and outputs
+/// belong to it.
+#[derive(Clone, Copy)]
+pub struct Signature<'a> {
+    /// The delegate's inputs, by its own numbers.
+    pub inputs: &'a [InputSpec],
+    /// Its outputs.
+    pub outputs: &'a [OutputSpec],
+    /// From those numbers to the caller's.
+    pub wiring: &'a Wiring,
+}
+
+impl<'a> Signature<'a> {
+    /// What was recorded about the caller's input `index`; `None` if the delegate does not take it.
+    pub fn input(&self, index: usize) -> Option<&'a InputSpec> {
+        let own = self.wiring.delegates_input(index)?;
+        Some(&self.inputs[own])
+    }
+
+    /// What messages call the caller's input `index`.
+    pub fn input_name(&self, index: usize) -> String {
+        match self.input(index) {
+            Some(spec) => format!("input {index} '{}'", spec.name),
+            None => format!("input {index}"),
+        }
+    }
+
+    /// Type and number of dimensions of the caller's output `index`, as far as they are recorded.
+    fn output(&self, index: usize) -> Option<OutputSpec> {
+        match self.wiring.outputs[index] {
+            Source::Output(own) => Some(self.outputs[own]),
+            Source::Input(input) => self.input(input).map(|spec| OutputSpec {
+                dtype: spec.dtype,
+                ndim: spec.dims.len(),
+            }),
+        }
+    }
+}
 
 /// Refuses inputs that the program was not exported for.
-pub fn check(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> crate::Result<()> {
-    if specs.len() != inputs.len() {
-        let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+pub fn check(signature: &Signature<'_>, inputs: &[InputTensor<'_>]) -> crate::Result<()> {
+    let expected = signature.wiring.inputs;
+    if expected != inputs.len() {
+        let name = |index| signature.input(index).map_or("not read", |spec| &spec.name);
+        let names: Vec<&str> = (0..expected).map(name).collect();
         return Err(refuse(format!(
-            "the program takes {} inputs ({}), {} were given",
-            specs.len(),
+            "the program takes {expected} inputs ({}), {} were given",
             names.join(", "),
             inputs.len()
         )));
     }
     let mut symbols = Vec::new();
-    for (index, (spec, input)) in specs.iter().zip(inputs).enumerate() {
-        check_one(spec, input, &mut symbols)
-            .map_err(|what| refuse(format!("input {index} '{}': {what}", spec.name)))?;
+    for (index, input) in inputs.iter().enumerate() {
+        let checked = match signature.input(index) {
+            Some(spec) => check_one(spec, input, &mut symbols),
+            None if signature.wiring.is_used(index) => check_returned(input),
+            None => Ok(()),
+        };
+        checked.map_err(|what| refuse(format!("{}: {what}", signature.input_name(index))))?;
     }
     Ok(())
+}
+
+/// Of an input that is only handed back, nothing was recorded: it must be what it says.
+fn check_returned(input: &InputTensor<'_>) -> Result<(), String> {
+    let dtype = ScalarType::from_number(i64::from(input.dtype));
+    let dtype = dtype.ok_or_else(|| format!("dtype number {} is unknown", input.dtype))?;
+    check_layout(dtype, input)
 }
 
 fn refuse(what: String) -> Error {
@@ -60,7 +111,7 @@ fn check_one(
         check_dim(dim, spec_dim, size, input.sizes)?;
         check_symbol(spec, dim, spec_dim, size, symbols)?;
     }
-    check_layout(spec, input)
+    check_layout(spec.dtype, input)
 }
 
 fn check_dim(dim: usize, spec: &Dim, size: i64, sizes: &[i64]) -> Result<(), String> {
@@ -106,7 +157,7 @@ fn check_symbol(
 }
 
 /// The kernels were compiled for contiguous inputs, and index them so.
-fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String> {
+fn check_layout(dtype: ScalarType, input: &InputTensor<'_>) -> Result<(), String> {
     if let Some(strides) = input.strides {
         if !is_contiguous(input.sizes, strides) {
             return Err(format!(
@@ -115,7 +166,7 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
             ));
         }
     }
-    let expected = spec.dtype.dense_bytes(input.sizes.iter().copied());
+    let expected = dtype.dense_bytes(input.sizes.iter().copied());
     let expected = expected.ok_or_else(|| format!("sizes {:?} are too large", input.sizes))?;
     if input.memory.len() < expected {
         return Err(format!(
@@ -128,15 +179,18 @@ fn check_layout(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String>
 }
 
 /// Refuses room that no output of the program can fit, before the program runs.
-pub fn check_rooms(specs: &[OutputSpec], rooms: &[OutputTensor<'_>]) -> crate::Result<()> {
-    if specs.len() != rooms.len() {
+pub fn check_rooms(signature: &Signature<'_>, rooms: &[OutputTensor<'_>]) -> crate::Result<()> {
+    let expected = signature.wiring.outputs.len();
+    if expected != rooms.len() {
         return Err(refuse(format!(
-            "the program has {} outputs, room for {} was given",
-            specs.len(),
+            "the program has {expected} outputs, room for {} was given",
             rooms.len()
         )));
     }
-    for (index, (spec, room)) in specs.iter().zip(rooms).enumerate() {
+    for (index, room) in rooms.iter().enumerate() {
+        let Some(spec) = signature.output(index) else {
+            continue;
+        };
         let refuse = |what| Err(refuse(format!("output {index}: {what}")));
         if spec.dtype.number() != room.dtype {
             return refuse(format!(
@@ -215,6 +269,24 @@ mod tests {
             sizes,
             strides: None,
             memory: Memory::Host(bytes),
+        }
+    }
+
+    /// A method that is its delegate.
+    fn check(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> crate::Result<()> {
+        let wiring = Wiring::straight(specs.len(), 0);
+        super::check(&signature(specs, &[], &wiring), inputs)
+    }
+
+    fn signature<'a>(
+        inputs: &'a [InputSpec],
+        outputs: &'a [OutputSpec],
+        wiring: &'a Wiring,
+    ) -> Signature<'a> {
+        Signature {
+            inputs,
+            outputs,
+            wiring,
         }
     }
 
@@ -312,7 +384,9 @@ mod tests {
             strides: None,
             room: Room::Host(&mut []),
         };
-        assert_eq!(check_rooms(&specs, &[room(6, &[2, 3])]), Ok(()));
+        let wiring = Wiring::straight(0, 1);
+        let signature = signature(&[], &specs, &wiring);
+        assert_eq!(check_rooms(&signature, &[room(6, &[2, 3])]), Ok(()));
         let cases: [(&[OutputTensor<'_>], &str); 3] = [
             (&[], "has 1 outputs, room for 0 was given"),
             (
@@ -325,8 +399,86 @@ mod tests {
             ),
         ];
         for (rooms, expected) in cases {
-            let what = check_rooms(&specs, rooms).unwrap_err().to_string();
+            let what = check_rooms(&signature, rooms).unwrap_err().to_string();
             assert!(what.contains(expected), "{what}");
+        }
+    }
+
+    /// The method takes `y`, something that it only returns, something that it ignores, and `x`.
+    fn crossed() -> Wiring {
+        Wiring {
+            inputs: 4,
+            taken: vec![3, 0],
+            outputs: vec![Source::Input(1), Source::Output(0), Source::Input(3)],
+        }
+    }
+
+    #[test]
+    fn inputs_are_named_by_the_numbers_of_the_method() {
+        let specs = [spec("x", &[(2, 2, -1)]), spec("y", &[(3, 3, -1)])];
+        let wiring = crossed();
+        let signature = signature(&specs, &[], &wiring);
+        let bytes = [0; 16];
+        let (two, three) = (input(&[2], &bytes), input(&[3], &bytes));
+        let strange = InputTensor { dtype: 99, ..two };
+        let refusal = |inputs: &[InputTensor<'_>]| {
+            let refused = super::check(&signature, inputs).unwrap_err();
+            refused.to_string()
+        };
+        assert_eq!(
+            super::check(&signature, &[three, two, strange, two]),
+            Ok(())
+        );
+        let cases: [(&[InputTensor<'_>], &str); 4] = [
+            (
+                &[two, two, two, two],
+                "input 0 'y': expected 3 in dimension 0, found 2",
+            ),
+            (
+                &[three, two, two, three],
+                "input 3 'x': expected 2 in dimension 0, found 3",
+            ),
+            (
+                &[three, strange, two, two],
+                "input 1: dtype number 99 is unknown",
+            ),
+            (
+                &[two, three],
+                "takes 4 inputs (y, not read, not read, x), 2 were given",
+            ),
+        ];
+        for (inputs, expected) in cases {
+            let what = refusal(inputs);
+            assert!(what.contains(expected), "{what}");
+        }
+        let short = input(&[5], &bytes);
+        assert!(refusal(&[three, short, two, two]).contains("input 1: expected 20 bytes"));
+    }
+
+    #[test]
+    fn room_is_checked_against_what_the_method_returns() {
+        let specs = [spec("x", &[(2, 2, -1)]), spec("y", &[(3, 3, -1)])];
+        let outputs = [OutputSpec {
+            dtype: ScalarType::F32,
+            ndim: 2,
+        }];
+        let wiring = crossed();
+        let signature = signature(&specs, &outputs, &wiring);
+        let room = |sizes| OutputTensor {
+            dtype: 6,
+            sizes,
+            strides: None,
+            room: Room::Host(&mut []),
+        };
+        // What is handed back unread may be anything.
+        let fitting = [room(&[1, 1, 1]), room(&[2, 3]), room(&[2])];
+        assert_eq!(check_rooms(&signature, &fitting), Ok(()));
+        for (at, rooms) in [
+            (1, [room(&[1]), room(&[2]), room(&[2])]),
+            (2, [room(&[1]), room(&[2, 3]), room(&[2, 3])]),
+        ] {
+            let what = check_rooms(&signature, &rooms).unwrap_err().to_string();
+            assert!(what.contains(&format!("output {at}: it has")), "{what}");
         }
     }
 }

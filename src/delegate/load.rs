@@ -19,7 +19,7 @@ use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PT
 use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
-use crate::format::{ConstantKind, Record};
+use crate::format::{ConstantKind, Record, Wiring};
 use crate::schedule::{floor, Floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
 use crate::system_memory;
@@ -36,6 +36,8 @@ pub struct LoadRequest<'a> {
     pub library: &'a dyn Fn(&str) -> Result<&'a [u8]>,
     /// Path of the `.ptd`.
     pub data: PathBuf,
+    /// How inputs and outputs are given: in the method's order, or straight in the record's.
+    pub wiring: Wiring,
 }
 
 impl Delegate {
@@ -90,7 +92,7 @@ impl Delegate {
         options: &Options,
     ) -> Result<Delegate> {
         let engine: Box<dyn Run> = Box::new(engine(device, &request, options)?);
-        let (record, stats) = (request.record, engine.stats());
+        let (record, wiring, stats) = (request.record, request.wiring, engine.stats());
         if options.budget == Budget::Floor && record.offload {
             log::info!(
                 "method '{}': no budget was given, so its weights get the least possible one, {}",
@@ -100,6 +102,7 @@ impl Delegate {
         }
         Ok(Delegate {
             record,
+            wiring,
             engine: Mutex::new(engine),
             stats: Mutex::new(stats),
         })

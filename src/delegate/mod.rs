@@ -28,9 +28,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::aoti::outputs::Output;
 use crate::error::{Error, Result};
-use crate::format::Record;
+use crate::format::{Record, Wiring};
 use crate::session::Stats;
 use engine::Run;
+use inputs::Signature;
 
 pub use load::LoadRequest;
 pub use program::Program;
@@ -42,19 +43,21 @@ pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 /// One loaded method. May be shared between threads; one of them executes at a time.
 pub struct Delegate {
     record: Record,
+    wiring: Wiring,
     engine: Mutex<Box<dyn Run>>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     stats: Mutex<Stats>,
 }
 
 impl Delegate {
-    /// Runs the method once. `outputs` is called once for each output, and only if the pass completed;
+    /// Runs the method once. `outputs` is called once for each output, in order, and only if the pass completed;
     /// what it is given lives during the call only. After an error the delegate can be used again, unless
     /// it answers [`Error::Poisoned`].
     pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
         let mut engine = self.turn()?;
-        inputs::check(&self.record.inputs, inputs)?;
-        let result = engine.run(&self.record, inputs, outputs);
+        let signature = self.signature();
+        inputs::check(&signature, inputs)?;
+        let result = engine.run(&signature, inputs, outputs);
         *locked(&self.stats) = engine.stats();
         result
     }
@@ -66,12 +69,21 @@ impl Delegate {
         inputs: &[InputTensor<'_>],
         outputs: &mut [OutputTensor<'_>],
     ) -> Result<()> {
-        inputs::check_rooms(&self.record.outputs, outputs)?;
+        let signature = self.signature();
+        inputs::check_rooms(&signature, outputs)?;
         self.execute(inputs, &mut |index, output| {
             outputs[index]
                 .take(output)
                 .map_err(|error| error.about(&format!("output {index}")))
         })
+    }
+
+    fn signature(&self) -> Signature<'_> {
+        Signature {
+            inputs: &self.record.inputs,
+            outputs: &self.record.outputs,
+            wiring: &self.wiring,
+        }
     }
 
     fn turn(&self) -> Result<MutexGuard<'_, Box<dyn Run>>> {
@@ -96,7 +108,7 @@ impl Delegate {
 
     /// Number of inputs of a call.
     pub fn num_inputs(&self) -> usize {
-        self.record.inputs.len()
+        self.wiring.inputs
     }
 
     /// Counters since load. While a pass runs, those from before it.

@@ -9,7 +9,7 @@ use super::{Delegate, LoadRequest};
 use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
-use crate::format::{Pte, Record};
+use crate::format::{Pte, Record, Wiring};
 use crate::weights::{check_build_id, MappedFile, MappedPtd};
 
 /// The bytes of a `.pte`.
@@ -139,7 +139,8 @@ impl<'a> Program<'a> {
         Ok(Record::from_pte(&self.parse()?, method)?.floor)
     }
 
-    /// Loads `method` with its weights from the file at `data`.
+    /// Loads `method` with its weights from the file at `data`. Its inputs and outputs are the method's, in the
+    /// order in which it was exported.
     pub fn load(&self, method: &str, data: PathBuf, options: &Options) -> Result<Delegate> {
         self.load_on(method, data, options, None)
     }
@@ -190,6 +191,7 @@ impl<'a> Program<'a> {
         self.check_pin(options.pte_sha256)?;
         let pte = self.parse()?;
         let record = Record::from_pte(&pte, method)?;
+        let wiring = Wiring::of(&pte, method, record.inputs.len(), record.outputs.len())?;
         let library = |key: &str| pte.named_data(key);
         let pinned = Options {
             pte_sha256: None,
@@ -199,6 +201,7 @@ impl<'a> Program<'a> {
             record,
             library: &library,
             data,
+            wiring,
         };
         load(request, &pinned)
     }

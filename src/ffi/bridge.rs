@@ -12,7 +12,7 @@ use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest, Memor
 use crate::device::cuda::memory;
 use crate::device::{DeviceBytes, DevicePtr};
 use crate::error::Error;
-use crate::format::Record;
+use crate::format::{Record, Wiring};
 
 #[cxx::bridge(namespace = "weightstream_bridge")]
 #[allow(missing_docs, clippy::missing_safety_doc)]
@@ -178,14 +178,15 @@ fn load(
         }
         let data = data_file(&options, &record, named)?;
         let library = |key: &str| named_bytes(named, key);
-        let delegate = Delegate::load(
-            LoadRequest {
-                record,
-                library: &library,
-                data,
-            },
-            &options,
-        )?;
+        // ExecuTorch calls the delegate by the program's wiring itself.
+        let wiring = Wiring::straight(record.inputs.len(), record.outputs.len());
+        let request = LoadRequest {
+            record,
+            library: &library,
+            data,
+            wiring,
+        };
+        let delegate = Delegate::load(request, &options)?;
         Ok(Box::new(Loaded { delegate }))
     })
 }

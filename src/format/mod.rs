@@ -12,6 +12,7 @@
 //! | `segments` | the table of segments: in order, inside, covering |
 //! | `pte`, `ptd` | the two containers |
 //! | `record` | what was recorded at export about one method |
+//! | `wiring` | how a method's inputs and outputs belong to its delegate's |
 //! | `scalar` | element types |
 #![deny(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod pte;
 pub mod record;
 pub mod scalar;
 mod segments;
+pub mod wiring;
 
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
 pub use pte::{ConstantMethod, Delegate, Pte};
@@ -30,6 +32,7 @@ pub use record::{
     BuildId, ConstantKind, Dim, InputSpec, OutputSpec, Record, RecordedConstant, Target,
 };
 pub use scalar::{sizes_text, ScalarType};
+pub use wiring::{Source, Wiring};
 
 use crate::error::Error;
 

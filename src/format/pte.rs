@@ -184,7 +184,7 @@ impl<'a> Pte<'a> {
         self.program._tab.loc() as u64
     }
 
-    fn plan(&self, method: &str) -> Result<&fb::ExecutionPlan<'a>> {
+    pub(super) fn plan(&self, method: &str) -> Result<&fb::ExecutionPlan<'a>> {
         self.plans.get(method).ok_or_else(|| self.missing(method))
     }
 

@@ -7,7 +7,7 @@ mod program;
 mod ptd;
 mod record;
 
-pub use program::{pte, Compiled, PteSpec};
+pub use program::{pte, Compiled, Plan, PteSpec};
 pub use ptd::{ptd, Entry, PtdSpec};
 pub use record::{payload, FieldValue, RecordSpec, BUILD_ID};
 

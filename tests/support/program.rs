@@ -18,11 +18,23 @@ pub struct Compiled {
     pub inline: bool,
 }
 
+/// What the methods with delegates do, by numbers of values.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    pub inputs: Vec<i32>,
+    pub outputs: Vec<i32>,
+    /// Values with which a delegate is called, one list per call.
+    pub calls: Vec<Vec<i32>>,
+    /// Further instructions, of other kinds.
+    pub kernels: usize,
+}
+
 /// A `.pte` to write.
 #[derive(Debug, Clone, Default)]
 pub struct PteSpec {
     pub version: u32,
     pub delegates: Vec<Compiled>,
+    pub plan: Plan,
     pub named: Vec<(String, Vec<u8>)>,
     /// Constant methods.
     pub constants: Vec<(String, FieldValue)>,
@@ -47,6 +59,12 @@ impl PteSpec {
             compile_specs: vec![("method_name".to_owned(), record.method.clone().into_bytes())],
             inline: false,
         });
+        spec.plan = Plan {
+            inputs: vec![0],
+            outputs: vec![1],
+            calls: vec![vec![0, 1]],
+            kernels: 0,
+        };
         for (name, value) in &record.fields {
             if name == "so_key" {
                 let FieldValue::Strings(key) = value else {
@@ -67,6 +85,9 @@ impl PteSpec {
 /// Number in the union of values.
 const INT: u8 = 2;
 const STRING: u8 = 6;
+/// Numbers in the union of instructions.
+const KERNEL_CALL: u8 = 1;
+const DELEGATE_CALL: u8 = 2;
 
 /// Writes the file. Without segments it has no extended header, as the writer has it.
 pub fn pte(spec: &PteSpec) -> Vec<u8> {
@@ -169,22 +190,44 @@ fn delegate_plans(
             delegates.push(delegate(fbb, one, location, index));
         }
         let delegates = tables(fbb, &delegates);
+        let chains = chains(fbb, &spec.plan);
+        let inputs = reference(fbb.create_vector(&spec.plan.inputs));
+        let outputs = reference(fbb.create_vector(&spec.plan.outputs));
         let name = string(fbb, method);
-        let nothing = || Slot::Absent;
         // name, container_meta_type, values, inputs, outputs, chains, operators, delegates
         let slots = [
             name,
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
+            Slot::Absent,
+            Slot::Absent,
+            inputs,
+            outputs,
+            chains,
+            Slot::Absent,
             delegates,
         ];
         plans.push(table(fbb, &slots));
     }
     plans
+}
+
+/// One chain of instructions; no instructions, no chain.
+fn chains(fbb: &mut FlatBufferBuilder, plan: &Plan) -> Slot {
+    let mut instructions = Vec::new();
+    for args in &plan.calls {
+        let args = reference(fbb.create_vector(args));
+        let call = reference(table(fbb, &[Slot::I32(0), args]));
+        instructions.push(table(fbb, &[Slot::U8(DELEGATE_CALL), call]));
+    }
+    for _ in 0..plan.kernels {
+        let call = reference(table(fbb, &[]));
+        instructions.push(table(fbb, &[Slot::U8(KERNEL_CALL), call]));
+    }
+    if instructions.is_empty() {
+        return Slot::Absent;
+    }
+    let instructions = tables(fbb, &instructions);
+    let chain = table(fbb, &[Slot::Absent, Slot::Absent, instructions]);
+    tables(fbb, &[chain])
 }
 
 fn delegate(

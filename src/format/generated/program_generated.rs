@@ -221,6 +221,109 @@ impl<'a> flatbuffers::Verifiable for DataLocation {
 }
 
 impl flatbuffers::SimpleToVerifyInSlice for DataLocation {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_INSTRUCTION_ARGUMENTS: u8 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_INSTRUCTION_ARGUMENTS: u8 = 5;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_INSTRUCTION_ARGUMENTS: [InstructionArguments; 6] = [
+  InstructionArguments::NONE,
+  InstructionArguments::KernelCall,
+  InstructionArguments::DelegateCall,
+  InstructionArguments::MoveCall,
+  InstructionArguments::JumpFalseCall,
+  InstructionArguments::FreeCall,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct InstructionArguments(pub u8);
+#[allow(non_upper_case_globals)]
+impl InstructionArguments {
+  pub const NONE: Self = Self(0);
+  pub const KernelCall: Self = Self(1);
+  pub const DelegateCall: Self = Self(2);
+  pub const MoveCall: Self = Self(3);
+  pub const JumpFalseCall: Self = Self(4);
+  pub const FreeCall: Self = Self(5);
+
+  pub const ENUM_MIN: u8 = 0;
+  pub const ENUM_MAX: u8 = 5;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::NONE,
+    Self::KernelCall,
+    Self::DelegateCall,
+    Self::MoveCall,
+    Self::JumpFalseCall,
+    Self::FreeCall,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::NONE => Some("NONE"),
+      Self::KernelCall => Some("KernelCall"),
+      Self::DelegateCall => Some("DelegateCall"),
+      Self::MoveCall => Some("MoveCall"),
+      Self::JumpFalseCall => Some("JumpFalseCall"),
+      Self::FreeCall => Some("FreeCall"),
+      _ => None,
+    }
+  }
+}
+impl core::fmt::Debug for InstructionArguments {
+  fn fmt(&self, f: &mut core::fmt::Formatter) -> core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> flatbuffers::Follow<'a> for InstructionArguments {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = flatbuffers::read_scalar_at::<u8>(buf, loc);
+    Self(b)
+  }
+}
+
+impl flatbuffers::Push for InstructionArguments {
+    type Output = InstructionArguments;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        flatbuffers::emplace_scalar::<u8>(dst, self.0);
+    }
+}
+
+impl flatbuffers::EndianScalar for InstructionArguments {
+  type Scalar = u8;
+  #[inline]
+  fn to_little_endian(self) -> u8 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u8) -> Self {
+    let b = u8::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> flatbuffers::Verifiable for InstructionArguments {
+  #[inline]
+  fn run_verifier(
+    v: &mut flatbuffers::Verifier, pos: usize
+  ) -> Result<(), flatbuffers::InvalidFlatbuffer> {
+    use self::flatbuffers::Verifiable;
+    u8::run_verifier(v, pos)
+  }
+}
+
+impl flatbuffers::SimpleToVerifyInSlice for InstructionArguments {}
+pub struct InstructionArgumentsUnionTableOffset {}
+
 pub enum UnreadOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1228,6 +1331,454 @@ impl core::fmt::Debug for BackendDelegate<'_> {
       ds.finish()
   }
 }
+pub enum DelegateCallOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct DelegateCall<'a> {
+  pub _tab: flatbuffers::Table<'a>,
+}
+
+impl<'a> flatbuffers::Follow<'a> for DelegateCall<'a> {
+  type Inner = DelegateCall<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: flatbuffers::Table::new(buf, loc) }
+  }
+}
+
+impl<'a> DelegateCall<'a> {
+  pub const VT_DELEGATE_INDEX: flatbuffers::VOffsetT = 4;
+  pub const VT_ARGS: flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: flatbuffers::Table<'a>) -> Self {
+    DelegateCall { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args DelegateCallArgs<'args>
+  ) -> flatbuffers::WIPOffset<DelegateCall<'bldr>> {
+    let mut builder = DelegateCallBuilder::new(_fbb);
+    if let Some(x) = args.args { builder.add_args(x); }
+    builder.add_delegate_index(args.delegate_index);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn delegate_index(&self) -> i32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i32>(DelegateCall::VT_DELEGATE_INDEX, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn args(&self) -> Option<flatbuffers::Vector<'a, i32>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'a, i32>>>(DelegateCall::VT_ARGS, None)}
+  }
+}
+
+impl flatbuffers::Verifiable for DelegateCall<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut flatbuffers::Verifier, pos: usize
+  ) -> Result<(), flatbuffers::InvalidFlatbuffer> {
+    use self::flatbuffers::Verifiable;
+    v.visit_table(pos)?
+     .visit_field::<i32>("delegate_index", Self::VT_DELEGATE_INDEX, false)?
+     .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, i32>>>("args", Self::VT_ARGS, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct DelegateCallArgs<'a> {
+    pub delegate_index: i32,
+    pub args: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, i32>>>,
+}
+impl<'a> Default for DelegateCallArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    DelegateCallArgs {
+      delegate_index: 0,
+      args: None,
+    }
+  }
+}
+
+pub struct DelegateCallBuilder<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: flatbuffers::WIPOffset<flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> DelegateCallBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_delegate_index(&mut self, delegate_index: i32) {
+    self.fbb_.push_slot::<i32>(DelegateCall::VT_DELEGATE_INDEX, delegate_index, 0);
+  }
+  #[inline]
+  pub fn add_args(&mut self, args: flatbuffers::WIPOffset<flatbuffers::Vector<'b , i32>>) {
+    self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(DelegateCall::VT_ARGS, args);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut flatbuffers::FlatBufferBuilder<'a, A>) -> DelegateCallBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    DelegateCallBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> flatbuffers::WIPOffset<DelegateCall<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl core::fmt::Debug for DelegateCall<'_> {
+  fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    let mut ds = f.debug_struct("DelegateCall");
+      ds.field("delegate_index", &self.delegate_index());
+      ds.field("args", &self.args());
+      ds.finish()
+  }
+}
+pub enum InstructionOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Instruction<'a> {
+  pub _tab: flatbuffers::Table<'a>,
+}
+
+impl<'a> flatbuffers::Follow<'a> for Instruction<'a> {
+  type Inner = Instruction<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: flatbuffers::Table::new(buf, loc) }
+  }
+}
+
+impl<'a> Instruction<'a> {
+  pub const VT_INSTR_ARGS_TYPE: flatbuffers::VOffsetT = 4;
+  pub const VT_INSTR_ARGS: flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: flatbuffers::Table<'a>) -> Self {
+    Instruction { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args InstructionArgs
+  ) -> flatbuffers::WIPOffset<Instruction<'bldr>> {
+    let mut builder = InstructionBuilder::new(_fbb);
+    if let Some(x) = args.instr_args { builder.add_instr_args(x); }
+    builder.add_instr_args_type(args.instr_args_type);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn instr_args_type(&self) -> InstructionArguments {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<InstructionArguments>(Instruction::VT_INSTR_ARGS_TYPE, Some(InstructionArguments::NONE)).unwrap()}
+  }
+  #[inline]
+  pub fn instr_args(&self) -> Option<flatbuffers::Table<'a>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Table<'a>>>(Instruction::VT_INSTR_ARGS, None)}
+  }
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn instr_args_as_kernel_call(&self) -> Option<Unread<'a>> {
+    if self.instr_args_type() == InstructionArguments::KernelCall {
+      self.instr_args().map(|t| {
+       // Safety:
+       // Created from a valid Table for this object
+       // Which contains a valid union in this slot
+       unsafe { Unread::init_from_table(t) }
+     })
+    } else {
+      None
+    }
+  }
+
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn instr_args_as_delegate_call(&self) -> Option<DelegateCall<'a>> {
+    if self.instr_args_type() == InstructionArguments::DelegateCall {
+      self.instr_args().map(|t| {
+       // Safety:
+       // Created from a valid Table for this object
+       // Which contains a valid union in this slot
+       unsafe { DelegateCall::init_from_table(t) }
+     })
+    } else {
+      None
+    }
+  }
+
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn instr_args_as_move_call(&self) -> Option<Unread<'a>> {
+    if self.instr_args_type() == InstructionArguments::MoveCall {
+      self.instr_args().map(|t| {
+       // Safety:
+       // Created from a valid Table for this object
+       // Which contains a valid union in this slot
+       unsafe { Unread::init_from_table(t) }
+     })
+    } else {
+      None
+    }
+  }
+
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn instr_args_as_jump_false_call(&self) -> Option<Unread<'a>> {
+    if self.instr_args_type() == InstructionArguments::JumpFalseCall {
+      self.instr_args().map(|t| {
+       // Safety:
+       // Created from a valid Table for this object
+       // Which contains a valid union in this slot
+       unsafe { Unread::init_from_table(t) }
+     })
+    } else {
+      None
+    }
+  }
+
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn instr_args_as_free_call(&self) -> Option<Unread<'a>> {
+    if self.instr_args_type() == InstructionArguments::FreeCall {
+      self.instr_args().map(|t| {
+       // Safety:
+       // Created from a valid Table for this object
+       // Which contains a valid union in this slot
+       unsafe { Unread::init_from_table(t) }
+     })
+    } else {
+      None
+    }
+  }
+
+}
+
+impl flatbuffers::Verifiable for Instruction<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut flatbuffers::Verifier, pos: usize
+  ) -> Result<(), flatbuffers::InvalidFlatbuffer> {
+    use self::flatbuffers::Verifiable;
+    v.visit_table(pos)?
+     .visit_union::<InstructionArguments, _>("instr_args_type", Self::VT_INSTR_ARGS_TYPE, "instr_args", Self::VT_INSTR_ARGS, false, |key, v, pos| {
+        match key {
+          InstructionArguments::KernelCall => v.verify_union_variant::<flatbuffers::ForwardsUOffset<Unread>>("InstructionArguments::KernelCall", pos),
+          InstructionArguments::DelegateCall => v.verify_union_variant::<flatbuffers::ForwardsUOffset<DelegateCall>>("InstructionArguments::DelegateCall", pos),
+          InstructionArguments::MoveCall => v.verify_union_variant::<flatbuffers::ForwardsUOffset<Unread>>("InstructionArguments::MoveCall", pos),
+          InstructionArguments::JumpFalseCall => v.verify_union_variant::<flatbuffers::ForwardsUOffset<Unread>>("InstructionArguments::JumpFalseCall", pos),
+          InstructionArguments::FreeCall => v.verify_union_variant::<flatbuffers::ForwardsUOffset<Unread>>("InstructionArguments::FreeCall", pos),
+          _ => Ok(()),
+        }
+     })?
+     .finish();
+    Ok(())
+  }
+}
+pub struct InstructionArgs {
+    pub instr_args_type: InstructionArguments,
+    pub instr_args: Option<flatbuffers::WIPOffset<flatbuffers::UnionWIPOffset>>,
+}
+impl<'a> Default for InstructionArgs {
+  #[inline]
+  fn default() -> Self {
+    InstructionArgs {
+      instr_args_type: InstructionArguments::NONE,
+      instr_args: None,
+    }
+  }
+}
+
+pub struct InstructionBuilder<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: flatbuffers::WIPOffset<flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> InstructionBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_instr_args_type(&mut self, instr_args_type: InstructionArguments) {
+    self.fbb_.push_slot::<InstructionArguments>(Instruction::VT_INSTR_ARGS_TYPE, instr_args_type, InstructionArguments::NONE);
+  }
+  #[inline]
+  pub fn add_instr_args(&mut self, instr_args: flatbuffers::WIPOffset<flatbuffers::UnionWIPOffset>) {
+    self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(Instruction::VT_INSTR_ARGS, instr_args);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut flatbuffers::FlatBufferBuilder<'a, A>) -> InstructionBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    InstructionBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> flatbuffers::WIPOffset<Instruction<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl core::fmt::Debug for Instruction<'_> {
+  fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    let mut ds = f.debug_struct("Instruction");
+      ds.field("instr_args_type", &self.instr_args_type());
+      match self.instr_args_type() {
+        InstructionArguments::KernelCall => {
+          if let Some(x) = self.instr_args_as_kernel_call() {
+            ds.field("instr_args", &x)
+          } else {
+            ds.field("instr_args", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        InstructionArguments::DelegateCall => {
+          if let Some(x) = self.instr_args_as_delegate_call() {
+            ds.field("instr_args", &x)
+          } else {
+            ds.field("instr_args", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        InstructionArguments::MoveCall => {
+          if let Some(x) = self.instr_args_as_move_call() {
+            ds.field("instr_args", &x)
+          } else {
+            ds.field("instr_args", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        InstructionArguments::JumpFalseCall => {
+          if let Some(x) = self.instr_args_as_jump_false_call() {
+            ds.field("instr_args", &x)
+          } else {
+            ds.field("instr_args", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        InstructionArguments::FreeCall => {
+          if let Some(x) = self.instr_args_as_free_call() {
+            ds.field("instr_args", &x)
+          } else {
+            ds.field("instr_args", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        _ => {
+          let x: Option<()> = None;
+          ds.field("instr_args", &x)
+        },
+      };
+      ds.finish()
+  }
+}
+pub enum ChainOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Chain<'a> {
+  pub _tab: flatbuffers::Table<'a>,
+}
+
+impl<'a> flatbuffers::Follow<'a> for Chain<'a> {
+  type Inner = Chain<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: flatbuffers::Table::new(buf, loc) }
+  }
+}
+
+impl<'a> Chain<'a> {
+  pub const VT_INSTRUCTIONS: flatbuffers::VOffsetT = 8;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: flatbuffers::Table<'a>) -> Self {
+    Chain { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args ChainArgs<'args>
+  ) -> flatbuffers::WIPOffset<Chain<'bldr>> {
+    let mut builder = ChainBuilder::new(_fbb);
+    if let Some(x) = args.instructions { builder.add_instructions(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn instructions(&self) -> Option<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Instruction<'a>>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Instruction>>>>(Chain::VT_INSTRUCTIONS, None)}
+  }
+}
+
+impl flatbuffers::Verifiable for Chain<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut flatbuffers::Verifier, pos: usize
+  ) -> Result<(), flatbuffers::InvalidFlatbuffer> {
+    use self::flatbuffers::Verifiable;
+    v.visit_table(pos)?
+     .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<Instruction>>>>("instructions", Self::VT_INSTRUCTIONS, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct ChainArgs<'a> {
+    pub instructions: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Instruction<'a>>>>>,
+}
+impl<'a> Default for ChainArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    ChainArgs {
+      instructions: None,
+    }
+  }
+}
+
+pub struct ChainBuilder<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: flatbuffers::WIPOffset<flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> ChainBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_instructions(&mut self, instructions: flatbuffers::WIPOffset<flatbuffers::Vector<'b , flatbuffers::ForwardsUOffset<Instruction<'b >>>>) {
+    self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(Chain::VT_INSTRUCTIONS, instructions);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut flatbuffers::FlatBufferBuilder<'a, A>) -> ChainBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    ChainBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> flatbuffers::WIPOffset<Chain<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl core::fmt::Debug for Chain<'_> {
+  fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    let mut ds = f.debug_struct("Chain");
+      ds.field("instructions", &self.instructions());
+      ds.finish()
+  }
+}
 pub enum ExecutionPlanOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1248,6 +1799,7 @@ impl<'a> ExecutionPlan<'a> {
   pub const VT_VALUES: flatbuffers::VOffsetT = 8;
   pub const VT_INPUTS: flatbuffers::VOffsetT = 10;
   pub const VT_OUTPUTS: flatbuffers::VOffsetT = 12;
+  pub const VT_CHAINS: flatbuffers::VOffsetT = 14;
   pub const VT_DELEGATES: flatbuffers::VOffsetT = 18;
 
   #[inline]
@@ -1261,6 +1813,7 @@ impl<'a> ExecutionPlan<'a> {
   ) -> flatbuffers::WIPOffset<ExecutionPlan<'bldr>> {
     let mut builder = ExecutionPlanBuilder::new(_fbb);
     if let Some(x) = args.delegates { builder.add_delegates(x); }
+    if let Some(x) = args.chains { builder.add_chains(x); }
     if let Some(x) = args.outputs { builder.add_outputs(x); }
     if let Some(x) = args.inputs { builder.add_inputs(x); }
     if let Some(x) = args.values { builder.add_values(x); }
@@ -1298,6 +1851,13 @@ impl<'a> ExecutionPlan<'a> {
     unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'a, i32>>>(ExecutionPlan::VT_OUTPUTS, None)}
   }
   #[inline]
+  pub fn chains(&self) -> Option<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Chain<'a>>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Chain>>>>(ExecutionPlan::VT_CHAINS, None)}
+  }
+  #[inline]
   pub fn delegates(&self) -> Option<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<BackendDelegate<'a>>>> {
     // Safety:
     // Created from valid Table for this object
@@ -1317,6 +1877,7 @@ impl flatbuffers::Verifiable for ExecutionPlan<'_> {
      .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<EValue>>>>("values", Self::VT_VALUES, false)?
      .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, i32>>>("inputs", Self::VT_INPUTS, false)?
      .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, i32>>>("outputs", Self::VT_OUTPUTS, false)?
+     .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<Chain>>>>("chains", Self::VT_CHAINS, false)?
      .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<BackendDelegate>>>>("delegates", Self::VT_DELEGATES, false)?
      .finish();
     Ok(())
@@ -1327,6 +1888,7 @@ pub struct ExecutionPlanArgs<'a> {
     pub values: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<EValue<'a>>>>>,
     pub inputs: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, i32>>>,
     pub outputs: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, i32>>>,
+    pub chains: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Chain<'a>>>>>,
     pub delegates: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<BackendDelegate<'a>>>>>,
 }
 impl<'a> Default for ExecutionPlanArgs<'a> {
@@ -1337,6 +1899,7 @@ impl<'a> Default for ExecutionPlanArgs<'a> {
       values: None,
       inputs: None,
       outputs: None,
+      chains: None,
       delegates: None,
     }
   }
@@ -1364,6 +1927,10 @@ impl<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> ExecutionPlanBuilder<'a, 'b, A>
     self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(ExecutionPlan::VT_OUTPUTS, outputs);
   }
   #[inline]
+  pub fn add_chains(&mut self, chains: flatbuffers::WIPOffset<flatbuffers::Vector<'b , flatbuffers::ForwardsUOffset<Chain<'b >>>>) {
+    self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(ExecutionPlan::VT_CHAINS, chains);
+  }
+  #[inline]
   pub fn add_delegates(&mut self, delegates: flatbuffers::WIPOffset<flatbuffers::Vector<'b , flatbuffers::ForwardsUOffset<BackendDelegate<'b >>>>) {
     self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(ExecutionPlan::VT_DELEGATES, delegates);
   }
@@ -1389,6 +1956,7 @@ impl core::fmt::Debug for ExecutionPlan<'_> {
       ds.field("values", &self.values());
       ds.field("inputs", &self.inputs());
       ds.field("outputs", &self.outputs());
+      ds.field("chains", &self.chains());
       ds.field("delegates", &self.delegates());
       ds.finish()
   }
