@@ -176,6 +176,19 @@ class Names(nn.Module):
         return torch.tanh(torch.tanh(x @ self.template) @ self.buf0) @ self.constants_
 
 
+class Crossed(nn.Module):
+    """Inputs taken in another order or not at all; outputs that are an input, or stand twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(64, 64)
+        self.out = nn.Linear(64, 64)
+
+    def forward(self, scale, unread, kept, x):
+        y = self.out(torch.sin(self.mix(x)))
+        return kept, y, y * scale, scale, y
+
+
 def rows(*shape: int, count: int = 3):
     return lambda: [(torch.randn(*shape),) for _ in range(count)]
 
@@ -202,6 +215,12 @@ fact("three_reads", ThreeReads, rows(4, 128), "one weight, three probes, with ev
 fact("caches", Caches, written_rows(8, 32), "the update of a probed buffer goes to a temporary", stateful=True)
 fact("returned", Returned, rows(4, 16), "a returned weight is read around its probe")
 fact("odd_constants", OddConstants, rows(32, 8), "small constants baked into the code, literals, strides lost")
+fact(
+    "crossed",
+    Crossed,
+    lambda: [(torch.randn(64), torch.randn(3), torch.randn(2, 5), torch.randn(4, 64)) for _ in range(3)],
+    "the delegate's inputs and outputs are not the method's",
+)
 fact("names", Names, rows(4, 16), "a constant's name is a C++ keyword or one of the wrapper's own variables")
 fact(
     "tied",

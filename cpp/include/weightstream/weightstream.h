@@ -240,6 +240,8 @@ ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, con
  *               WS_BUSY and changes nothing.
  *   inputs:     num_inputs contiguous tensors; may be NULL if num_inputs is 0.
  *   outputs:    receives the outputs.
+ * Order: inputs and outputs are those of the exported method, as ExecuTorch's Module takes and gives them. A method
+ *   that computes anything outside of its delegate cannot be loaded here (WS_UNSUPPORTED, by ws_init).
  * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
  *   exported for; or the failure of the pass. After a failure the model can be used again unless it
  *   answers WS_POISONED.
