@@ -12,6 +12,10 @@ use std::sync::Arc;
 
 const GRANULE: u64 = 64;
 
+/// More than any test issues between two calls that run them. A caller in an endless loop would otherwise take all the
+/// memory of the machine.
+const MOST_WAITING: u64 = 1 << 20;
+
 /// A point in one stream, and what lies before it.
 #[derive(Debug)]
 pub struct SimEvent {
@@ -34,6 +38,13 @@ impl Sim {
         let mut host = self.host.get();
         host.tick(Actor::Host);
         self.host.set(host);
+        let waiting = self.copy.waiting() + self.compute.waiting();
+        if waiting > MOST_WAITING {
+            return Err(Error::Device {
+                call: name,
+                what: format!("{waiting} operations wait to be run: an endless loop?"),
+            });
+        }
         self.faults.call(name)
     }
 

@@ -82,6 +82,10 @@ impl Stream {
         self.issued += 1;
     }
 
+    pub(super) fn waiting(&self) -> u64 {
+        self.issued - self.done
+    }
+
     /// Takes the next operation if it may run; `other` is how far the other stream is.
     fn next(&mut self, other: u64) -> Option<Op> {
         match self.waiting.front()? {

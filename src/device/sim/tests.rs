@@ -216,6 +216,16 @@ fn faults_hit_the_call_they_are_told() {
 }
 
 #[test]
+fn an_endless_loop_of_its_caller_ends_as_an_error() {
+    let mut sim = Sim::new(Order::CopiesFirst);
+    let at = sim.alloc_scratch(64).unwrap();
+    let failed = (0..1 << 21).find_map(|_| sim.zero(at, 64).err());
+    assert!(matches!(failed, Some(Error::Device { call: "zero", .. })));
+    sim.run();
+    sim.zero(at, 64).unwrap();
+}
+
+#[test]
 fn events_are_counted_and_belong_to_their_device() {
     let (mut sim, mut other) = (Sim::new(Order::CopiesFirst), Sim::new(Order::CopiesFirst));
     let live = sim.live_events();
