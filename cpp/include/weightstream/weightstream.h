@@ -244,7 +244,7 @@ ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, con
  *   that computes anything outside of its delegate cannot be loaded here (WS_UNSUPPORTED, by ws_init).
  * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
  *   exported for; or the failure of the pass. After a failure the model can be used again unless it
- *   answers WS_POISONED.
+ *   answers WS_POISONED; buffers that the method updates (caches) then hold what the pass had written to them.
  * Inputs on the device: for a method that was exported for CUDA, each input may lie in host memory or in memory of
  *   the GPU that the model runs on. There it is used in place, or copied first if its address is no multiple of 16.
  *   The driver is asked about the address: host memory, memory of another device or context, and too few bytes are
