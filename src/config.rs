@@ -12,6 +12,8 @@ pub enum PolicyKind {
     /// Least recently used, with lookahead along the access order.
     #[default]
     Lru,
+    /// By a plan made at load: what stays, stays, and the rest streams through fixed places.
+    Planned,
 }
 
 /// When weight bytes are compared with their recorded CRC-32.
@@ -214,7 +216,10 @@ impl Options {
                 Ok(())
             }
             POLICY => {
-                self.policy = choice(spec, &[("lru", PolicyKind::Lru)])?;
+                self.policy = choice(
+                    spec,
+                    &[("lru", PolicyKind::Lru), ("planned", PolicyKind::Planned)],
+                )?;
                 Ok(())
             }
             VERIFY => {

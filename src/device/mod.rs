@@ -227,6 +227,11 @@ pub trait Device: Send {
         true
     }
 
+    /// What a copy costs beyond its bytes, as the bytes that could be copied in that time. For plans.
+    fn bytes_per_copy(&self) -> u64 {
+        0
+    }
+
     /// An event behind all compute work issued so far.
     fn record_compute(&mut self) -> Result<Self::Event>;
 

@@ -5,6 +5,7 @@
 mod arena;
 mod list;
 mod lru;
+pub mod planned;
 mod pool;
 mod upfront;
 

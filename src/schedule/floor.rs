@@ -84,7 +84,8 @@ pub fn floor(
         bytes: sizes[w as usize],
     };
     match policy {
-        PolicyKind::Lru => Floor {
+        // A plan that needs more than the LRU is not taken.
+        PolicyKind::Lru | PolicyKind::Planned => Floor {
             direct: direct_bytes(weights, granule),
             pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
                 first,

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::residency::{Action, Place};
 use crate::schedule::{ProbeId, WeightIndex};
+use std::ops::Range;
 
 impl<D: Device> Session<D> {
     /// Carries out all planned actions. On an error the policy is told, from the last one backwards, which
@@ -79,6 +80,7 @@ impl<D: Device> Session<D> {
                 if self.rehearsing {
                     return Ok(());
                 }
+                self.tenants[weight as usize].copied = range.clone();
                 let src = self.bytes[weight as usize].slice(range);
                 let queued = self.queue_copy(at, weight, ahead, src);
                 if queued.is_err() {
@@ -114,16 +116,24 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// Gives the weight's memory back, if it is the pool's; nothing that is known of it holds any more.
+    /// Gives the weight's memory back to the pool, or its bytes of the block to others; nothing that is known of it
+    /// holds any more.
     pub(super) fn give_memory(&mut self, weight: WeightIndex) -> Result<()> {
         let tenant = &self.tenants[weight as usize];
-        if tenant.pooled {
-            let size = self.program.weights[weight as usize].occupied(self.device.granule());
-            let given = self.pool.give(&mut self.device, tenant.at, size);
-            given.map_err(|error| self.about(weight, "giving back the memory of", error))?;
-        }
+        let given = match tenant.pooled {
+            true => {
+                let size = self.program.weights[weight as usize].occupied(self.device.granule());
+                self.pool.give(&mut self.device, tenant.at, size)
+            }
+            false => {
+                let Range { start, end } = tenant.copied;
+                self.device.discard(tenant.at.offset(start), end - start)
+            }
+        };
+        given.map_err(|error| self.about(weight, "giving back the memory of", error))?;
         let tenant = &mut self.tenants[weight as usize];
         tenant.pooled = false;
+        tenant.copied = 0..0;
         tenant.ready = None;
         tenant.last_read = None;
         Ok(())

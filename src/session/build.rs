@@ -4,6 +4,7 @@ use super::{copies::Run, Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
+use crate::residency::planned::{self, Plan, Planned};
 use crate::residency::{Lru, Policy, StreamOrdered, Upfront};
 use crate::schedule::{floor, Floor, Follower, Trace, WeightIndex, WeightKind, WeightSpec};
 
@@ -124,8 +125,10 @@ impl<D: Device> Session<D> {
         })?;
         let bytes = source(&mut device)?;
         check_bytes(&program, &bytes)?;
-        let fresh = (program.clone(), stats, options.policy);
-        let policy = move || choose_policy(&fresh.0, &fresh.1, fresh.2, granule);
+        let per_copy = device.bytes_per_copy();
+        let residency = Residency::of(&program, &stats, options.policy, granule, per_copy);
+        let fresh = program.clone();
+        let policy = move || residency.policy(&fresh, granule);
         let constants = program.weights.len();
         let reads = program.trace.probes().len();
         let mut session = Session {
@@ -219,6 +222,7 @@ impl<E> Tenant<E> {
         Tenant {
             at: DevicePtr::EMPTY,
             pooled: false,
+            copied: 0..0,
             ready: None,
             last_read: None,
         }
@@ -303,22 +307,73 @@ fn accepted(
     })
 }
 
-fn choose_policy(
-    program: &Program,
-    stats: &Stats,
-    kind: PolicyKind,
-    granule: u64,
-) -> Box<dyn Policy> {
-    let capacity = stats.budget_bytes - stats.direct_bytes;
-    if stats.total_weight_bytes <= capacity {
-        return Box::new(Upfront::new(&program.weights, granule));
+/// Who is on the device, by the budget and the policy that was asked for.
+#[derive(Clone)]
+enum Residency {
+    Upfront,
+    Lru { capacity: u64 },
+    Planned(Plan),
+}
+
+impl Residency {
+    fn of(program: &Program, stats: &Stats, kind: PolicyKind, granule: u64, per_copy: u64) -> Self {
+        let capacity = stats.budget_bytes - stats.direct_bytes;
+        if stats.total_weight_bytes <= capacity {
+            return Residency::Upfront;
+        }
+        let plan = match kind {
+            PolicyKind::Lru => None,
+            PolicyKind::Planned => cheaper_plan(program, granule, capacity, per_copy),
+        };
+        plan.map_or(Residency::Lru { capacity }, Residency::Planned)
     }
-    match kind {
-        PolicyKind::Lru => Box::new(Lru::new(
-            &program.trace,
-            &program.weights,
-            granule,
-            capacity,
-        )),
+
+    /// A policy that has seen nothing.
+    fn policy(&self, program: &Program, granule: u64) -> Box<dyn Policy> {
+        let (trace, weights) = (&program.trace, &program.weights);
+        match self {
+            Residency::Upfront => Box::new(Upfront::new(weights, granule)),
+            Residency::Lru { capacity } => Box::new(Lru::new(trace, weights, granule, *capacity)),
+            Residency::Planned(plan) => Box::new(Planned::new(
+                plan.clone(),
+                weights.len(),
+                trace.probes().len(),
+                granule,
+            )),
+        }
+    }
+}
+
+/// The plan for this capacity, if a pass copies no more by it than under the LRU.
+fn cheaper_plan(program: &Program, granule: u64, capacity: u64, per_copy: u64) -> Option<Plan> {
+    let (trace, weights) = (&program.trace, &program.weights);
+    let plan = planned::plan(trace, weights, granule, capacity, per_copy);
+    let lru = planned::lru_price(trace, weights, granule, capacity);
+    match (plan, lru) {
+        (Some(plan), Some(lru)) if plan.price.bytes > lru.bytes => {
+            log::info!(
+                "policy 'planned': the LRU copies {} in a pass, the plan {}: the LRU is taken",
+                bytes_text(lru.bytes),
+                bytes_text(plan.price.bytes)
+            );
+            None
+        }
+        (Some(plan), _) => {
+            log::info!(
+                "policy 'planned': {} are copied in a pass by {} copies, {} stay, {} are shared",
+                bytes_text(plan.price.bytes),
+                plan.price.copies,
+                bytes_text(plan.block - plan.ring),
+                bytes_text(plan.ring)
+            );
+            Some(plan)
+        }
+        (None, _) => {
+            log::info!(
+                "policy 'planned': {} leave no place for everything that is read at one time: the LRU is taken",
+                bytes_text(capacity)
+            );
+            None
+        }
     }
 }

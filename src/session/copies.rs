@@ -50,7 +50,8 @@ impl<D: Device> Session<D> {
         ahead: bool,
         src: HostBytes,
     ) -> Result<()> {
-        let at = self.tenants[weight as usize].at;
+        let tenant = &self.tenants[weight as usize];
+        let at = tenant.at.offset(tenant.copied.start);
         // Neighbours in two allocations of the device are none.
         let one_block = self.pool.is_one_block() || self.policy.block_bytes() > 0;
         let joined = one_block

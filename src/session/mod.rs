@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::residency::{Action, Policy, Pool};
 use crate::schedule::{Floor, Follower, Trace, WeightSpec};
 use copies::Run;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What the device holds of one weight.
@@ -33,6 +34,8 @@ struct Tenant<E> {
     at: DevicePtr,
     /// Its memory was taken from the pool and holds it.
     pooled: bool,
+    /// Its bytes that the last copy brought.
+    copied: Range<u64>,
     /// Behind its copy. `None` once the compute stream has waited for it.
     ready: Option<Arc<E>>,
     /// Behind the last kernel that read the bytes that are there now.

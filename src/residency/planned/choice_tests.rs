@@ -1,0 +1,93 @@
+use super::super::lru_price;
+use super::*;
+use crate::schedule::{Event, WeightKind};
+
+const GRANULE: u64 = 64;
+
+fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
+    let spec = |(index, &bytes)| WeightSpec {
+        fqn: format!("w{index}"),
+        bytes,
+        kind: WeightKind::Weight,
+    };
+    sizes.iter().enumerate().map(spec).collect()
+}
+
+/// Each kernel reads one weight, in this order.
+fn chain(reads: &[u32], constants: usize) -> Trace {
+    let one = |(at, _)| [Event::Probe(at), Event::Kernel(at), Event::Release(at)];
+    let events = (0..).zip(reads).flat_map(one).collect();
+    Trace::new(events, reads.to_vec(), constants).unwrap()
+}
+
+#[test]
+fn a_chain_of_equal_weights_streams_what_exceeds_the_budget_and_two_slots() {
+    let weights = weights(&[640; 10]);
+    let trace = chain(&(0..10).collect::<Vec<_>>(), 10);
+    for (capacity, expected) in [
+        (2 * 640, 6400),
+        // Three of the ten are whole, and 64 bytes of one that streams.
+        (5 * 640 + 64, 6400 - 3 * 640 - 64),
+        (8 * 640, 4 * 640),
+    ] {
+        let plan = plan(&trace, &weights, GRANULE, capacity, 0).unwrap();
+        assert_eq!(plan.price.bytes, expected, "{capacity}: {plan:?}");
+        assert_eq!(plan.block, capacity);
+        let lru = lru_price(&trace, &weights, GRANULE, capacity).unwrap();
+        assert_eq!((lru.bytes, lru.copies), (6400, 10));
+    }
+}
+
+#[test]
+fn what_streams_is_spread_over_the_pass() {
+    let weights = weights(&[640; 12]);
+    let trace = chain(&(0..12).collect::<Vec<_>>(), 12);
+    let plan = plan(&trace, &weights, GRANULE, 10 * 640, 0).unwrap();
+    let streamed: Vec<u32> = plan.streamed.iter().map(|one| one.weight).collect();
+    assert_eq!(streamed.len(), 4);
+    let gaps = streamed.iter().zip(streamed.iter().cycle().skip(1));
+    assert!(
+        gaps.into_iter().all(|(a, b)| (b + 12 - a) % 12 == 3),
+        "{streamed:?}"
+    );
+}
+
+/// Small weights in the ring of a plan make it short; a copy's own cost speaks against very small ones.
+#[test]
+fn the_sizes_that_stream_are_chosen_by_the_ring_and_the_cost_of_a_copy() {
+    let sizes: Vec<u64> = (0..40)
+        .map(|at| if at % 4 == 0 { 64_000 } else { 6400 })
+        .collect();
+    let (weights, trace) = (weights(&sizes), chain(&(0..40).collect::<Vec<_>>(), 40));
+    let total: u64 = sizes.iter().sum();
+    let capacity = total - 64_000;
+    let small = plan(&trace, &weights, GRANULE, capacity, 0).unwrap();
+    assert!(
+        small.streamed.iter().all(|one| one.range.end <= 6400),
+        "{small:?}"
+    );
+    assert_eq!(small.price.bytes, total - capacity + small.ring);
+    let large = plan(&trace, &weights, GRANULE, capacity, 1 << 20).unwrap();
+    assert!(large.price.copies < small.price.copies, "{large:?}");
+}
+
+#[test]
+fn a_weight_read_twice_stays_where_others_can_go() {
+    let weights = weights(&[640; 8]);
+    let trace = chain(&[0, 1, 2, 3, 0, 4, 5, 6, 7], 8);
+    let plan = plan(&trace, &weights, GRANULE, 5 * 640, 0).unwrap();
+    assert!(plan.streamed.iter().all(|one| one.weight != 0), "{plan:?}");
+}
+
+#[test]
+fn what_cannot_be_there_at_one_time_has_no_plan() {
+    let weights = weights(&[640; 4]);
+    let events = (0..4).map(Event::Probe).chain([Event::Kernel(0)]).collect();
+    let trace = Trace::new(events, (0..4).collect(), 4).unwrap();
+    assert_eq!(plan(&trace, &weights, GRANULE, 3 * 640, 0), None);
+    let all = plan(&trace, &weights, GRANULE, 4 * 640, 0).unwrap();
+    assert_eq!(
+        (all.streamed.len(), all.price, all.block),
+        (0, Price::default(), 4 * 640)
+    );
+}

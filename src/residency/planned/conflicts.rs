@@ -1,0 +1,108 @@
+//! Which tenancies may not share bytes.
+
+use super::tenancies::Tenancy;
+
+/// Conflicts of each tenancy, one list behind the other.
+#[derive(Debug)]
+pub(super) struct Conflicts {
+    starts: Vec<usize>,
+    others: Vec<usize>,
+}
+
+impl Conflicts {
+    /// The tenancies in conflict with `index`.
+    pub(super) fn of(&self, index: usize) -> &[usize] {
+        &self.others[self.starts[index]..self.starts[index + 1]]
+    }
+}
+
+/// Two tenancies conflict if both are wanted at some time, or if the one is the next to stream behind the other: then
+/// one copy goes on while the other's bytes are read. `streamed` is in the order of its first probes, `events` the
+/// length of a pass, around whose end time goes on. `None` if so many are wanted at the same time that a plan would
+/// cost more memory than it could save; such a program keeps its weights anyway.
+pub(super) fn conflicts(streamed: &[&Tenancy], events: usize) -> Option<Conflicts> {
+    let most = 1000 + 64 * streamed.len();
+    let mut pairs: Vec<(usize, usize)> = Vec::new();
+    let mut active: Vec<(i64, usize)> = Vec::new();
+    for (wanted, last, index) in spans(streamed, events as i64) {
+        active.retain(|(end, _)| *end >= wanted);
+        pairs.extend(active.iter().map(|&(_, other)| (index, other)));
+        active.push((last, index));
+        if pairs.len() > most {
+            return None;
+        }
+    }
+    let count = streamed.len();
+    pairs.extend((0..count).map(|index| (index, (index + 1) % count)));
+    Some(listed(pairs, count))
+}
+
+/// What is wanted when, by start, within one pass: what begins in the pass before stands there twice.
+fn spans(streamed: &[&Tenancy], events: i64) -> Vec<(i64, i64, usize)> {
+    let mut spans: Vec<(i64, i64, usize)> = Vec::with_capacity(streamed.len() + 8);
+    for (index, tenancy) in streamed.iter().enumerate() {
+        spans.push((tenancy.wanted, tenancy.last as i64, index));
+        if tenancy.wanted < 0 {
+            spans.push((tenancy.wanted + events, events, index));
+        }
+    }
+    spans.sort_unstable();
+    spans
+}
+
+/// Both directions of each pair, each once.
+fn listed(pairs: Vec<(usize, usize)>, count: usize) -> Conflicts {
+    let apart = pairs.into_iter().filter(|(a, b)| a != b);
+    let mut both: Vec<_> = apart.flat_map(|(a, b)| [(a, b), (b, a)]).collect();
+    both.sort_unstable();
+    both.dedup();
+    let starts = (0..=count).map(|index| both.partition_point(|pair| pair.0 < index));
+    Conflicts {
+        starts: starts.collect(),
+        others: both.into_iter().map(|pair| pair.1).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenancy(wanted: i64, first: usize, last: usize) -> Tenancy {
+        Tenancy {
+            weight: 0,
+            probes: vec![],
+            first,
+            last,
+            wanted,
+        }
+    }
+
+    fn lists(spans: &[(i64, usize, usize)], events: usize) -> Vec<Vec<usize>> {
+        let all: Vec<_> = spans.iter().map(|&(w, f, l)| tenancy(w, f, l)).collect();
+        let found = conflicts(&all.iter().collect::<Vec<_>>(), events).unwrap();
+        (0..all.len())
+            .map(|index| found.of(index).to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn neighbours_and_what_overlaps_conflict_around_the_end() {
+        // A chain of five: each only with its neighbours.
+        let chain: Vec<_> = (0..5)
+            .map(|i| (3 * i - 2, 3 * i as usize, 3 * i as usize + 2))
+            .collect();
+        assert_eq!(
+            lists(&chain, 15),
+            [vec![1, 4], vec![0, 2], vec![1, 3], vec![2, 4], vec![0, 3]]
+        );
+        // The second one lasts until the third is wanted, and the fourth too.
+        let long = [(-2, 0, 2), (1, 3, 11), (4, 6, 8), (7, 9, 11), (10, 12, 14)];
+        assert_eq!(lists(&long, 15)[1], [0, 2, 3, 4]);
+    }
+
+    #[test]
+    fn far_too_many_at_one_time_are_no_plan() {
+        let all: Vec<_> = (0..300).map(|i| tenancy(0, i, 300)).collect();
+        assert!(conflicts(&all.iter().collect::<Vec<_>>(), 300).is_none());
+    }
+}

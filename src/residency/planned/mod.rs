@@ -1,0 +1,27 @@
+//! Planned residency: the schedule of a pass is known, so who streams, and through which bytes, is decided once.
+//!
+//! A pass reads weights in a cycle, the worst case for least-recently-used. A plan keeps a set of weights and streams
+//! the others, in each pass, through a *ring* of shared bytes: `W - budget + ring` bytes are copied, where an LRU
+//! copies up to all of `W`. What streams has a fixed place for each of its *tenancies*, a run of reads that a copy
+//! serves; two tenancies share bytes only if the one can be copied after the last kernel of the other without
+//! holding up a kernel in between. Nothing is allocated in a pass, and addresses never change.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `tenancies` | which reads one copy serves, and when its bytes have to be there |
+//! | `conflicts` | which tenancies may not share bytes |
+//! | `layout` | a place for each |
+//! | `choice` | which weights stream, and the price of that |
+//! | `price` | what the LRU would copy |
+//! | `policy` | carries the plan out |
+
+mod choice;
+mod conflicts;
+mod layout;
+mod policy;
+mod price;
+mod tenancies;
+
+pub use choice::{plan, Plan, Resident, Streamed};
+pub use policy::Planned;
+pub use price::{lru_price, Price};

@@ -1,0 +1,320 @@
+//! Carries a plan out.
+//!
+//! Copies are issued in the order of the plan, cyclic over passes, each as soon as the leases of everything that has
+//! its bytes are over. So what is demanded and not there can always be copied: what still has its bytes was read before
+//! it, and the plan gave other bytes to what is read at the same time. After an abort it may be otherwise; then a demand
+//! is an error as long as the leases of that pass are open.
+
+use super::super::{Action, Place, Policy, Served};
+use super::choice::{Plan, Resident};
+use crate::error::{Error, Result};
+use crate::schedule::{ProbeId, WeightIndex};
+use std::ops::Range;
+
+/// Not streamed.
+const NONE: u32 = u32::MAX;
+
+/// One copy of the plan, and how far its reads are.
+#[derive(Debug)]
+struct Slot {
+    weight: WeightIndex,
+    /// Bytes of the weight that are copied.
+    range: Range<u64>,
+    /// Where the weight's first byte lies.
+    offset: u64,
+    /// Bytes of the block that the copied part occupies.
+    bytes: Range<u64>,
+    /// Reads that the copy serves.
+    reads: u32,
+    /// Its bytes are there, or on their way.
+    present: bool,
+    /// Reads that it is still wanted for. 0: its bytes may be given to others once no lease is open.
+    unread: u32,
+    leases: u32,
+}
+
+impl Slot {
+    fn idle(&self) -> bool {
+        self.present && self.unread == 0 && self.leases == 0
+    }
+}
+
+/// The policy of the same name.
+#[derive(Debug)]
+pub struct Planned {
+    block: u64,
+    resident: Vec<Resident>,
+    slots: Vec<Slot>,
+    /// The slot of each probe.
+    slot_of: Vec<u32>,
+    /// Which slot holds each weight, if one does.
+    held: Vec<u32>,
+    /// The slot that each weight was evicted from last.
+    evicted: Vec<u32>,
+    /// Slots that are present, by where their bytes begin. They never overlap.
+    present: Vec<u32>,
+    /// The slot whose copy comes next.
+    next: u32,
+    /// The next copy's bytes are in use, and nothing has ended since.
+    blocked: bool,
+}
+
+impl Planned {
+    /// Of a plan for a program with so many constants and probes.
+    pub fn new(plan: Plan, constants: usize, probes: usize, granule: u64) -> Planned {
+        let mut slot_of = vec![NONE; probes];
+        let mut slots = Vec::with_capacity(plan.streamed.len());
+        for (at, one) in (0..).zip(plan.streamed) {
+            for &id in &one.probes {
+                slot_of[id as usize] = at;
+            }
+            let end = one.range.end.next_multiple_of(granule);
+            slots.push(Slot {
+                weight: one.weight,
+                bytes: one.offset + one.range.start..one.offset + end,
+                range: one.range,
+                offset: one.offset,
+                reads: one.probes.len() as u32,
+                present: false,
+                unread: 0,
+                leases: 0,
+            });
+        }
+        Planned {
+            block: plan.block,
+            resident: plan.resident,
+            present: Vec::with_capacity(slots.len()),
+            slots,
+            slot_of,
+            held: vec![NONE; constants],
+            evicted: vec![NONE; constants],
+            next: 0,
+            blocked: false,
+        }
+    }
+
+    /// Plans the copy for slot `at`, which is not present, with the evictions that it needs; or nothing, if some of
+    /// these may not go.
+    fn load(&mut self, at: u32, ahead: bool, actions: &mut Vec<Action>) -> bool {
+        let weight = self.slots[at as usize].weight;
+        let held = self.held[weight as usize];
+        let victims = self.overlapping(at);
+        let mut all = victims.clone().map(|place| self.present[place]);
+        if held != NONE && !self.slots[held as usize].idle()
+            || !all.all(|victim| self.slots[victim as usize].idle())
+        {
+            return false;
+        }
+        for _ in victims.clone() {
+            let victim = self.present[victims.start];
+            self.evict(victim, actions);
+        }
+        // The same weight for an earlier read, elsewhere; if it was not among those.
+        if held != NONE && self.slots[held as usize].present {
+            self.evict(held, actions);
+        }
+        self.arrive(at);
+        let slot = &self.slots[at as usize];
+        actions.push(Action::Load {
+            weight,
+            range: slot.range.clone(),
+            place: Place::Block {
+                offset: slot.offset,
+            },
+            ahead,
+        });
+        true
+    }
+
+    fn evict(&mut self, at: u32, actions: &mut Vec<Action>) {
+        let weight = self.slots[at as usize].weight;
+        self.leave(at);
+        self.evicted[weight as usize] = at;
+        actions.push(Action::Evict { weight });
+    }
+
+    /// Places in the list of those present whose bytes slot `at` needs.
+    fn overlapping(&self, at: u32) -> Range<usize> {
+        let wanted = &self.slots[at as usize].bytes;
+        let bytes = |other: u32| &self.slots[other as usize].bytes;
+        let from = self
+            .present
+            .partition_point(|&other| bytes(other).end <= wanted.start);
+        let behind = self.present[from..].partition_point(|&other| bytes(other).start < wanted.end);
+        from..from + behind
+    }
+
+    fn arrive(&mut self, at: u32) {
+        let start = self.slots[at as usize].bytes.start;
+        let place = self
+            .present
+            .partition_point(|&other| self.slots[other as usize].bytes.start < start);
+        self.present.insert(place, at);
+        let slot = &mut self.slots[at as usize];
+        slot.present = true;
+        slot.unread = slot.reads;
+        self.held[slot.weight as usize] = at;
+    }
+
+    fn leave(&mut self, at: u32) {
+        self.present.retain(|&other| other != at);
+        let slot = &mut self.slots[at as usize];
+        slot.present = false;
+        slot.unread = 0;
+        self.held[slot.weight as usize] = NONE;
+        self.blocked = false;
+    }
+
+    /// Slot `at` is served for the reads that come now; the next copy is that of the slot behind it.
+    fn go_on_behind(&mut self, at: u32) {
+        self.next = if at as usize + 1 < self.slots.len() {
+            at + 1
+        } else {
+            0
+        };
+    }
+}
+
+impl Policy for Planned {
+    fn block_bytes(&self) -> u64 {
+        self.block
+    }
+
+    fn start(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(self.resident.iter().map(|one| Action::Load {
+            weight: one.weight,
+            range: one.range.clone(),
+            place: Place::Block { offset: one.offset },
+            ahead: true,
+        }));
+    }
+
+    fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
+        let at = self.slot_of[id as usize];
+        let Some(slot) = self.slots.get_mut(at as usize) else {
+            return Ok(Served::Hit);
+        };
+        if slot.present {
+            if slot.unread == 0 {
+                // Nobody needed its bytes since: they are those of a pass that was aborted, or nobody else's.
+                slot.unread = slot.reads;
+                self.go_on_behind(at);
+            }
+            return Ok(Served::Hit);
+        }
+        let bytes = slot.bytes.end - slot.bytes.start;
+        match self.load(at, false, actions) {
+            true => {
+                self.go_on_behind(at);
+                Ok(Served::Miss)
+            }
+            false => Err(Error::OutOfMemory {
+                what: "a weight, in the place that the plan has for it: another one there is being read".to_owned(),
+                bytes,
+            }),
+        }
+    }
+
+    fn lease(&mut self, id: ProbeId) {
+        if let Some(slot) = self.slots.get_mut(self.slot_of[id as usize] as usize) {
+            slot.leases += 1;
+            slot.unread -= 1;
+        }
+    }
+
+    fn release(&mut self, id: ProbeId) -> Option<WeightIndex> {
+        let slot = self.slots.get_mut(self.slot_of[id as usize] as usize)?;
+        slot.leases -= 1;
+        // Also where more reads follow: if the pass ends before them, this was the last one.
+        let over = slot.leases == 0;
+        self.blocked &= !over;
+        over.then_some(slot.weight)
+    }
+
+    fn ahead(&mut self, actions: &mut Vec<Action>) {
+        while !self.blocked && !self.slots.is_empty() {
+            let at = self.next;
+            let slot = &mut self.slots[at as usize];
+            let ready = match (slot.present, slot.unread) {
+                (true, 0) => {
+                    slot.unread = slot.reads;
+                    true
+                }
+                // Once around.
+                (true, _) => false,
+                (false, _) => self.load(at, true, actions),
+            };
+            match ready {
+                true => self.go_on_behind(at),
+                false => self.blocked = true,
+            }
+        }
+    }
+
+    fn abort(&mut self) {
+        for &at in &self.present {
+            self.slots[at as usize].unread = 0;
+        }
+        self.next = 0;
+        self.blocked = false;
+    }
+
+    fn make_room(&mut self, actions: &mut Vec<Action>) -> bool {
+        let idle = self
+            .present
+            .iter()
+            .copied()
+            .find(|&at| self.slots[at as usize].idle());
+        idle.inspect(|&at| self.evict(at, actions)).is_some()
+    }
+
+    fn load_failed(&mut self, weight: WeightIndex) {
+        let at = self.held[weight as usize];
+        if at != NONE {
+            self.leave(at);
+            self.next = at;
+            // Until a lease ends nothing is different.
+            self.blocked = true;
+        }
+    }
+
+    fn evict_failed(&mut self, weight: WeightIndex) {
+        let at = self.evicted[weight as usize];
+        self.arrive(at);
+        self.slots[at as usize].unread = 0;
+    }
+
+    fn pool_bytes(&self) -> u64 {
+        0
+    }
+
+    fn validate(&self) -> std::result::Result<(), String> {
+        let mut end = 0;
+        for &at in &self.present {
+            let slot = &self.slots[at as usize];
+            if !slot.present || self.held[slot.weight as usize] != at || slot.bytes.start < end {
+                return Err(format!(
+                    "slot {at} of weight {} is wrongly present: {slot:?}",
+                    slot.weight
+                ));
+            }
+            end = slot.bytes.end;
+        }
+        let there = self.slots.iter().filter(|slot| slot.present).count();
+        let held = self.held.iter().filter(|&&at| at != NONE).count();
+        let wanted = self
+            .slots
+            .iter()
+            .find(|slot| !slot.present && slot.unread + slot.leases > 0);
+        match (
+            wanted,
+            (there, held) == (self.present.len(), self.present.len()),
+        ) {
+            (None, true) if end <= self.block => Ok(()),
+            _ => Err(format!(
+                "{there} slots present, {held} weights held, listed {:?}; {wanted:?}",
+                self.present
+            )),
+        }
+    }
+}
