@@ -1,4 +1,4 @@
-"""Exports a decoder-only transformer and runs it through the C++ runner at five budgets.
+"""Exports a decoder-only transformer and runs it through the C++ runner at five budgets, under both policies.
 
 Every output is compared with eager PyTorch, and with the bits of the other budgets. At the end the runner is asked
 for one byte less than the floor. Files go to .demo/.
@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "python" / "tests"))
 MB = 1 << 20
 COLUMNS = [
     ("budget", 22),
+    ("policy", 9),
     ("peak pool bytes", 16),
     ("copied per pass", 16),
     ("hits", 7),
@@ -42,10 +43,10 @@ def say(text: str) -> None:
 
 def find_runner() -> Path:
     """The runner that CMake built."""
-    found = sorted(p for p in (ROOT / "build").rglob("weightstream-run") if p.is_file())
-    if not found:
-        raise DemoFailed("build/ holds no weightstream-run: run `make build` first")
-    return found[0]
+    runner = ROOT / "build" / "weightstream-run"
+    if not runner.is_file():
+        raise DemoFailed(f"{runner} is missing: run `make build` first")
+    return runner
 
 
 def export(folder: Path) -> None:
@@ -66,11 +67,11 @@ def export(folder: Path) -> None:
     say(f"wrote {sizes} to {folder} in {time.monotonic() - started:.0f} s")
 
 
-def run_at(runner: Path, folder: Path, budget: int, passes: int) -> subprocess.CompletedProcess[str]:
+def run_at(runner: Path, folder: Path, budget: int, passes: int, policy: str = "lru") -> subprocess.CompletedProcess[str]:
     """One run of the C++ program on input.bin; it writes the last pass's output to output0.bin."""
     (folder / "output0.bin").unlink(missing_ok=True)
     files = [str(folder / name) for name in ("model.pte", "model.ptd")]
-    options = ["--method", "forward", "--policy", "lru", "--passes", str(passes), "--budget-bytes", str(budget), "--json"]
+    options = ["--method", "forward", "--policy", policy, "--passes", str(passes), "--budget-bytes", str(budget), "--json"]
     data = ["--input", str(folder / "input.bin"), "--output", str(folder / "output")]
     return subprocess.run([str(runner), *files, *options, *data], capture_output=True, text=True, check=False)
 
@@ -82,9 +83,10 @@ def stats_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 
-def table_row(label: str, stats: dict[str, Any], error: float) -> list[str]:
+def table_row(label: str, policy: str, stats: dict[str, Any], error: float) -> list[str]:
     return [
         label,
+        policy,
         f"{stats['peak_bytes']:,}",
         f"{stats['bytes_copied_last_pass']:,}",
         *(f"{stats[key]:,}" for key in ("hits", "misses", "evictions")),
@@ -128,21 +130,26 @@ def compare(runner: Path, folder: Path, passes: int) -> int:
     steps, first = budgets(folder), None
     say(f"{passes} passes at each budget, outputs against eager PyTorch\n")
     print_row([title for title, _ in COLUMNS])
-    for label, budget in steps:
-        stats = stats_of(run_at(runner, folder, budget, passes))
-        data = bytearray((folder / "output0.bin").read_bytes())
-        found = torch.frombuffer(data, dtype=torch.float32).reshape(expected[0].shape)
-        error = largest_error([found], expected)
-        print_row(table_row(label, stats, error))
-        if error > spec.tolerance:
-            raise DemoFailed(f"at {budget} bytes the output is off by {error}")
-        if stats["peak_bytes"] > budget:
-            raise DemoFailed(f"at {budget} bytes the peak was {stats['peak_bytes']}")
-        first = first or data
-        if data != first:
-            raise DemoFailed(f"at {budget} bytes the output has other bits than at {steps[0][1]}")
+    for policy in ("lru", "planned"):
+        before = None
+        for label, budget in steps:
+            stats = stats_of(run_at(runner, folder, budget, passes, policy))
+            data = bytearray((folder / "output0.bin").read_bytes())
+            found = torch.frombuffer(data, dtype=torch.float32).reshape(expected[0].shape)
+            error = largest_error([found], expected)
+            print_row(table_row(label, policy, stats, error))
+            if error > spec.tolerance:
+                raise DemoFailed(f"at {budget} bytes the output is off by {error}")
+            if stats["peak_bytes"] > budget:
+                raise DemoFailed(f"at {budget} bytes the peak was {stats['peak_bytes']}")
+            first = first or data
+            if data != first:
+                raise DemoFailed(f"'{policy}' at {budget} bytes gave other bits than '{label}' under 'lru'")
+            if before is not None and stats["bytes_copied_last_pass"] > before:
+                raise DemoFailed(f"'{policy}' copied more at {budget} bytes than with less")
+            before = stats["bytes_copied_last_pass"]
     print()
-    say("every output equals eager PyTorch's within 1e-4, and all budgets gave the same bits")
+    say("every output equals eager PyTorch's within 1e-4, and all budgets gave the same bits under both policies")
     return steps[0][1]
 
 

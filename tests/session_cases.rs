@@ -1,4 +1,4 @@
-//! A hundred thousand random cases of (program, budget, pool, order of the streams, passes) on the simulator: no race, no
+//! A hundred thousand random cases of (program, budget, policy, pool, order of the streams, passes) on the simulator: no race, no
 //! read of wrong or worthless bytes, never more memory than the budget, no streams that wait for each other, no leak, and
 //! every probe served at any budget from the floor up. A load may be refused only where the addresses are as few as the
 //! budget, because the memory would fall into pieces; and never later than at load.
@@ -51,6 +51,7 @@ fn play_part(part: u64) {
     };
     // What the cases are about does happen in them.
     assert!(share(|o| o.evictions > 0) > 0.5, "hardly a case evicts");
+    assert!(share(|o| o.planned) > 0.2, "hardly a case is planned");
     assert!(share(|o| o.aborted) > 0.5, "hardly a pass is aborted");
     assert!(share(|o| o.holes > 0) > 0.1, "no pool falls into pieces");
     assert!(share(|o| o.joined) > 0.02, "no copies are joined");
@@ -80,8 +81,9 @@ fn described(case: &Case) -> String {
     let program = &case.model.program;
     let sizes: Vec<_> = program.weights.iter().map(|w| (&w.fqn, w.bytes)).collect();
     format!(
-        "{:?}, budget {}, one block: {}, capped: {}, {:?}, {:?}\n{sizes:?}\nprobes {:?}\n{:?}",
+        "{:?}, {:?}, budget {}, one block: {}, capped: {}, {:?}, {:?}\n{sizes:?}\nprobes {:?}\n{:?}",
         case.shape,
+        case.policy,
         case.budget,
         case.one_block,
         case.capped,

@@ -8,6 +8,7 @@ import weightstream as ws
 from conftest import PASSES
 from device_under_test import ON_GPU
 from doctor import KERNEL, PROBE, RELEASE, Pte, counted_bytes
+from fact_models import FACTS
 from models import MAIN, ZOO
 from support import BUDGETS, budget_of, open_module, run_passes
 from zoo import bits, largest_error
@@ -29,6 +30,21 @@ def test_right_at_every_budget(name, budget, exported, reference, resident_bits)
         assert stats["peak_bytes"] <= stats["budget_bytes"] == limit
     assert stats["passes"] == PASSES
     assert stats["hits"] + stats["misses"] == PASSES * len(Pte(files.pte).payload["probes"])
+
+
+@pytest.mark.parametrize("budget", ["floor", 50, 75])
+@pytest.mark.parametrize("name", [*MAIN, *FACTS])
+def test_planned_gives_the_same_bits_and_copies_no_more(name, budget, exported, resident_bits):
+    spec, files = ZOO[name], exported(name)
+    limit, copied = budget_of(files, budget), {}
+    for policy in ("lru", "planned"):
+        module = open_module(files, limit, weight_offload_policy=policy)
+        for number, found in enumerate(run_passes(module, spec.passes(4))):
+            assert bits(found) == resident_bits(name)[number], f"pass {number} of '{policy}' at {limit} bytes: other bits"
+        stats = module.stats()
+        assert stats["peak_bytes"] <= limit
+        copied[policy] = stats["bytes_copied_last_pass"]
+    assert copied["planned"] <= copied["lru"]
 
 
 @pytest.mark.parametrize("name", ["mlp", "kv_decoder", "fact_tied", "fact_odd_constants"])

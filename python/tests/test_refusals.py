@@ -83,7 +83,7 @@ def test_a_budget_for_a_program_without_the_pass(exported):
 
 BAD_SPECS = {
     "unknown key": ({"weight_offload_budgt_mb": 64}, ["weight_offload_budgt_mb"]),
-    "unknown policy": ({"weight_offload_policy": "random"}, ["weight_offload_policy", "random", "lru"]),
+    "unknown policy": ({"weight_offload_policy": "random"}, ["weight_offload_policy", "random", "lru", "planned"]),
     "unknown verify": ({"weight_offload_verify": "always"}, ["weight_offload_verify", "always", "load"]),
     "budget as text": ({"weight_offload_budget_mb": "64"}, ["weight_offload_budget_mb"]),
     "budget negative": ({"weight_offload_budget_mb": -1}, ["weight_offload_budget_mb", "-1"]),

@@ -153,6 +153,10 @@ impl Lru {
 }
 
 impl Policy for Lru {
+    fn name(&self) -> &'static str {
+        "lru"
+    }
+
     fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
         let index = self.weight_of[id as usize];
         if self.weights[index as usize].present {

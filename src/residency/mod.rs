@@ -68,6 +68,9 @@ pub enum Served {
 /// Two rules hold for every policy: a weight with an open lease is never evicted, nor is one that was
 /// loaded or kept for a read that is not yet served.
 pub trait Policy: Send {
+    /// What messages call it.
+    fn name(&self) -> &'static str;
+
     /// Bytes of one block that is allocated at load and kept, for [`Place::Block`]; 0 for none.
     fn block_bytes(&self) -> u64 {
         0

@@ -28,6 +28,10 @@ impl Upfront {
 }
 
 impl Policy for Upfront {
+    fn name(&self) -> &'static str {
+        "upfront"
+    }
+
     fn block_bytes(&self) -> u64 {
         self.block
     }

@@ -106,6 +106,11 @@ impl<D: Device> Session<D> {
         &self.floor
     }
 
+    /// The policy at work: `upfront` where the budget covers everything, whatever was asked for; `lru`; `planned`.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
     /// All constants, by index.
     pub fn weights(&self) -> &[WeightSpec] {
         &self.program.weights

@@ -36,6 +36,7 @@ TEST(Options, WrongOnesAreRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal(model, Options().device(-1)).find("the index of a device"), std::string::npos);
   EXPECT_NE(refusal(model, Options().policy("fifo")).find("'lru'"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().policy("fifo")).find("'planned'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().verify("always")).find("'off', 'load'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("weight_offload_verify", true)).find("the bool true"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("num_threads", 4)).find("'num_threads': is unknown"), std::string::npos);

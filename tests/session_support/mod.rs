@@ -8,6 +8,7 @@ pub mod operations;
 
 use draw::{Draw, Seeded};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice, Sim};
 use weightstream::error::{Error, Result};
@@ -86,10 +87,16 @@ impl Model {
     }
 
     pub fn session<D: Device>(&self, device: D, budget: Option<u64>) -> Result<Session<D>> {
-        let options = SessionOptions {
-            budget,
-            ..SessionOptions::default()
-        };
+        self.session_by(PolicyKind::Lru, device, budget)
+    }
+
+    pub fn session_by<D: Device>(
+        &self,
+        policy: PolicyKind,
+        device: D,
+        budget: Option<u64>,
+    ) -> Result<Session<D>> {
+        let options = SessionOptions { budget, policy };
         Session::new(device, self.program.clone(), self.host_bytes(), options)
     }
 

@@ -319,6 +319,11 @@ impl Device for CudaDevice {
         GRANULE
     }
 
+    fn bytes_per_copy(&self) -> u64 {
+        // 3.5 microseconds, measured on an H200, of a link of 55 GB/s.
+        192 << 10
+    }
+
     fn set_budget(&mut self, bytes: u64) -> Result<()> {
         if self.weights.is_some() {
             return Err(Error::Internal(

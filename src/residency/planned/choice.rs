@@ -6,53 +6,15 @@
 //! streamed weight.
 
 use super::conflicts::conflicts;
-use super::layout::{place, Layout};
+use super::draft::Draft;
+use super::layout::place;
 use super::price::Price;
 use super::tenancies::{tenancies, Tenancy};
-use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
-use std::ops::Range;
+use super::Plan;
+use crate::schedule::{Trace, WeightIndex, WeightSpec};
 
 /// Sets of weights that are tried for one largest size.
 const TRIES: usize = 12;
-
-/// Bytes that keep their memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resident {
-    /// The weight.
-    pub weight: WeightIndex,
-    /// Which of its bytes.
-    pub range: Range<u64>,
-    /// Where the weight's first byte lies in the block.
-    pub offset: u64,
-}
-
-/// A copy in each pass, and the reads that it serves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Streamed {
-    /// The weight.
-    pub weight: WeightIndex,
-    /// Which of its bytes are copied.
-    pub range: Range<u64>,
-    /// Where the weight's first byte lies in the block.
-    pub offset: u64,
-    /// The reads, in the order of the pass.
-    pub probes: Vec<ProbeId>,
-}
-
-/// Who is where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    /// Bytes of device memory, all in one block.
-    pub block: u64,
-    /// Bytes of it that are shared.
-    pub ring: u64,
-    /// What is loaded once.
-    pub resident: Vec<Resident>,
-    /// What is copied in each pass, in the order of the first reads.
-    pub streamed: Vec<Streamed>,
-    /// What a pass copies.
-    pub price: Price,
-}
 
 /// Plans residency in `capacity` bytes for the weights that `trace` reads. A copy costs the time of `per_copy` bytes
 /// beyond its own. `None` if no plan is found that leaves a place for everything that is read at one time.
@@ -86,41 +48,16 @@ pub fn plan(
     best.map(|draft| draft.finish(&program))
 }
 
-struct Planner<'a> {
-    weights: &'a [WeightSpec],
+pub(super) struct Planner<'a> {
+    pub(super) weights: &'a [WeightSpec],
     /// Occupied bytes, by index; 0 for what is not read through probes.
-    sizes: Vec<u64>,
-    tenancies: Vec<Vec<Tenancy>>,
+    pub(super) sizes: Vec<u64>,
+    pub(super) tenancies: Vec<Vec<Tenancy>>,
     total: u64,
     capacity: u64,
-    granule: u64,
+    pub(super) granule: u64,
     per_copy: u64,
     events: usize,
-}
-
-/// A set of weights that fits.
-struct Draft {
-    /// Those that stream, in order of their index.
-    weights: Vec<WeightIndex>,
-    /// Their tenancies, by time: weight and number among the weight's.
-    order: Vec<(WeightIndex, usize)>,
-    layout: Layout,
-    /// Bytes of the capacity that neither the ring nor what stays needs.
-    slack: u64,
-}
-
-/// Tenancies that keep a part of their weight, and how many bytes.
-struct Kept {
-    start: Option<(usize, u64)>,
-    end: Option<(usize, u64)>,
-}
-
-impl Kept {
-    /// Bytes that tenancy `at` keeps of this part.
-    fn of(part: Option<(usize, u64)>, at: usize) -> u64 {
-        part.filter(|(keeper, _)| *keeper == at)
-            .map_or(0, |(_, bytes)| bytes)
-    }
 }
 
 impl<'a> Planner<'a> {
@@ -333,91 +270,6 @@ impl<'a> Planner<'a> {
             }
         }
         draft
-    }
-}
-
-impl Draft {
-    /// What keeps a part of itself in the bytes that are left over: the weight at the end of the ring its last bytes, so
-    /// that it lies further up, and the one at its beginning its first ones. These bytes are nobody else's.
-    fn kept(&self, planner: &Planner<'_>) -> Kept {
-        let size = |at: usize| planner.sizes[self.order[at].0 as usize];
-        let once = |&at: &usize| planner.tenancies[self.order[at].0 as usize].len() == 1;
-        let largest = |fits: &dyn Fn(&usize) -> bool| {
-            let candidates = (0..self.order.len()).filter(|at| once(at) && fits(at));
-            candidates.max_by_key(|&at| size(at))
-        };
-        let part = |at: usize, slack: u64| (at, slack.min(size(at) - planner.granule));
-        let ends = |at: &usize| self.layout.offsets[*at] + size(*at) == self.layout.bytes;
-        let end = largest(&ends).map(|at| part(at, self.slack));
-        let left = self.slack - end.map_or(0, |(_, bytes)| bytes);
-        let begins =
-            |at: &usize| self.layout.offsets[*at] == 0 && end.is_none_or(|end| end.0 != *at);
-        let start = largest(&begins).map(|at| part(at, left));
-        Kept { start, end }
-    }
-
-    /// Bytes of tenancy `at` that are copied in each pass.
-    fn copied(&self, planner: &Planner<'_>, at: usize, kept: &Kept) -> Range<u64> {
-        let weight = self.order[at].0 as usize;
-        let (bytes, size) = (planner.weights[weight].bytes, planner.sizes[weight]);
-        Kept::of(kept.start, at).min(bytes)..bytes.min(size - Kept::of(kept.end, at))
-    }
-
-    fn price(&self, planner: &Planner<'_>) -> Price {
-        let kept = self.kept(planner);
-        let copied = (0..self.order.len()).map(|at| self.copied(planner, at, &kept));
-        Price {
-            bytes: copied.map(|range| range.end - range.start).sum(),
-            copies: self.order.len() as u64,
-        }
-    }
-
-    fn finish(&self, planner: &Planner<'_>) -> Plan {
-        let kept = self.kept(planner);
-        let bytes = |part: Option<(usize, u64)>| part.map_or(0, |(_, bytes)| bytes);
-        let (below, above) = (bytes(kept.start), bytes(kept.end));
-        let mut resident = Vec::new();
-        let mut streamed = Vec::with_capacity(self.order.len());
-        for (at, &(weight, number)) in self.order.iter().enumerate() {
-            let moved = below + Kept::of(kept.end, at) - Kept::of(kept.start, at);
-            let offset = self.layout.offsets[at] + moved;
-            let range = self.copied(planner, at, &kept);
-            let all = planner.weights[weight as usize].bytes;
-            for range in [0..range.start, range.end..all] {
-                if !range.is_empty() {
-                    resident.push(Resident {
-                        weight,
-                        range,
-                        offset,
-                    });
-                }
-            }
-            streamed.push(Streamed {
-                weight,
-                range,
-                offset,
-                probes: planner.tenancies[weight as usize][number].probes.clone(),
-            });
-        }
-        let mut end = self.layout.bytes + below + above;
-        for (weight, &size) in (0..).zip(&planner.sizes) {
-            if size > 0 && self.weights.binary_search(&weight).is_err() {
-                let range = 0..planner.weights[weight as usize].bytes;
-                resident.push(Resident {
-                    weight,
-                    range,
-                    offset: end,
-                });
-                end += size;
-            }
-        }
-        Plan {
-            block: end,
-            ring: self.layout.bytes,
-            resident,
-            streamed,
-            price: self.price(planner),
-        }
     }
 }
 

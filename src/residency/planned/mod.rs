@@ -11,17 +11,21 @@
 //! | `tenancies` | which reads one copy serves, and when its bytes have to be there |
 //! | `conflicts` | which tenancies may not share bytes |
 //! | `layout` | a place for each |
-//! | `choice` | which weights stream, and the price of that |
+//! | `choice` | which weights stream |
+//! | `draft`, `plan` | the places that follow from that, and what they cost |
 //! | `price` | what the LRU would copy |
 //! | `policy` | carries the plan out |
 
 mod choice;
 mod conflicts;
+mod draft;
 mod layout;
+mod plan;
 mod policy;
 mod price;
 mod tenancies;
 
-pub use choice::{plan, Plan, Resident, Streamed};
+pub use choice::plan;
+pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;
 pub use price::{lru_price, Price};

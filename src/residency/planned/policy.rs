@@ -6,7 +6,7 @@
 //! is an error as long as the leases of that pass are open.
 
 use super::super::{Action, Place, Policy, Served};
-use super::choice::{Plan, Resident};
+use super::plan::{Plan, Resident};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
@@ -176,6 +176,10 @@ impl Planned {
 }
 
 impl Policy for Planned {
+    fn name(&self) -> &'static str {
+        "planned"
+    }
+
     fn block_bytes(&self) -> u64 {
         self.block
     }

@@ -1,0 +1,44 @@
+//! What a plan says.
+
+use super::price::Price;
+use crate::schedule::{ProbeId, WeightIndex};
+use std::ops::Range;
+
+/// Bytes that keep their memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resident {
+    /// The weight.
+    pub weight: WeightIndex,
+    /// Which of its bytes.
+    pub range: Range<u64>,
+    /// Where the weight's first byte lies in the block.
+    pub offset: u64,
+}
+
+/// A copy in each pass, and the reads that it serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Streamed {
+    /// The weight.
+    pub weight: WeightIndex,
+    /// Which of its bytes are copied.
+    pub range: Range<u64>,
+    /// Where the weight's first byte lies in the block.
+    pub offset: u64,
+    /// The reads, in the order of the pass.
+    pub probes: Vec<ProbeId>,
+}
+
+/// Who is where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of device memory, all in one block.
+    pub block: u64,
+    /// Bytes of it that are shared.
+    pub ring: u64,
+    /// What is loaded once.
+    pub resident: Vec<Resident>,
+    /// What is copied in each pass, in the order of the first reads.
+    pub streamed: Vec<Streamed>,
+    /// What a pass copies.
+    pub price: Price,
+}

@@ -1,0 +1,103 @@
+//! The planned policy: that a pass copies exactly what the plan says, never more than under the LRU, and what is left
+//! of that between the budget and the least that any policy could copy.
+
+mod session_support;
+
+use proptest::prelude::*;
+use session_support::case::{floor_of, GRANULE};
+use session_support::code::programs;
+use session_support::{play, Model, Pass};
+use weightstream::config::PolicyKind;
+use weightstream::device::sim::Order;
+use weightstream::device::Sim;
+use weightstream::residency::planned::{lru_price, plan, Plan};
+use weightstream::session::Session;
+
+fn session(model: &Model, order: Order, budget: u64) -> Session<Sim> {
+    let sim = Sim::in_one_block(order);
+    model
+        .session_by(PolicyKind::Planned, sim, Some(budget))
+        .unwrap()
+}
+
+/// The plan for a budget, with what its capacity is.
+fn plan_of(model: &Model, budget: u64) -> Option<Plan> {
+    let program = &model.program;
+    let capacity = budget - floor_of(program).direct;
+    plan(&program.trace, &program.weights, GRANULE, capacity, 0)
+}
+
+/// `share` 0 is the floor, 1000 everything.
+fn budget(model: &Model, share: u64) -> u64 {
+    let floor = floor_of(&model.program);
+    let least = floor.bytes();
+    least + (floor.direct + floor.everything).saturating_sub(least) * share / 1000
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_pass_copies_what_the_plan_says(model in programs(), share in 0..1000u64, order in any::<u64>()) {
+        let budget = budget(&model, share);
+        let mut session = session(&model, Order::Random(order), budget);
+        let mut copied = Vec::new();
+        for _ in 0..4 {
+            play(&model, &mut session, Pass::Complete).unwrap();
+            session.validate().unwrap();
+            copied.push(session.stats().bytes_copied_last_pass);
+        }
+        session.device_mut().verdict().unwrap();
+        if session.policy() != "planned" {
+            return Ok(());
+        }
+        let plan = plan_of(&model, budget).unwrap();
+        // The first pass begins with an empty ring, and the copies for the next one are issued in it.
+        prop_assert_eq!(&copied[1..], &[plan.price.bytes; 3][..]);
+        let capacity = budget - floor_of(&model.program).direct;
+        let program = &model.program;
+        let lru = lru_price(&program.trace, &program.weights, GRANULE, capacity).unwrap();
+        prop_assert!(plan.price.bytes <= lru.bytes);
+        // And the LRU copies what its own session copies.
+        let mut by_lru = model.session(Sim::in_one_block(Order::CopiesFirst), Some(budget)).unwrap();
+        let mut least = u64::MAX;
+        for pass in 0..9 {
+            play(&model, &mut by_lru, Pass::Complete).unwrap();
+            if pass > 0 {
+                least = least.min(by_lru.stats().bytes_copied_last_pass);
+            }
+        }
+        prop_assert!(lru.bytes >= least || by_lru.pool_holes() > 0, "{} by price, {} by session", lru.bytes, least);
+    }
+
+    /// Whatever happened to earlier passes, the next complete ones are right, and copy what the plan says.
+    #[test]
+    fn an_aborted_pass_leaves_nothing_behind(model in programs(), share in 0..1000u64, at in 0..60usize, diverges in any::<bool>()) {
+        let budget = budget(&model, share);
+        let mut session = session(&model, Order::KernelsFirst, budget);
+        let broken = if diverges { Pass::DivergeAt(at) } else { Pass::AbortAt(at) };
+        for pass in [Pass::Complete, broken, broken, Pass::Complete, Pass::Complete] {
+            play(&model, &mut session, pass).unwrap();
+            session.validate().unwrap();
+        }
+        session.device_mut().verdict().unwrap();
+        if session.policy() == "planned" {
+            let plan = plan_of(&model, budget).unwrap();
+            prop_assert_eq!(session.stats().bytes_copied_last_pass, plan.price.bytes);
+        }
+    }
+
+    /// More budget never costs more.
+    #[test]
+    fn the_price_never_rises_with_the_budget(model in programs()) {
+        let mut before = u64::MAX;
+        for step in 0..=100 {
+            let budget = budget(&model, step * 10);
+            if let Some(plan) = plan_of(&model, budget) {
+                prop_assert!(plan.block <= budget);
+                prop_assert!(plan.price.bytes <= before, "{} at {budget}, {before} with less", plan.price.bytes);
+                before = plan.price.bytes;
+            }
+        }
+    }
+}
