@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use weightstream::config::{Options, Spec, SpecValue};
 use weightstream::delegate::{Delegate, InputTensor, Memory, Program};
-use weightstream::format::{InputSpec, Pte, Record, ScalarType};
-use weightstream::{Error, Result};
+use weightstream::format::{InputSpec, ScalarType};
+use weightstream::Result;
 
 /// Bytes that the process may grow after the warm-up: the C library's allocator keeps freed memory for threads that
 /// come and go, more or less of it from sample to sample (about 1 MB). In half an hour there are tens of thousands of
@@ -45,21 +45,18 @@ impl Model {
             folder.join(format!("{name}.pte")),
             folder.join(format!("{name}.ptd")),
         );
-        let bytes = std::fs::read(&pte).map_err(|error| Error::Io {
-            file: pte.display().to_string(),
-            what: error.to_string(),
-        })?;
-        let record = Record::from_pte(&Pte::parse(name, &bytes)?, "forward")?;
         let mut model = Model {
             name: name.to_owned(),
-            inputs: record.inputs.iter().enumerate().map(input).collect(),
+            inputs: Vec::new(),
             pte,
             ptd,
             floor: 0,
             everything: 0,
             expected: Vec::new(),
         };
-        let delegate = model.load(None)?;
+        let delegate = model.load(None, "lru")?;
+        let specs = (0..delegate.num_inputs()).filter_map(|index| delegate.input(index));
+        model.inputs = specs.enumerate().map(input).collect();
         let stats = delegate.stats();
         model.floor = stats.floor_bytes;
         model.everything = stats.total_weight_bytes + stats.direct_bytes;
@@ -69,12 +66,14 @@ impl Model {
         Ok(model)
     }
 
-    fn load(&self, budget: Option<u64>) -> Result<Delegate> {
-        let spec = |budget: u64| Spec {
-            key: "weight_offload_budget_bytes".to_owned(),
-            value: SpecValue::Text(budget.to_string()),
+    fn load(&self, budget: Option<u64>, policy: &str) -> Result<Delegate> {
+        let spec = |key: &str, value: String| Spec {
+            key: key.to_owned(),
+            value: SpecValue::Text(value),
         };
-        let specs: Vec<_> = budget.map(spec).into_iter().collect();
+        let bytes = budget.map(|bytes| spec("weight_offload_budget_bytes", bytes.to_string()));
+        let policy = spec("weight_offload_policy", policy.to_owned());
+        let specs: Vec<_> = bytes.into_iter().chain([policy]).collect();
         Program::open(&self.pte)?.load("forward", self.ptd.clone(), &Options::parse(&specs)?)
     }
 
@@ -101,12 +100,15 @@ impl Model {
     }
 
     /// Loads at `budget` and compares `passes` passes. Returns how many were right; the text says what was not.
-    fn visit(&self, budget: Option<u64>, passes: usize) -> (u64, Option<String>) {
+    fn visit(&self, budget: Option<u64>, policy: &str, passes: usize) -> (u64, Option<String>) {
         let about = |what: String| {
-            let text = format!("{} at a budget of {budget:?}: {what}", self.name);
+            let text = format!(
+                "{} at a budget of {budget:?} under '{policy}': {what}",
+                self.name
+            );
             Some(text)
         };
-        let delegate = match self.load(budget) {
+        let delegate = match self.load(budget, policy) {
             Ok(delegate) => delegate,
             Err(error) => return (0, about(error.to_string())),
         };
@@ -199,9 +201,10 @@ impl Soak {
             let span = model.everything.saturating_sub(model.floor);
             // Now and then none at all, and now and then more than everything.
             let budget = (random(8) > 0).then(|| model.floor + random(span + span / 8 + 1));
+            let policy = ["lru", "planned"][random(2) as usize];
             let passes = 1 + random(PASSES as u64) as usize;
             let _open = self.gate.read();
-            let (right, wrong) = model.visit(budget, passes);
+            let (right, wrong) = model.visit(budget, policy, passes);
             self.loads.fetch_add(1, Ordering::Relaxed);
             self.passed.fetch_add(right, Ordering::Relaxed);
             if let Some(what) = wrong {

@@ -247,3 +247,13 @@ fn a_returned_weight_with_everything_resident() {
 fn the_verified_mode_at_the_floor() {
     check("mlp", &[("weight_offload_verify", "every_read")], false);
 }
+
+#[test]
+fn a_perceptron_by_a_plan() {
+    check("mlp", &[("weight_offload_policy", "planned")], false);
+}
+
+#[test]
+fn caches_by_a_plan() {
+    check("kv_decoder", &[("weight_offload_policy", "planned")], false);
+}

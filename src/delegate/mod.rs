@@ -28,7 +28,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::aoti::outputs::Output;
 use crate::error::{Error, Result};
-use crate::format::{Record, Wiring};
+use crate::format::{InputSpec, Record, Wiring};
 use crate::session::Stats;
 use engine::Run;
 use inputs::Signature;
@@ -109,6 +109,11 @@ impl Delegate {
     /// Number of inputs of a call.
     pub fn num_inputs(&self) -> usize {
         self.wiring.inputs
+    }
+
+    /// What input `index` of a call must be; `None` if the program does not read it, or has no such input.
+    pub fn input(&self, index: usize) -> Option<&InputSpec> {
+        self.signature().input(index)
     }
 
     /// Counters since load. While a pass runs, those from before it.

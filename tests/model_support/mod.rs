@@ -8,7 +8,7 @@ use std::process::Command;
 use weightstream::config::{Options, Spec, SpecValue};
 use weightstream::delegate::{Delegate, InputTensor, Memory, Program};
 use weightstream::device::faulty::Faults;
-use weightstream::format::{Pte, Record};
+use weightstream::format::{InputSpec, Pte, Record};
 use weightstream::Result;
 
 /// The outputs of one pass, dense.
@@ -45,12 +45,18 @@ impl Model {
 
     /// Runs pass `pass` with inputs of its own: the same pass, run again, has the same outputs.
     pub fn run(&self, delegate: &Delegate, pass: usize) -> Result<Outputs> {
-        let sizes: Vec<Vec<i64>> = self.record.inputs.iter().map(sizes).collect();
-        let bytes: Vec<Vec<u8>> = (self.record.inputs.iter().zip(&sizes))
+        let specs: Vec<&InputSpec> = (0..delegate.num_inputs())
+            .map(|index| {
+                delegate
+                    .input(index)
+                    .expect("the model reads all its inputs")
+            })
+            .collect();
+        let sizes: Vec<Vec<i64>> = specs.iter().map(|spec| sizes(spec)).collect();
+        let bytes: Vec<Vec<u8>> = (specs.iter().zip(&sizes))
             .map(|(spec, sizes)| values(spec.dtype.number(), sizes, pass))
             .collect();
-        let specs = self.record.inputs.iter();
-        let inputs: Vec<InputTensor<'_>> = specs
+        let inputs: Vec<InputTensor<'_>> = (specs.iter())
             .zip(&sizes)
             .zip(&bytes)
             .map(|((spec, sizes), bytes)| InputTensor {
