@@ -1,7 +1,7 @@
 """Takes the safety rules out of the code, one at a time, and expects a test to fail for each.
 
 `python scripts/mutants` works on a copy of the tree in build/mutants, which keeps its build: the second run compiles only
-what changed. The list is in session.py, residency.py, files.py and device.py, each entry with what breaks without its rule.
+what changed. The list is in session.py, residency.py, planned.py, files.py and device.py, each entry with what breaks without its rule.
 For each mutant the tests that are likeliest to notice run first, then the whole Rust suite. Each is reported with the test
 that failed; the exit status is 1 if one survived or could not be tried.
 """
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import files
+import planned
 from mutant import Mutant, PatternError, problems
 from workspace import Outcome, Workspace
 
@@ -22,7 +23,7 @@ import residency
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS: list[Mutant] = [*session.MUTANTS, *residency.MUTANTS, *files.MUTANTS, *device.MUTANTS]
+MUTANTS: list[Mutant] = [*session.MUTANTS, *residency.MUTANTS, *planned.MUTANTS, *files.MUTANTS, *device.MUTANTS]
 
 
 def arguments() -> argparse.Namespace:

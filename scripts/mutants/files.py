@@ -9,6 +9,14 @@ PROGRAM = "src/delegate/program.rs"
 
 MUTANTS = [
     Mutant(
+        "data-is-not-verified",
+        LOAD,
+        "Verify::Load => verify_crc(catalog),",
+        "Verify::Load => verify_crc(catalog).or(Ok(())),",
+        "a damaged weight is loaded although its check was asked for",
+        ("delegate_load",),
+    ),
+    Mutant(
         "files-of-two-builds",
         CATALOG,
         "check_build_id(record, data)?;",

@@ -36,6 +36,22 @@ MUTANTS = [
         ("session_safety", "session_random"),
     ),
     Mutant(
+        "no-event-at-lease-end-in-the-tail",
+        HOOKS,
+        "if let Some(weight) = self.policy.release(id) {\n                    self.keep_last_read(weight);",
+        "if let Some(weight) = self.policy.release(id) {\n                    let _ = weight;",
+        "nothing says when the last reader of a weight whose lease lasts to the return has finished",
+        ("session_safety", "session_cases"),
+    ),
+    Mutant(
+        "every-read-is-not-verified",
+        HOOKS,
+        "if self.checksums.is_some() {",
+        "if false && self.checksums.is_some() {",
+        "the verified mode lets wrong bytes through",
+        ("verify_every_read",),
+    ),
+    Mutant(
         "no-event-behind-copy",
         COPIES,
         "self.tenants[weight as usize].ready = Some(Arc::clone(&event));",

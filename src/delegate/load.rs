@@ -232,7 +232,8 @@ fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
 }
 
 /// What the session needs to know of the record.
-fn program(record: &Record) -> Result<Program> {
+/// What a session has to know of a method, from its record.
+pub fn program(record: &Record) -> Result<Program> {
     let constants = &record.constants;
     let weights = constants.iter().map(|constant| WeightSpec {
         fqn: constant.fqn.clone(),

@@ -33,7 +33,7 @@ use crate::session::Stats;
 use engine::Run;
 use inputs::Signature;
 
-pub use load::LoadRequest;
+pub use load::{program as session_program, LoadRequest};
 pub use program::Program;
 pub use tensor::{contiguous_strides, InputTensor, Memory, OutputTensor, Room};
 

@@ -126,6 +126,30 @@ impl HostBytes {
     }
 }
 
+/// What a plan needs to know of a device, which need not be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// See [`Device::granule`].
+    pub granule: u64,
+    /// See [`Device::bytes_per_copy`].
+    pub bytes_per_copy: u64,
+}
+
+impl Figures {
+    /// Of the device that records call `name`: `cpu` or `cuda`.
+    pub fn of(name: &str) -> Option<Figures> {
+        let (granule, bytes_per_copy) = match name {
+            "cpu" => (host::GRANULE, 0),
+            "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY),
+            _ => return None,
+        };
+        Some(Figures {
+            granule,
+            bytes_per_copy,
+        })
+    }
+}
+
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {
     /// A point in a stream.

@@ -12,7 +12,7 @@ use block::{Block, Blocks};
 use copier::{Command, Copier};
 
 /// Allocation granule: the alignment that compiled code expects of its buffers.
-const GRANULE: u64 = 64;
+pub(super) const GRANULE: u64 = 64;
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

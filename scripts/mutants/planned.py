@@ -1,0 +1,149 @@
+"""Rules of plans, of the policy that carries them out, and of how a method belongs to its delegate."""
+
+from mutant import Mutant
+
+POLICY = "src/residency/planned/policy.rs"
+CONFLICTS = "src/residency/planned/conflicts.rs"
+DRAFT = "src/residency/planned/draft.rs"
+LAYOUT = "src/residency/planned/layout.rs"
+TENANCIES = "src/residency/planned/tenancies.rs"
+COPIES = "src/session/copies.rs"
+BUILD = "src/session/build.rs"
+WIRING = "src/format/wiring.rs"
+INPUTS = "src/delegate/inputs.rs"
+
+TESTS = ("lib:planned", "session_planned", "session_cases")
+
+MUTANTS = [
+    # --- who may be copied over
+    Mutant(
+        "planned-leased-may-go",
+        POLICY,
+        "self.present && self.unread == 0 && self.leases == 0",
+        "self.present && self.unread == 0",
+        "a weight is copied over while it is read",
+        TESTS,
+    ),
+    Mutant(
+        "planned-unread-may-go",
+        POLICY,
+        "self.present && self.unread == 0 && self.leases == 0",
+        "self.present && self.leases == 0",
+        "a weight that was copied for a coming read is copied over before it",
+        TESTS,
+    ),
+    Mutant(
+        "planned-place-in-use-is-taken",
+        POLICY,
+        "|| !all.all(|victim| self.slots[victim as usize].idle())",
+        "|| !all.all(|_| true)",
+        "a copy goes to bytes whose tenant is being read",
+        TESTS,
+    ),
+    Mutant(
+        "planned-early-lease-end-is-forgotten",
+        POLICY,
+        "over.then_some(slot.weight)",
+        "(over && slot.unread == 0).then_some(slot.weight)",
+        "behind a pass that ended early, a copy does not wait for the last kernel that read its bytes",
+        TESTS,
+    ),
+    Mutant(
+        "planned-weight-in-two-places",
+        POLICY,
+        "if held != NONE && self.slots[held as usize].present {",
+        "if held != NONE && self.slots[held as usize].present && false {",
+        "a weight has two places, and nobody remembers who read the first one",
+        TESTS,
+    ),
+    # --- which bytes are shared
+    Mutant(
+        "plan-shares-what-is-read-together",
+        CONFLICTS,
+        "pairs.extend(active.iter().map(|&(_, other)| (index, other)));",
+        "let _ = &pairs;",
+        "two weights that one kernel reads get the same bytes",
+        TESTS,
+    ),
+    Mutant(
+        "plan-forgets-the-pass-before",
+        CONFLICTS,
+        "if tenancy.wanted < 0 {",
+        "if tenancy.wanted < i64::MIN / 2 {",
+        "what is copied for the next pass shares bytes with the last reads of this one",
+        TESTS,
+    ),
+    Mutant(
+        "plan-neighbours-share",
+        CONFLICTS,
+        "pairs.extend((0..count).map(|index| (index, (index + 1) % count)));",
+        "let _ = count;",
+        "a copy cannot go on beside the kernel that reads what streamed before it",
+        TESTS,
+    ),
+    Mutant(
+        "plan-overlaps-by-layout",
+        LAYOUT,
+        "at = at.max(end);",
+        "at = at.max(end.saturating_sub(64));",
+        "places of weights that are read together overlap",
+        TESTS,
+    ),
+    Mutant(
+        "plan-kept-end-does-not-move",
+        DRAFT,
+        "offset: self.layout.offsets[at] + below + last - first,",
+        "offset: self.layout.offsets[at] + below - first,",
+        "the part of a weight that stays lies in bytes that others stream through",
+        TESTS,
+    ),
+    Mutant(
+        "plan-lease-ends-at-its-start",
+        TENANCIES,
+        "before.last = before.last.max(read.last);",
+        "before.last = before.last.min(read.last);",
+        "a weight's place is given away before its last read",
+        TESTS,
+    ),
+    Mutant(
+        "part-goes-to-the-start",
+        COPIES,
+        "let at = tenant.at.offset(tenant.copied.start);",
+        "let at = tenant.at;",
+        "the streamed part of a weight is copied over the part that stays",
+        TESTS,
+    ),
+    Mutant(
+        "plan-dearer-than-lru-is-taken",
+        BUILD,
+        "if plan.price.bytes > lru.bytes =>",
+        "if plan.price.bytes > lru.bytes && false =>",
+        "a plan copies more than the LRU would",
+        ("session_planned",),
+    ),
+    # --- a method and its delegate
+    Mutant(
+        "part-of-a-method-is-run",
+        WIRING,
+        "([call], 1) =>",
+        "([call], _) =>",
+        "a method that computes something outside of its delegate is run without it",
+        ("format_wiring",),
+    ),
+    Mutant(
+        "outputs-in-the-delegates-order",
+        WIRING,
+        "let output = outputs_at.get(&value).copied().map(Source::Output);",
+        "let output = outputs_at.get(&value).map(|_| Source::Output(index));",
+        "outputs come in the order of the compiled code, which is not the exported one",
+        ("format_wiring",),
+    ),
+    Mutant(
+        "inputs-in-the-delegates-order",
+        INPUTS,
+        "let own = self.wiring.delegates_input(index)?;",
+        "let own = index.min(self.inputs.len() - 1);",
+        "an input is checked as another one",
+        ("lib:inputs",),
+    ),
+]

@@ -1,0 +1,99 @@
+//! What a pass costs at a budget.
+
+use super::model::Model;
+use clap::Args;
+use weightstream::residency::planned::{lru_price, plan, Plan, Price};
+use weightstream::{error::bytes_text, Error, Result};
+
+#[derive(Args)]
+pub struct Link {
+    /// What the link from host to device carries, in GB/s of 1,000,000,000 bytes.
+    #[arg(long, value_name = "GB/s", default_value_t = 55.0, value_parser = positive)]
+    pub link_gbps: f64,
+    /// How long a pass computes where nothing has to be copied, if known: no pass takes less.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
+    pub compute_ms: f64,
+}
+
+fn positive(text: &str) -> std::result::Result<f64, String> {
+    number(text)
+        .filter(|number| *number > 0.0)
+        .ok_or_else(|| format!("'{text}' is no number above 0"))
+}
+
+fn not_negative(text: &str) -> std::result::Result<f64, String> {
+    number(text)
+        .filter(|number| *number >= 0.0)
+        .ok_or_else(|| format!("'{text}' is no number from 0 up"))
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+impl Link {
+    /// How long a pass takes that copies beside its kernels, in milliseconds.
+    pub fn ms(&self, price: Price, bytes_per_copy: u64) -> f64 {
+        let copies = price.in_bytes(bytes_per_copy) as f64 / (self.link_gbps * 1e6);
+        copies.max(self.compute_ms)
+    }
+}
+
+/// A budget, and what a pass copies under each policy.
+pub struct Cost {
+    pub budget: u64,
+    pub lru: Price,
+    pub planned: Price,
+    /// `None`: all is resident, or the LRU is as good as any plan.
+    pub plan: Option<Plan>,
+    /// What no policy that streams whole passes can go below: what exceeds the budget.
+    pub limit: Price,
+}
+
+impl Cost {
+    /// The same error as at load if the budget is below the floor.
+    pub fn at(model: &Model, budget: u64) -> Result<Cost> {
+        let floor = &model.floor;
+        if budget < floor.bytes() {
+            return Err(Error::BudgetTooSmall {
+                budget,
+                floor: floor.bytes(),
+                parts: floor.to_string(),
+            });
+        }
+        let limit = Price {
+            bytes: model.everything().saturating_sub(budget),
+            copies: 0,
+        };
+        if model.everything() <= budget {
+            let nothing = Price::default();
+            return Ok(Cost {
+                budget,
+                lru: nothing,
+                planned: nothing,
+                plan: None,
+                limit,
+            });
+        }
+        let (trace, weights) = (&model.program.trace, &model.program.weights);
+        let (granule, capacity) = (model.figures.granule, budget - floor.direct);
+        let lru = lru_price(trace, weights, granule, capacity).ok_or_else(|| {
+            Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
+        })?;
+        let found = plan(
+            trace,
+            weights,
+            granule,
+            capacity,
+            model.figures.bytes_per_copy,
+        );
+        let plan = found.filter(|plan| plan.price.bytes <= lru.bytes);
+        Ok(Cost {
+            budget,
+            lru,
+            planned: plan.as_ref().map_or(lru, |plan| plan.price),
+            plan,
+            limit,
+        })
+    }
+}

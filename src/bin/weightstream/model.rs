@@ -1,0 +1,68 @@
+//! A program's record, and what follows from it.
+
+use clap::Args;
+use std::path::PathBuf;
+use weightstream::delegate::{program::check_files, session_program};
+use weightstream::device::Figures;
+use weightstream::format::{Pte, Record};
+use weightstream::schedule::{floor, Floor};
+use weightstream::session::Program;
+use weightstream::weights::{Catalog, MappedFile, MappedPtd};
+use weightstream::{config::PolicyKind, Error, Result};
+
+#[derive(Args)]
+pub struct Files {
+    /// The program.
+    #[arg(value_name = "MODEL.pte")]
+    pub pte: PathBuf,
+    /// Its weights. If given, they are checked to be this program's, and complete.
+    #[arg(value_name = "WEIGHTS.ptd")]
+    pub ptd: Option<PathBuf>,
+    /// Which of the program's methods.
+    #[arg(long, default_value = "forward")]
+    pub method: String,
+    /// Print a JSON object instead of text; sizes are in bytes, times in milliseconds.
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub struct Model {
+    pub name: String,
+    pub record: Record,
+    pub program: Program,
+    pub figures: Figures,
+    pub floor: Floor,
+}
+
+impl Model {
+    pub fn open(files: &Files) -> Result<Model> {
+        let mapped = MappedFile::open(&files.pte)?;
+        let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
+        let record = Record::from_pte(&parsed, &files.method)?;
+        if let Some(ptd) = &files.ptd {
+            check_files(&files.pte, ptd, None)?;
+            Catalog::build(&record, &MappedPtd::open(ptd)?)?;
+        }
+        let program = session_program(&record)?;
+        let figures = Figures::of(&record.device).ok_or_else(|| {
+            Error::Unsupported(format!(
+                "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
+                record.method, record.device
+            ))
+        })?;
+        let (trace, weights) = (&program.trace, &program.weights);
+        let floor = floor(trace, weights, PolicyKind::Lru, &[], figures.granule);
+        Ok(Model {
+            name: files.pte.display().to_string(),
+            record,
+            program,
+            figures,
+            floor,
+        })
+    }
+
+    /// Bytes of all constants, as they count.
+    pub fn everything(&self) -> u64 {
+        self.floor.direct.saturating_add(self.floor.everything)
+    }
+}

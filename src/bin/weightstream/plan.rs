@@ -1,0 +1,244 @@
+//! `weightstream plan`.
+
+use super::cost::{Cost, Link};
+use super::model::{Files, Model};
+use super::picture;
+use super::size::{grouped, megabytes, Budget};
+use clap::Args;
+use serde_json::{json, Value};
+use std::fmt::Write;
+use std::path::PathBuf;
+use weightstream::residency::planned::{Plan, Price};
+use weightstream::{Error, Result};
+
+/// Largest number of budgets in a sweep.
+const MOST: u64 = 10_000;
+
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    files: Files,
+    /// Bytes that weights may take on the device: 512MB, 1.5GB, 536870912, 50%, floor. Without it, a sweep.
+    #[arg(long, short, conflicts_with = "sweep")]
+    budget: Option<Budget>,
+    #[command(flatten)]
+    link: Link,
+    /// Number of budgets from the floor to everything.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=MOST))]
+    sweep: u64,
+    /// Draw the sweep: time per pass against the budget, with the limit.
+    #[arg(long, value_name = "FILE", conflicts_with = "budget")]
+    svg: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<String> {
+    let model = Model::open(&arguments.files)?;
+    let (floor, everything) = (model.floor.bytes(), model.everything());
+    if let Some(budget) = arguments.budget {
+        let cost = Cost::at(&model, budget.bytes(floor, everything))?;
+        return Ok(match arguments.files.json {
+            true => pretty(&with_head(&model, &arguments.link, &cost)),
+            false => head(&model) + &one(&model, &arguments.link, &cost),
+        });
+    }
+    let steps = arguments.sweep - 1;
+    let budget =
+        |step| (u128::from(everything - floor) * u128::from(step) / u128::from(steps)) as u64;
+    let costs = (0..=steps).map(|step| Cost::at(&model, floor + budget(step)));
+    let costs: Vec<Cost> = costs.collect::<Result<_>>()?;
+    let mut text = match arguments.files.json {
+        true => {
+            let all: Vec<Value> = costs
+                .iter()
+                .map(|cost| object(&model, &arguments.link, cost))
+                .collect();
+            let mut whole = facts(&model, &arguments.link);
+            whole["budgets"] = Value::from(all);
+            pretty(&whole)
+        }
+        false => head(&model) + &table(&model, &arguments.link, &costs),
+    };
+    if let Some(file) = &arguments.svg {
+        let drawn = picture::draw(file, &model, &arguments.link, &costs);
+        drawn.map_err(|what| Error::Io {
+            file: file.display().to_string(),
+            what,
+        })?;
+        if !arguments.files.json {
+            let _ = writeln!(text, "\nwrote {}", file.display());
+        }
+    }
+    Ok(text)
+}
+
+fn head(model: &Model) -> String {
+    let events = model.record.trace.len();
+    format!(
+        "{}: method '{}' for {}: {} constants, {} bytes ({}), {} reads in a trace of {events} events\n\
+         floor {} bytes: {}\n",
+        model.name,
+        model.record.method,
+        model.record.device,
+        model.record.constants.len(),
+        grouped(model.everything()),
+        megabytes(model.everything()),
+        model.record.probes.len(),
+        grouped(model.floor.bytes()),
+        model.floor
+    )
+}
+
+fn one(model: &Model, link: &Link, cost: &Cost) -> String {
+    let share = 100.0 * cost.budget as f64 / model.everything().max(1) as f64;
+    let mut text = format!(
+        "budget {} bytes ({}), {share:.1} % of everything\n\n{:10}{:>20}{:>9}{:>14}\n",
+        grouped(cost.budget),
+        megabytes(cost.budget),
+        "policy",
+        "bytes per pass",
+        "copies",
+        "ms per pass"
+    );
+    for (name, price) in [
+        ("lru", cost.lru),
+        ("planned", cost.planned),
+        ("limit", cost.limit),
+    ] {
+        let ms = link.ms(price, model.figures.bytes_per_copy);
+        let copies = if name == "limit" {
+            String::new()
+        } else {
+            grouped(price.copies)
+        };
+        let _ = writeln!(
+            text,
+            "{name:10}{:>20}{copies:>9}{ms:>14.3}",
+            grouped(price.bytes)
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nat {} GB/s; the limit is what exceeds the budget",
+        link.link_gbps
+    );
+    match &cost.plan {
+        Some(plan) => text += &described(model, plan),
+        None if cost.lru == Price::default() => text += "everything is resident\n",
+        None => text += "no plan copies less than the LRU here: 'planned' is the LRU\n",
+    }
+    text
+}
+
+fn described(model: &Model, plan: &Plan) -> String {
+    let name = |weight: u32| &model.program.weights[weight as usize].fqn;
+    let mut streamed: Vec<_> = plan.streamed.iter().map(|one| one.weight).collect();
+    streamed.sort_unstable();
+    streamed.dedup();
+    let mut text = format!(
+        "planned: {} bytes stay, {} bytes are shared by {} weights that stream, in the order of their reads:\n",
+        grouped(plan.block - plan.ring),
+        grouped(plan.ring),
+        streamed.len()
+    );
+    for one in &plan.streamed {
+        let bytes = one.range.end - one.range.start;
+        let part = match bytes == model.program.weights[one.weight as usize].bytes {
+            true => "",
+            false => ", the rest of it stays",
+        };
+        let _ = writeln!(
+            text,
+            "    {} {} bytes{part}",
+            name(one.weight),
+            grouped(bytes)
+        );
+    }
+    text
+}
+
+fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
+    let mut text = format!(
+        "\n{:>16}{:>8}{:>18}{:>18}{:>12}{:>12}{:>12}\n",
+        "budget, bytes", "%", "lru, bytes", "planned, bytes", "lru, ms", "planned, ms", "limit, ms"
+    );
+    for cost in costs {
+        let ms = |price| link.ms(price, model.figures.bytes_per_copy);
+        let _ = writeln!(
+            text,
+            "{:>16}{:>8.1}{:>18}{:>18}{:>12.3}{:>12.3}{:>12.3}",
+            grouped(cost.budget),
+            100.0 * cost.budget as f64 / model.everything().max(1) as f64,
+            grouped(cost.lru.bytes),
+            grouped(cost.planned.bytes),
+            ms(cost.lru),
+            ms(cost.planned),
+            ms(cost.limit)
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nbytes that a pass copies, and its time at {} GB/s",
+        link.link_gbps
+    );
+    text
+}
+
+fn facts(model: &Model, link: &Link) -> Value {
+    json!({
+        "method": model.record.method,
+        "device": model.record.device,
+        "floor_bytes": model.floor.bytes(),
+        "hard_minimum_bytes": model.floor.hard_minimum,
+        "direct_bytes": model.floor.direct,
+        "everything_bytes": model.everything(),
+        "link_gbps": link.link_gbps,
+        "compute_ms": link.compute_ms,
+    })
+}
+
+fn with_head(model: &Model, link: &Link, cost: &Cost) -> Value {
+    let mut whole = facts(model, link);
+    if let (Value::Object(whole), Value::Object(more)) = (&mut whole, object(model, link, cost)) {
+        whole.extend(more);
+    }
+    whole
+}
+
+fn object(model: &Model, link: &Link, cost: &Cost) -> Value {
+    let price = |price: Price| {
+        json!({
+            "bytes_per_pass": price.bytes,
+            "copies_per_pass": price.copies,
+            "ms_per_pass": link.ms(price, model.figures.bytes_per_copy),
+        })
+    };
+    let mut planned = price(cost.planned);
+    planned["by"] = Value::from(match (&cost.plan, cost.lru == Price::default()) {
+        (Some(_), _) => "plan",
+        (None, true) => "resident",
+        (None, false) => "lru",
+    });
+    if let Some(plan) = &cost.plan {
+        planned["resident_bytes"] = Value::from(plan.block - plan.ring);
+        planned["ring_bytes"] = Value::from(plan.ring);
+        let streamed = plan.streamed.iter().map(|one| {
+            json!({
+                "fqn": model.program.weights[one.weight as usize].fqn,
+                "bytes": one.range.end - one.range.start,
+                "probes": one.probes,
+            })
+        });
+        planned["streamed"] = streamed.collect();
+    }
+    json!({
+        "budget_bytes": cost.budget,
+        "lru": price(cost.lru),
+        "planned": planned,
+        "limit_bytes_per_pass": cost.limit.bytes,
+        "limit_ms_per_pass": link.ms(cost.limit, model.figures.bytes_per_copy),
+    })
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
