@@ -2,11 +2,12 @@
 //!
 //! A pass copies `W - budget + ring` bytes, so the plan is best whose ring is shortest, and a ring is about as long as
 //! the two largest neighbours in it. Weights of about one size stream, then, spread over the pass so that the kernels of
-//! what stays hide copies; the sizes are tried one after the other. What is left of the budget keeps the end of one
-//! streamed weight.
+//! what stays hide copies. Some sets of each size are laid out, whatever the budget; from each set that fits, as many
+//! weights as the budget has room for are taken out again (`draft`). The cheapest is the plan: with more budget no set
+//! fits worse, so that it never costs more.
 
 use super::conflicts::conflicts;
-use super::draft::Draft;
+use super::draft::{Draft, Fitted};
 use super::layout::place;
 use super::price::Price;
 use super::tenancies::{tenancies, Tenancy};
@@ -14,7 +15,10 @@ use super::Plan;
 use crate::schedule::{Trace, WeightIndex, WeightSpec};
 
 /// Sets of weights that are tried for one largest size.
-const TRIES: usize = 12;
+const SETS: u64 = 6;
+
+/// Up to so many tenancies all sizes are tried.
+const THOROUGH: usize = 2000;
 
 /// Plans residency in `capacity` bytes for the weights that `trace` reads. A copy costs the time of `per_copy` bytes
 /// beyond its own. `None` if no plan is found that leaves a place for everything that is read at one time.
@@ -32,20 +36,23 @@ pub fn plan(
         capacity - capacity % granule,
         per_copy,
     );
-    let cost = |draft: &Draft| draft.price(&program).in_bytes(per_copy);
-    let mut best: Option<Draft> = None;
+    let mut best: Option<Fitted> = None;
     for size in program.sizes_to_try() {
-        let least = program.least_cost(size);
-        if best.as_ref().is_some_and(|best| cost(best) <= least) {
+        if best
+            .as_ref()
+            .is_some_and(|best| !program.worth_while(size, best.cost))
+        {
             continue;
         }
-        if let Some(draft) = program.best_up_to(size) {
-            if best.as_ref().is_none_or(|best| cost(&draft) < cost(best)) {
-                best = Some(draft);
+        for draft in program.drafts(size) {
+            let fitted = draft.fit(&program);
+            let cheaper = |cost: u64| best.as_ref().is_none_or(|best| cost < best.cost);
+            if let Some(fitted) = fitted.filter(|fitted| cheaper(fitted.cost)) {
+                best = Some(fitted);
             }
         }
     }
-    best.map(|draft| draft.finish(&program))
+    best.map(|fitted| fitted.finish(&program))
 }
 
 pub(super) struct Planner<'a> {
@@ -53,10 +60,10 @@ pub(super) struct Planner<'a> {
     /// Occupied bytes, by index; 0 for what is not read through probes.
     pub(super) sizes: Vec<u64>,
     pub(super) tenancies: Vec<Vec<Tenancy>>,
-    total: u64,
-    capacity: u64,
+    pub(super) total: u64,
+    pub(super) capacity: u64,
     pub(super) granule: u64,
-    per_copy: u64,
+    pub(super) per_copy: u64,
     events: usize,
 }
 
@@ -113,56 +120,41 @@ impl<'a> Planner<'a> {
         tried
     }
 
-    /// No plan whose largest streamed weight is about this large costs less: some weight of more than half this size
-    /// streams, and the ring is no shorter.
-    fn least_cost(&self, largest: u64) -> u64 {
+    /// Whether it is worth while to lay out sets of weights of at most `largest` bytes, if a plan of this cost was found.
+    /// In large programs only if their copies and a ring of this size would cost less: mostly right, and much faster.
+    fn worth_while(&self, largest: u64, cost: u64) -> bool {
         let bytes = self.total.saturating_sub(self.capacity) + largest / 2;
         let copies = bytes.checked_div(largest).unwrap_or(0);
-        Price { bytes, copies }.in_bytes(self.per_copy)
+        let reads: usize = self.tenancies.iter().map(Vec::len).sum();
+        reads <= THOROUGH || Price { bytes, copies }.in_bytes(self.per_copy) < cost
     }
 
-    /// The best set of weights of at most `largest` bytes each.
-    fn best_up_to(&self, largest: u64) -> Option<Draft> {
+    /// Sets of weights of at most `largest` bytes each, laid out: by the bytes that stream. They are the same for every
+    /// capacity, but for those that cannot fit.
+    fn drafts(&self, largest: u64) -> Vec<Draft> {
         let groups = self.groups(largest);
         let all: u64 = groups.iter().map(|group| self.bytes_of(group)).sum();
-        let mut needed = match self.total <= self.capacity {
-            true => 0,
-            false => (self.total - self.capacity + largest).min(all),
-        };
-        let mut best: Option<Draft> = None;
-        let mut found = 0;
-        for _ in 0..TRIES {
-            let Some(weights) = self.pick(&groups, needed) else {
-                break;
-            };
-            // Short of everything there may be one way left: everything.
-            let most = |needed: u64, streamed: u64| {
-                if streamed < all {
-                    needed.min(all)
-                } else {
-                    needed
+        let mut drafts = Vec::new();
+        for part in 1..=SETS {
+            let bytes = (u128::from(all) * u128::from(part)).div_ceil(u128::from(SETS)) as u64;
+            let weights = self.pick(&groups, bytes);
+            if self.tenancies_of(&weights) % 2 == 1 {
+                // One more may share the slots better: an odd number of them needs three.
+                let more = self.pick(&groups, (self.bytes_of(&weights) + 1).min(all));
+                if more.len() > weights.len() {
+                    drafts.extend(self.draft(more));
                 }
-            };
-            let streamed = self.bytes_of(&weights);
-            match self.draft(weights)? {
-                Ok(draft) => {
-                    let draft = self.without_what_fits(draft);
-                    let cost = |draft: &Draft| draft.price(self).in_bytes(self.per_copy);
-                    if best.as_ref().is_none_or(|best| cost(&draft) < cost(best)) {
-                        best = Some(draft);
-                    }
-                    found += 1;
-                    // One or two more may share slots better: an odd number of them needs three.
-                    if found == 3 || streamed == 0 {
-                        break;
-                    }
-                    needed = most(streamed + 1, streamed);
-                }
-                // The ring may be shorter for a few more: not all of it at once.
-                Err(short) => needed = most(streamed.saturating_add(short.div_ceil(2)), streamed),
             }
+            drafts.extend(self.draft(weights));
         }
-        best
+        drafts
+    }
+
+    fn tenancies_of(&self, weights: &[WeightIndex]) -> usize {
+        weights
+            .iter()
+            .map(|&w| self.tenancies[w as usize].len())
+            .sum()
     }
 
     /// Weights in the order in which they are taken to stream: those that one copy in a pass serves first, and of them
@@ -182,8 +174,8 @@ impl<'a> Planner<'a> {
             .collect()
     }
 
-    /// Weights of at least `needed` bytes together, or `None`. Of the last group those that are spread best.
-    fn pick(&self, groups: &[Vec<WeightIndex>], needed: u64) -> Option<Vec<WeightIndex>> {
+    /// Weights of at least `needed` bytes together, or all. Of the last group those that are spread best.
+    fn pick(&self, groups: &[Vec<WeightIndex>], needed: u64) -> Vec<WeightIndex> {
         let mut picked = Vec::new();
         let mut rest = needed;
         for group in groups {
@@ -197,8 +189,7 @@ impl<'a> Planner<'a> {
             }
             rest = rest.saturating_sub(bytes);
         }
-        picked.sort_unstable();
-        (rest == 0).then_some(picked)
+        picked
     }
 
     /// Of `group`, which has `bytes` bytes, weights of at least `needed` bytes at about equal distances.
@@ -229,9 +220,13 @@ impl<'a> Planner<'a> {
         weights.iter().map(|&w| self.sizes[w as usize]).sum()
     }
 
-    /// The layout if these stream; an inner error is how many bytes it needs beyond the capacity, `None` that there
-    /// is no layout at all.
-    fn draft(&self, weights: Vec<WeightIndex>) -> Option<Result<Draft, u64>> {
+    /// The layout if these stream; `None` if there is none, or if it cannot fit, since the ring is no shorter than the
+    /// largest of them.
+    fn draft(&self, weights: Vec<WeightIndex>) -> Option<Draft> {
+        let largest = weights.iter().map(|&w| self.sizes[w as usize]).max();
+        if self.total - self.bytes_of(&weights) + largest.unwrap_or(0) > self.capacity {
+            return None;
+        }
         let numbered =
             |&w: &WeightIndex| (0..self.tenancies[w as usize].len()).map(move |n| (w, n));
         let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
@@ -242,34 +237,11 @@ impl<'a> Planner<'a> {
             .collect();
         let sizes: Vec<u64> = order.iter().map(|&(w, _)| self.sizes[w as usize]).collect();
         let layout = place(&sizes, &conflicts(&streamed, self.events)?);
-        let stays = self.total - self.bytes_of(&weights);
-        let block = stays.saturating_add(layout.bytes);
-        Some(match self.capacity.checked_sub(block) {
-            Some(slack) => Ok(Draft {
-                weights,
-                order,
-                layout,
-                slack,
-            }),
-            None => Err(block - self.capacity),
+        Some(Draft {
+            block: (self.total - self.bytes_of(&weights)).saturating_add(layout.bytes),
+            order,
+            layout,
         })
-    }
-
-    /// Weights were taken whole: what fits into the bytes that are left over stays after all.
-    fn without_what_fits(&self, mut draft: Draft) -> Draft {
-        for _ in 0..TRIES {
-            let size = |w: &WeightIndex| self.sizes[*w as usize];
-            let fitting = draft.weights.iter().filter(|w| size(w) <= draft.slack);
-            let Some(&stays) = fitting.max_by_key(|w| size(w)) else {
-                break;
-            };
-            let fewer = draft.weights.iter().copied().filter(|&w| w != stays);
-            match self.draft(fewer.collect()) {
-                Some(Ok(better)) => draft = better,
-                _ => break,
-            }
-        }
-        draft
     }
 }
 

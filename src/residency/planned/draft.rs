@@ -7,119 +7,243 @@ use super::price::Price;
 use crate::schedule::WeightIndex;
 use std::ops::Range;
 
-/// A set of weights that fits.
+/// A set of weights, laid out.
 pub(super) struct Draft {
-    /// Those that stream, in order of their index.
-    pub weights: Vec<WeightIndex>,
-    /// Their tenancies, by time: weight and number among the weight's.
+    /// Its tenancies, by time: weight and number among the weight's.
     pub order: Vec<(WeightIndex, usize)>,
     pub layout: Layout,
-    /// Bytes of the capacity that neither the ring nor what stays needs.
-    pub slack: u64,
+    /// Bytes of the ring and of what stays.
+    pub block: u64,
 }
 
-/// Where a tenancy is in the block.
-struct Spot {
-    /// Where the weight's first byte lies.
-    offset: u64,
-    /// Bytes of the weight that are copied in each pass; none if nobody else uses them.
-    copied: Range<u64>,
-}
-
-/// Tenancies that keep a part of their weight, and how many bytes.
+/// What keeps a part of itself beside the ring, in bytes that are nobody else's: a weight at its end keeps its last bytes,
+/// so that it lies further up, and one at its beginning its first ones. Tenancy and bytes.
+#[derive(Clone, Copy, Default)]
 struct Kept {
     start: Option<(usize, u64)>,
     end: Option<(usize, u64)>,
 }
 
-impl Kept {
-    /// Bytes that tenancy `at` keeps of this part.
-    fn of(part: Option<(usize, u64)>, at: usize) -> u64 {
-        part.filter(|(keeper, _)| *keeper == at)
-            .map_or(0, |(_, bytes)| bytes)
-    }
+/// A draft, with all that stays if the capacity is used up.
+pub(super) struct Fitted {
+    draft: Draft,
+    /// Whether each tenancy of the draft streams after all.
+    streams: Vec<bool>,
+    kept: Kept,
+    price: Price,
+    pub cost: u64,
+}
+
+/// The ways to use what a draft leaves of the capacity.
+struct Fitting<'a> {
+    planner: &'a Planner<'a>,
+    draft: &'a Draft,
+    streams: Vec<bool>,
+    /// The first tenancy of each weight.
+    first_of: Vec<usize>,
+    /// Tenancies at the ring's end, and at its beginning, of weights that have one: the largest first.
+    ends: Vec<usize>,
+    starts: Vec<usize>,
 }
 
 impl Draft {
-    /// What keeps a part of itself in the bytes that are left over: the weight at the end of the ring its last bytes, so
-    /// that it lies further up, and the one at its beginning its first ones. These bytes are nobody else's.
-    fn kept(&self, planner: &Planner<'_>) -> Kept {
-        let size = |at: usize| planner.sizes[self.order[at].0 as usize];
-        let once = |&at: &usize| planner.tenancies[self.order[at].0 as usize].len() == 1;
-        let largest = |fits: &dyn Fn(&usize) -> bool| {
-            let candidates = (0..self.order.len()).filter(|at| once(at) && fits(at));
-            candidates.max_by_key(|&at| size(at))
-        };
-        let part = |at: usize, slack: u64| (at, slack.min(size(at) - planner.granule));
-        let ends = |at: &usize| self.layout.offsets[*at] + size(*at) == self.layout.bytes;
-        let end = largest(&ends).map(|at| part(at, self.slack));
-        let left = self.slack - end.map_or(0, |(_, bytes)| bytes);
-        let begins =
-            |at: &usize| self.layout.offsets[*at] == 0 && end.is_none_or(|end| end.0 != *at);
-        let start = largest(&begins).map(|at| part(at, left));
-        Kept { start, end }
+    fn size(&self, planner: &Planner<'_>, at: usize) -> u64 {
+        planner.sizes[self.order[at].0 as usize]
     }
 
-    /// All tenancies' spots, and where the ring ends.
-    fn spots(&self, planner: &Planner<'_>) -> (Vec<Spot>, u64) {
-        let kept = self.kept(planner);
-        let bytes = |part: Option<(usize, u64)>| part.map_or(0, |(_, bytes)| bytes);
-        let below = bytes(kept.start);
-        let spot = |(at, &(weight, _)): (usize, &(WeightIndex, usize))| {
-            let weight = weight as usize;
-            let (first, last) = (Kept::of(kept.start, at), Kept::of(kept.end, at));
-            let end = planner.sizes[weight] - last;
-            Spot {
-                offset: self.layout.offsets[at] + below + last - first,
-                copied: first..end.min(planner.weights[weight].bytes),
+    fn bytes(&self, planner: &Planner<'_>, at: usize) -> u64 {
+        planner.weights[self.order[at].0 as usize].bytes
+    }
+
+    /// Takes weights out, one after the other and spread over the pass, as long as there is room, and goes back to where
+    /// that costs the least. `None` if the draft does not fit.
+    pub(super) fn fit(self, planner: &Planner<'_>) -> Option<Fitted> {
+        let mut slack = planner.capacity.checked_sub(self.block)?;
+        let mut fitting = Fitting::new(planner, &self);
+        let all = fitting.streams.clone();
+        let mut price = fitting.price();
+        let stay = fitting.order_of_stays();
+        let mut best = fitting.keep(price, slack);
+        let mut count = 0;
+        for (number, &weight) in stay.iter().enumerate() {
+            let size = planner.sizes[weight as usize];
+            if size > slack {
+                break;
             }
-        };
-        let mut spots: Vec<Spot> = self.order.iter().enumerate().map(spot).collect();
-        for at in self.alone(planner, &spots) {
-            // Bytes that nobody else uses need not be copied again.
-            spots[at].copied = 0..0;
+            slack -= size;
+            fitting.take_out(weight);
+            let copies = planner.tenancies[weight as usize].len() as u64;
+            price.copies -= copies;
+            price.bytes -= copies * planner.weights[weight as usize].bytes;
+            let found = fitting.keep(price, slack);
+            if found.2 < best.2 {
+                (best, count) = (found, number + 1);
+            }
         }
-        (spots, self.layout.bytes + below + bytes(kept.end))
+        fitting.streams = all;
+        for &weight in &stay[..count] {
+            fitting.take_out(weight);
+        }
+        let streams = fitting.streams;
+        let (kept, price, cost) = best;
+        Some(Fitted {
+            draft: self,
+            streams,
+            kept,
+            price,
+            cost,
+        })
     }
 
-    /// The tenancies of weights that are copied once in a pass, to bytes that no other tenancy uses.
-    fn alone(&self, planner: &Planner<'_>, spots: &[Spot]) -> Vec<usize> {
-        let bytes = |at: usize| {
-            let Spot { offset, copied } = &spots[at];
-            offset + copied.start..offset + copied.end.next_multiple_of(planner.granule)
-        };
-        let mut by_start: Vec<usize> = (0..spots.len()).collect();
-        by_start.sort_unstable_by_key(|&at| bytes(at).start);
+    /// The tenancies that share no byte with another one, of weights that have no other: once there, they stay.
+    fn alone(&self, planner: &Planner<'_>) -> Vec<usize> {
+        let end = |at: usize| self.layout.offsets[at] + self.size(planner, at);
+        let mut by_start: Vec<usize> = (0..self.order.len()).collect();
+        by_start.sort_unstable_by_key(|&at| self.layout.offsets[at]);
         let mut alone = Vec::new();
-        let mut end = 0;
+        let mut before = 0;
         for (number, &at) in by_start.iter().enumerate() {
-            let Range { start, end: last } = bytes(at);
-            let next = by_start.get(number + 1).map(|&next| bytes(next).start);
-            let once = planner.tenancies[self.order[at].0 as usize].len() == 1;
-            if once && end <= start && next.is_none_or(|next| last <= next) {
+            let next = by_start
+                .get(number + 1)
+                .map(|&next| self.layout.offsets[next]);
+            let apart =
+                before <= self.layout.offsets[at] && next.is_none_or(|next| end(at) <= next);
+            if apart && planner.tenancies[self.order[at].0 as usize].len() == 1 {
                 alone.push(at);
             }
-            end = end.max(last);
+            before = before.max(end(at));
         }
         alone
     }
+}
 
-    pub(super) fn price(&self, planner: &Planner<'_>) -> Price {
-        let (spots, _) = self.spots(planner);
-        let copied = spots.iter().map(|spot| spot.copied.end - spot.copied.start);
-        Price {
-            bytes: copied.clone().sum(),
-            copies: copied.filter(|&bytes| bytes > 0).count() as u64,
+impl<'a> Fitting<'a> {
+    fn new(planner: &'a Planner<'a>, draft: &'a Draft) -> Self {
+        let mut streams = vec![true; draft.order.len()];
+        draft
+            .alone(planner)
+            .into_iter()
+            .for_each(|at| streams[at] = false);
+        let size = |at: usize| draft.size(planner, at);
+        let largest = |fits: &dyn Fn(usize) -> bool| {
+            let once = |at: usize| planner.tenancies[draft.order[at].0 as usize].len() == 1;
+            let mut found: Vec<usize> = (0..draft.order.len())
+                .filter(|&at| streams[at] && once(at) && fits(at))
+                .collect();
+            found.sort_by_key(|&at| std::cmp::Reverse(size(at)));
+            found
+        };
+        let offsets = &draft.layout.offsets;
+        let mut first_of = vec![usize::MAX; planner.sizes.len()];
+        for (at, &(weight, number)) in draft.order.iter().enumerate() {
+            if number == 0 {
+                first_of[weight as usize] = at;
+            }
+        }
+        Fitting {
+            first_of,
+            ends: largest(&|at| offsets[at] + size(at) == draft.layout.bytes),
+            starts: largest(&|at| offsets[at] == 0),
+            planner,
+            draft,
+            streams,
         }
     }
 
+    fn price(&self) -> Price {
+        let streaming = (0..self.streams.len()).filter(|&at| self.streams[at]);
+        Price {
+            bytes: streaming
+                .clone()
+                .map(|at| self.draft.bytes(self.planner, at))
+                .sum(),
+            copies: streaming.count() as u64,
+        }
+    }
+
+    /// The order in which weights stay after all: those that are copied most often first, neighbours far apart.
+    fn order_of_stays(&self) -> Vec<WeightIndex> {
+        /// The golden ratio's fraction of 2^32: its multiples are spread evenly, however many there are.
+        const STEP: u32 = 2_654_435_769;
+        let mut order: Vec<_> = (0u32..).zip(&self.draft.order).collect();
+        order.retain(|(at, _)| self.streams[*at as usize]);
+        let often = |weight: WeightIndex| self.planner.tenancies[weight as usize].len();
+        order.sort_by_key(|(at, (weight, _))| {
+            (std::cmp::Reverse(often(*weight)), at.wrapping_mul(STEP))
+        });
+        let first = order.iter().filter(|(_, (_, number))| *number == 0);
+        first.map(|(_, (weight, _))| *weight).collect()
+    }
+
+    /// The weight stays.
+    fn take_out(&mut self, weight: WeightIndex) {
+        self.streams[self.first_of[weight as usize]] = false;
+        let first = |&(w, n): &(WeightIndex, usize)| self.planner.tenancies[w as usize][n].first;
+        for tenancy in &self.planner.tenancies[weight as usize][1..] {
+            let found = self.draft.order.binary_search_by_key(&tenancy.first, first);
+            self.streams[found.expect("each tenancy is in the order")] = false;
+        }
+    }
+
+    /// What is kept in `slack` bytes, and what a pass costs then.
+    fn keep(&self, mut price: Price, slack: u64) -> (Kept, Price, u64) {
+        let part = |list: &[usize], not: Option<usize>, slack: u64| {
+            let at = list
+                .iter()
+                .copied()
+                .find(|&at| self.streams[at] && Some(at) != not)?;
+            let most = self.draft.size(self.planner, at) - self.planner.granule;
+            Some((at, slack.min(most)))
+        };
+        let end = part(&self.ends, None, slack);
+        let left = slack - end.map_or(0, |(_, bytes)| bytes);
+        let start = part(&self.starts, end.map(|(at, _)| at), left);
+        if let Some((at, bytes)) = end {
+            let (size, all) = (
+                self.draft.size(self.planner, at),
+                self.draft.bytes(self.planner, at),
+            );
+            price.bytes -= all.saturating_sub(size - bytes);
+        }
+        price.bytes -= start.map_or(0, |(_, bytes)| bytes);
+        let cost = price.in_bytes(self.planner.per_copy);
+        (Kept { start, end }, price, cost)
+    }
+}
+
+impl Fitted {
+    /// The tenancy's offset in the block, and which of its bytes are copied.
+    fn spot(&self, planner: &Planner<'_>, at: usize) -> (u64, Range<u64>) {
+        let of = |part: Option<(usize, u64)>| {
+            part.filter(|(keeper, _)| *keeper == at)
+                .map_or(0, |(_, bytes)| bytes)
+        };
+        let (first, last) = (of(self.kept.start), of(self.kept.end));
+        let below = self.kept.start.map_or(0, |(_, bytes)| bytes);
+        let end = self.draft.size(planner, at) - last;
+        let copied = match self.streams[at] {
+            true => first..end.min(self.draft.bytes(planner, at)),
+            false => 0..0,
+        };
+        (self.draft.layout.offsets[at] + below + last - first, copied)
+    }
+
     pub(super) fn finish(&self, planner: &Planner<'_>) -> Plan {
-        let (spots, mut end) = self.spots(planner);
         let mut resident = Vec::new();
-        let mut streamed = Vec::with_capacity(self.order.len());
-        let bytes = |weight: WeightIndex| planner.weights[weight as usize].bytes;
-        for (Spot { offset, copied }, &(weight, number)) in spots.into_iter().zip(&self.order) {
-            for range in [0..copied.start, copied.end..bytes(weight)] {
+        let mut streamed = Vec::new();
+        let mut placed = vec![false; planner.sizes.len()];
+        let mut there = self.streams.clone();
+        self.draft
+            .alone(planner)
+            .into_iter()
+            .for_each(|at| there[at] = true);
+        for (at, &(weight, number)) in self.draft.order.iter().enumerate() {
+            let (offset, copied) = self.spot(planner, at);
+            if !there[at] {
+                continue;
+            }
+            placed[weight as usize] = true;
+            for range in [0..copied.start, copied.end..self.draft.bytes(planner, at)] {
                 if !range.is_empty() {
                     resident.push(Resident {
                         weight,
@@ -137,11 +261,13 @@ impl Draft {
                 });
             }
         }
+        let bytes = |part: Option<(usize, u64)>| part.map_or(0, |(_, bytes)| bytes);
+        let mut end = self.draft.layout.bytes + bytes(self.kept.start) + bytes(self.kept.end);
         for (weight, &size) in (0..).zip(&planner.sizes) {
-            if size > 0 && self.weights.binary_search(&weight).is_err() {
+            if size > 0 && !placed[weight as usize] {
                 resident.push(Resident {
                     weight,
-                    range: 0..bytes(weight),
+                    range: 0..planner.weights[weight as usize].bytes,
                     offset: end,
                 });
                 end += size;
@@ -149,10 +275,10 @@ impl Draft {
         }
         Plan {
             block: end,
-            ring: self.layout.bytes,
+            ring: self.draft.layout.bytes,
             resident,
             streamed,
-            price: self.price(planner),
+            price: self.price,
         }
     }
 }

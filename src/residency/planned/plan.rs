@@ -39,6 +39,6 @@ pub struct Plan {
     pub resident: Vec<Resident>,
     /// What is copied in each pass, in the order of the first reads.
     pub streamed: Vec<Streamed>,
-    /// What a pass copies.
+    /// What a pass copies at most: bytes that nobody else uses once more weights stay are not copied again.
     pub price: Price,
 }
