@@ -1,5 +1,5 @@
 //! The cost of one probe that hits, with its release: the session alone, and through the C functions that
-//! compiled code calls (handle, recorded layout, panic boundary).
+//! compiled code calls (handle, recorded layout, panic boundary). And the cost of a plan for a very large program.
 
 #![allow(
     missing_docs,
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
 use weightstream::device::{HostBytes, HostDevice};
+use weightstream::residency::planned::plan;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -123,5 +124,47 @@ fn hit(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, hit);
+/// A decoder of 1,111 layers: 10,001 reads, nine weights a layer, in a few sizes.
+fn plans(c: &mut Criterion) {
+    const MB: u64 = 1 << 20;
+    let layer = [
+        8 << 10,
+        32 * MB,
+        8 * MB,
+        8 * MB,
+        32 * MB,
+        8 << 10,
+        112 * MB,
+        112 * MB,
+        112 * MB,
+    ];
+    let sizes: Vec<u64> = [250 * MB, 250 * MB]
+        .into_iter()
+        .chain(layer.repeat(1111))
+        .collect();
+    let weight = |(at, &bytes): (usize, &u64)| WeightSpec {
+        fqn: format!("weights.{at}"),
+        bytes,
+        kind: WeightKind::Weight,
+    };
+    let weights: Vec<_> = sizes.iter().enumerate().map(weight).collect();
+    let reads: Vec<u32> = (0..weights.len() as u32).collect();
+    let events = reads
+        .iter()
+        .flat_map(|&id| [Probe(id), Kernel(id), Release(id)]);
+    let trace = Trace::new(events.collect(), reads.clone(), weights.len()).unwrap();
+    let everything: u64 = sizes.iter().sum();
+    let mut group = c.benchmark_group("a plan for 10,001 reads");
+    group.sample_size(10);
+    for percent in [10, 50, 90] {
+        group.bench_function(format!("budget {percent} %"), |bencher| {
+            bencher.iter(|| {
+                plan(&trace, &weights, 512, everything / 100 * percent, 192 << 10).unwrap()
+            })
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, hit, plans);
 criterion_main!(benches);

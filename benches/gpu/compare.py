@@ -29,6 +29,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1])
+    parser.add_argument("--policies", nargs="+", default=["planned", "lru"], help="residency policies")
     parser.add_argument("--budgets", nargs="+", default=["floor", "25", "50", "75", "90", "100"], help="floor, or percent of the weights")
     parser.add_argument("--peers", default="accelerate,diffusers,aimdo", help="comma-separated; '' for none")
     parser.add_argument("--only", default=",".join(ALL), help=f"sections, comma-separated: {', '.join(ALL)}")
@@ -49,7 +50,7 @@ def run_section(arguments: argparse.Namespace) -> None:
 
     (count,) = arguments.tokens
     about = Results(arguments.out, section=arguments.section, tokens=count, layers=arguments.layers)
-    job = sections.Job(arguments.layers, count, arguments.keep.resolve(), about, arguments.passes, arguments.budgets)
+    job = sections.Job(arguments.layers, count, arguments.keep.resolve(), about, arguments.passes, arguments.budgets, arguments.policies)
     steps = {
         "export offload": lambda: sections.export(job, "offload"),
         "export baseline": lambda: sections.export(job, "baseline"),
@@ -72,7 +73,7 @@ def start(arguments: argparse.Namespace, section: str, count: int) -> subprocess
     plain = ["layers", "passes", "keep", "out"]
     options = [word for key in plain for word in (f"--{key}", str(getattr(arguments, key)))]
     command = [sys.executable, os.path.abspath(__file__), "--section", section, "--tokens", str(count), *options]
-    return subprocess.Popen([*command, "--budgets", *arguments.budgets])
+    return subprocess.Popen([*command, "--budgets", *arguments.budgets, "--policies", *arguments.policies])
 
 
 def finish(process: subprocess.Popen, section: str) -> bool:

@@ -26,6 +26,7 @@ class Job:
     results: Results
     passes: int
     budgets: list[str]
+    policies: list[str]
 
     @property
     def folder(self) -> Path:
@@ -126,8 +127,14 @@ def everything(job: Job) -> int:
     return os.path.getsize(job.files("offload")[1]) + (16 << 20)
 
 
+def steps(job: Job) -> list[tuple[str, str]]:
+    """Policies and budgets, the largest first. With everything resident there is one policy."""
+    budgets = sorted(job.budgets, key=lambda b: 0 if b == "floor" else int(b), reverse=True)
+    return [(policy, name) for name in budgets for policy in (job.policies if name != "100" else job.policies[:1])]
+
+
 def measure_ours(job: Job) -> None:
-    """Each budget by itself; the largest first, as its load also warms the file."""
+    """Each policy and budget by itself; the largest first, as its load also warms the file."""
     import weightstream as ws
 
     given, expected = tokens(job.count), torch.load(job.expected)
@@ -135,11 +142,11 @@ def measure_ours(job: Job) -> None:
     with ws.Module(*job.files("offload")) as module:
         whole = module.stats()["total_weight_bytes"] + module.stats()["direct_bytes"]
     first = None
-    for name in sorted(job.budgets, key=lambda b: 0 if b == "floor" else int(b), reverse=True):
+    for policy, name in steps(job):
         budget = floor if name == "floor" else everything(job) if name == "100" else max(floor, whole * int(name) // 100)
         gc.collect()
         before, begin = torch.cuda.mem_get_info()[0], time.monotonic()
-        with ws.Module(*job.files("offload"), weight_offload_budget_bytes=str(budget)) as module:
+        with ws.Module(*job.files("offload"), weight_offload_budget_bytes=str(budget), weight_offload_policy=policy) as module:
             loaded = time.monotonic() - begin
             output = only(module.forward(given))
             first = output if first is None else first
@@ -148,7 +155,7 @@ def measure_ours(job: Job) -> None:
             same = all(torch.equal(each.view(torch.int16), first.view(torch.int16)) for each in outputs)
             taken, stats = before - torch.cuda.mem_get_info()[0], module.stats()
             job.results.write(
-                system="weightstream",
+                system=f"weightstream {policy}",
                 budget=name,
                 ms=ms,
                 load_s=loaded,

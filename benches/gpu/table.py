@@ -66,21 +66,22 @@ def by_system(lines: list[Line]) -> dict[tuple, Line]:
     return dict(sorted(kept.items(), key=lambda item: place(item[1])))
 
 
-def place(line: Line) -> tuple[int, int]:
-    """Where a line stands in the table: systems in this order, budgets ascending."""
+def place(line: Line) -> tuple[int, str, int]:
+    """Where a line stands in the table: systems in this order, then policies, budgets ascending."""
     systems = {"eager": 0, "pairs": 1, "ours": 2}
     budget = line.get("budget", "floor")
-    return systems.get(line["section"], 3), 0 if budget == "floor" else int(budget)
+    return systems.get(line["section"], 3), line["system"] if line["section"] == "ours" else "", 0 if budget == "floor" else int(budget)
 
 
 def row(line: Line, whole_ms: float, speed: float, weights: int, resident: float | None) -> str:
-    name = {"eager": "PyTorch eager, everything resident", "weightstream": "WeightStream `lru`"}.get(line["system"], line["system"])
+    system, _, policy = line["system"].partition(" ")
+    name = {"eager": "PyTorch eager, everything resident", "weightstream": f"WeightStream `{policy}`"}.get(system, line["system"])
     if "budget" in line:
         name += f", {line['budget']}{'' if line['budget'] == 'floor' else ' %'}"
     if "problem" in line:
         return f"| {name} | {line['problem']} | | | |"
     copied = limit = ""
-    if "copied" in line and line["system"] == "weightstream":
+    if "copied" in line and system == "weightstream":
         spent = line["copied"] / speed / 1e6
         copied = f"{line['ms'] / spent:.3f}" if spent > 0.01 * whole_ms else "nothing copied"
         missing = max(0.0, weights - line["stats"]["budget_bytes"]) / speed / 1e6

@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "plan-kept-end-does-not-move",
         DRAFT,
-        "offset: self.layout.offsets[at] + below + last - first,",
-        "offset: self.layout.offsets[at] + below - first,",
+        "(self.draft.layout.offsets[at] + below + last - first, copied)",
+        "(self.draft.layout.offsets[at] + below - first, copied)",
         "the part of a weight that stays lies in bytes that others stream through",
         TESTS,
     ),
