@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build demo test mutants fuzz soak check sanitize format bench gpu-bundle clean distclean
+.PHONY: help bootstrap build demo test mutants fuzz soak lint check sanitize format bench gpu-bundle clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,8 +31,10 @@ soak: bootstrap ## load, run and destroy models from four threads for MINUTES=30
 	@$(PYTHON) python/tests/exports.py --into build/test-models $(SOAK_MODELS)
 	@cargo run --release --quiet --example soak -- --minutes $(or $(MINUTES),30) build/test-models $(SOAK_MODELS)
 
-check: bootstrap ## formatting, lints and documentation, warnings are errors
+lint: bootstrap ## formatting, lints and documentation, warnings are errors
 	@scripts/check
+
+check: lint sanitize ## lint, then sanitize: four minutes
 
 sanitize: build ## the C++ tests under the sanitizers and under valgrind
 	@scripts/sanitize

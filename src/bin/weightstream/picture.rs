@@ -9,6 +9,9 @@ use weightstream::residency::planned::Price;
 const SIZE: (u32, u32) = (960, 540);
 const MB: f64 = (1 << 20) as f64;
 
+/// Which price a line shows.
+type Pick = fn(&Cost) -> Price;
+
 /// Writes an SVG file. The text of an error says what went wrong.
 pub fn draw(file: &Path, model: &Model, link: &Link, costs: &[Cost]) -> Result<(), String> {
     drawn(file, model, link, costs).map_err(|error| error.to_string())
@@ -43,7 +46,7 @@ fn drawn(
         .y_desc("ms per pass")
         .light_line_style(WHITE)
         .draw()?;
-    let lines: [(&str, fn(&Cost) -> Price, RGBColor); 3] = [
+    let lines: [(&str, Pick, RGBColor); 3] = [
         ("lru", |cost| cost.lru, RGBColor(200, 80, 60)),
         ("planned", |cost| cost.planned, RGBColor(40, 100, 190)),
         ("limit", |cost| cost.limit, RGBColor(120, 120, 120)),
