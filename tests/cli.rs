@@ -171,6 +171,36 @@ fn files_that_are_not_right_are_named() {
     let files = Files::new();
     let error = refused(&run("plan", &[Path::new("/nowhere.pte").to_owned()], &[]));
     assert!(error.contains("/nowhere.pte: cannot open"), "{error}");
+    let mut huge = RecordSpec::small();
+    huge.set_ints(
+        "layouts",
+        &[
+            2,
+            1 << 30,
+            1 << 30,
+            1 << 30,
+            1,
+            2,
+            2,
+            8,
+            8,
+            1,
+            2,
+            1,
+            5,
+            5,
+            1,
+            2,
+            2,
+            2,
+            2,
+            1,
+        ],
+    );
+    huge.set_ints("nbytes", &[1 << 62, 64, 20, 16]);
+    std::fs::write(files.path("huge.pte"), pte(&PteSpec::new(&huge, b""))).unwrap();
+    let error = refused(&run("plan", &[files.path("huge.pte")], &[]));
+    assert!(error.contains("4611686018427388"), "{error}");
     let error = refused(&files.run("plan", &["--method", "backward"]));
     assert!(error.contains("backward"), "{error}");
     let swapped = [files.path("model.ptd"), files.path("model.pte")];

@@ -60,6 +60,16 @@ fn range_of_budgets(model: &Model, granule: u64) -> (u64, u64) {
 
 fn session(
     model: &Model,
+    file: &(Source, Vec<u64>),
+    device: CudaDevice,
+    budget: Option<u64>,
+) -> Result<Session<CudaDevice>> {
+    session_by(PolicyKind::Lru, model, file, device, budget)
+}
+
+fn session_by(
+    policy: PolicyKind,
+    model: &Model,
     (source, offsets): &(Source, Vec<u64>),
     mut device: CudaDevice,
     budget: Option<u64>,
@@ -71,10 +81,7 @@ fn session(
         .zip(lens)
         .map(|(&at, len)| source.host(at..at + len))
         .collect();
-    let options = SessionOptions {
-        budget,
-        ..SessionOptions::default()
-    };
+    let options = SessionOptions { budget, policy };
     Session::new(device, model.program.clone(), bytes, options)
 }
 
@@ -186,21 +193,23 @@ fn every_read_is_right_at_every_budget() {
     let model = mixed();
     let file = mapped(&model);
     let mut failures = Vec::new();
-    for share in [0, 1, 10, 25, 50, 75, 90, 99, 100] {
+    let policies = [PolicyKind::Lru, PolicyKind::Planned];
+    let shares = [0, 1, 10, 25, 50, 75, 90, 99, 100];
+    for (policy, share) in policies.into_iter().flat_map(|p| shares.map(|s| (p, s))) {
         let device = CudaDevice::new(0).unwrap();
         let (least, all) = range_of_budgets(&model, device.granule());
         let budget = least + (all - least) * share / 100;
-        let mut session = match session(&model, &file, device, Some(budget)) {
+        let mut session = match session_by(policy, &model, &file, device, Some(budget)) {
             Ok(session) => session,
             Err(error) => {
-                failures.push(format!("{share} %, load: {error}"));
+                failures.push(format!("{policy:?}, {share} %, load: {error}"));
                 continue;
             }
         };
         for round in 0..6 {
             let hold = (round % 2 == 1).then_some(Duration::from_millis(300));
             if let Err(error) = play(&model, &mut session, Pass::Complete, hold) {
-                failures.push(format!("{share} %, pass {round}: {error}"));
+                failures.push(format!("{policy:?}, {share} %, pass {round}: {error}"));
             }
             check_memory(&session, budget);
         }
@@ -208,7 +217,8 @@ fn every_read_is_right_at_every_budget() {
         assert_eq!(stats.evictions > 0, share < 100);
         let rescues = session.device().counters().unwrap().pool_rescues;
         println!(
-            "{share} %: {} bytes per pass, {rescues} rescues",
+            "{policy:?} ({}), {share} %: {} bytes per pass, {rescues} rescues",
+            session.policy(),
             stats.bytes_copied_last_pass
         );
     }
@@ -222,14 +232,16 @@ fn passes_behind_an_aborted_one_are_right() {
     };
     let model = mixed();
     let file = mapped(&model);
-    let device = CudaDevice::new(0).unwrap();
-    let mut session = session(&model, &file, device, None).unwrap();
-    let events = model.program.trace.events().len();
-    for at in (0..events).step_by(5) {
-        let hold = Some(Duration::from_millis(100)).filter(|_| at % 2 == 0);
-        play(&model, &mut session, Pass::AbortAt(at), hold).unwrap();
-        play(&model, &mut session, Pass::Complete, None).unwrap();
-        check_memory(&session, session.stats().budget_bytes);
+    for policy in [PolicyKind::Lru, PolicyKind::Planned] {
+        let device = CudaDevice::new(0).unwrap();
+        let mut session = session_by(policy, &model, &file, device, None).unwrap();
+        let events = model.program.trace.events().len();
+        for at in (0..events).step_by(5) {
+            let hold = Some(Duration::from_millis(100)).filter(|_| at % 2 == 0);
+            play(&model, &mut session, Pass::AbortAt(at), hold).unwrap();
+            play(&model, &mut session, Pass::Complete, None).unwrap();
+            check_memory(&session, session.stats().budget_bytes);
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
-use weightstream::device::Device;
+use weightstream::config::PolicyKind;
+use weightstream::device::{Device, HostDevice};
 use weightstream::session::Session;
 
 /// Counts the allocations of the thread that asks.
@@ -95,4 +96,31 @@ fn under_lru_nothing_allocates_either() {
     );
     (0..8).for_each(|id| session.release(id));
     session.end_pass(false).unwrap();
+}
+
+/// The hits on what a plan keeps, while the copies for what streams wait for their places.
+#[test]
+fn by_a_plan_nothing_allocates_either() {
+    let model = chain(&[640; 16]);
+    let device = HostDevice::new().unwrap();
+    let mut session = model
+        .session_by(PolicyKind::Planned, device, Some(15 * 640))
+        .unwrap();
+    assert_eq!(session.policy(), "planned");
+    play(&model, &mut session, Pass::Complete).unwrap();
+    session.begin_pass().unwrap();
+    let copied = |s: &Session<_>| s.stats().bytes_copied;
+    let (mut hits, mut allocated) = (0, 0);
+    for id in 0..16 {
+        let (before, bytes) = (COUNT.with(Cell::get), copied(&session));
+        session.probe(id).unwrap();
+        if copied(&session) == bytes {
+            hits += 1;
+            allocated += COUNT.with(Cell::get) - before;
+        }
+        session.release(id);
+    }
+    assert_eq!(allocated, 0);
+    assert!(hits >= 12, "{hits}");
+    session.end_pass(true).unwrap();
 }

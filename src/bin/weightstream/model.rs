@@ -26,6 +26,9 @@ pub struct Files {
     pub json: bool,
 }
 
+/// No file is larger.
+const LARGEST: u64 = 1 << 60;
+
 pub struct Model {
     pub name: String,
     pub record: Record,
@@ -52,6 +55,13 @@ impl Model {
         })?;
         let (trace, weights) = (&program.trace, &program.weights);
         let floor = floor(trace, weights, PolicyKind::Lru, &[], figures.granule);
+        let everything = floor.direct.saturating_add(floor.everything);
+        if everything > LARGEST {
+            return Err(Error::Unsupported(format!(
+                "the record of method '{}' says that its constants have {everything} bytes: it is damaged",
+                record.method
+            )));
+        }
         Ok(Model {
             name: files.pte.display().to_string(),
             record,

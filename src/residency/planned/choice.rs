@@ -17,6 +17,9 @@ use crate::schedule::{Trace, WeightIndex, WeightSpec};
 /// Sets of weights that are tried for one largest size.
 const SETS: u64 = 6;
 
+/// Bytes of weights of which no sum here can overflow. Sizes come from files.
+const LARGEST: u64 = 1 << 60;
+
 /// Up to so many tenancies all sizes are tried.
 const THOROUGH: usize = 2000;
 
@@ -36,6 +39,9 @@ pub fn plan(
         capacity - capacity % granule,
         per_copy,
     );
+    if program.total > LARGEST {
+        return None;
+    }
     let mut best: Option<Fitted> = None;
     for size in program.sizes_to_try() {
         if best
