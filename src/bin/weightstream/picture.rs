@@ -64,6 +64,7 @@ fn drawn(
     }
     chart
         .configure_series_labels()
+        .position(SeriesLabelPosition::LowerLeft)
         .background_style(WHITE)
         .border_style(BLACK.mix(0.3))
         .draw()?;
