@@ -44,6 +44,11 @@ def real_driver() -> str:
     raise AssertionError("libcuda was opened, and is not in /proc/self/maps")
 
 
+def functions_of(driver: str) -> set[str]:
+    """Names of everything that looks like a function of this driver; compiled code calls some that the runtime does not."""
+    return {name.decode() for name in re.findall(rb"\0(cu[A-Z][A-Za-z0-9_]*)(?=\0)", Path(driver).read_bytes())}
+
+
 def defined_in(source: str) -> set[str]:
     return set(re.findall(r"\b(cu[A-Z]\w*)\(", source))
 
@@ -51,10 +56,11 @@ def defined_in(source: str) -> set[str]:
 def build(folder: Path, source: str = "", *, over_real: bool = False, without: tuple[str, ...] = ()) -> dict[str, str]:
     """Builds the driver, with `source` as its own functions; returns the environment in which it is found."""
     folder.mkdir(parents=True, exist_ok=True)
-    own = defined_in(source)
-    others = sorted(called_functions() - own - set(without))
+    real = real_driver() if over_real else None
+    names = functions_of(real) if real else called_functions()
+    others = sorted(names - defined_in(source) - set(without))
     code, out = folder / "driver.c", folder / NAMES[0]
-    rest = jumps(others, real_driver()) if over_real else "\n".join(f"int {name}(void) {{ return 0; }}" for name in others)
+    rest = jumps(others, real) if real else "\n".join(f"int {name}(void) {{ return 0; }}" for name in others)
     code.write_text("#include <stddef.h>\n" + source + "\n" + rest)
     subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", "-o", str(out), str(code), "-ldl"], check=True)
     (folder / NAMES[1]).symlink_to(NAMES[0])

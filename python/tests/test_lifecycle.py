@@ -48,9 +48,11 @@ def test_two_models_alive_at_once(exported):
 def test_one_model_on_two_threads_with_a_handle_each(exported, reference):
     files, spec = exported("mlp"), ZOO["mlp"]
     found: dict[int, list] = {}
+    # Made before the threads start: both would draw from torch's one generator, each some of the other's numbers.
+    passes = spec.passes(20)
 
     def work(number):
-        found[number] = run_passes(open_module(files), spec.passes(20))
+        found[number] = run_passes(open_module(files), passes)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:

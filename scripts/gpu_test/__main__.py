@@ -1,9 +1,10 @@
 """Runs the GPU tests of this bundle and ends with `N passed, N failed`.
 
-Suites: `rust` (the device and the sessions, without a model), `cpp` (C++ and C interfaces), `python` (every test model on the GPU, at
-every budget; refusals and failures), `sanitizer` (compute-sanitizer memcheck; needs the CUDA toolkit). Models are exported first, once
-per work folder, in parallel; that takes most of the time. A suite that fails does not stop the others; the exit status is 0 only if
-nothing failed, and 2 if the machine cannot run them at all.
+Suites: `rust` (the device and the sessions, without a model), `cpp` (C++ and C interfaces), `faults` (every device call of
+loads and passes of exported models fails once; flipped copies), `python` (every test model on the GPU, at every budget; refusals and
+failures), `sanitizer` (compute-sanitizer memcheck; needs the CUDA toolkit). Models are exported first, once per work folder, in
+parallel; that takes most of the time. A suite that fails does not stop the others; the exit status is 0 only if nothing failed, and 2
+if the machine cannot run them at all.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import suites
 from counts import Counts
 from sanitizer import sanitizer
 
-SUITES = {"rust": suites.rust, "exports": suites.exports, "cpp": suites.cpp, "python": suites.python, "sanitizer": sanitizer}
-NEED_EXPORTS = {"cpp", "python", "sanitizer"}
+SUITES = {"rust": suites.rust, "exports": suites.exports, "cpp": suites.cpp, "faults": suites.rust_models}
+SUITES |= {"python": suites.python, "sanitizer": sanitizer}
+NEED_EXPORTS = {"cpp", "faults", "python", "sanitizer"}
 
 
 def parse() -> argparse.Namespace:

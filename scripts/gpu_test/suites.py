@@ -19,8 +19,9 @@ TIME_LIMIT = 540
 STARTED = time.monotonic()
 #: A probe that hits may cost so many nanoseconds on a GPU.
 MOST_PROBE_NS = 500
-#: Models of the C++ tests.
+#: Models of the C++ tests, and of the Rust tests that load models.
 CPP_MODELS = ["mlp", "demo"]
+RUST_MODELS = ["mlp", "kv_decoder", "fact_returned"]
 #: With --quick: those of the C++ tests, and of the tests that are left.
 QUICK_MODELS = ["demo", "mlp", "mlp_baseline", "encoder", "kv_decoder", "experts", "dynamic"]
 #: Test files that take longest, started first.
@@ -140,6 +141,29 @@ def exports(runner: Runner) -> Counts:
         failed += line.startswith("exported ") and ": FAILED" in line
     status = process.wait()
     return Counts(failed=max(failed, int(status != 0)))
+
+
+def rust_models(runner: Runner) -> Counts:
+    """The Rust tests that load exported models (faults in every device call, flipped copies), each in a process of its own, several
+    at once: they count what a process has open."""
+    folder = runner.environment.get("WEIGHTSTREAM_TEST_MODELS", "MODELS")
+    status, text = runner.run("rust models", [sys.executable, "python/tests/exports.py", "--into", folder, *RUST_MODELS])
+    if status != 0:
+        return report("rust models", status, None, text)
+
+    def one(program: Path, test: str) -> Counts:
+        status, text = runner.run(f"{program.name} {test}", [str(program), "--exact", test, "--nocapture"])
+        if runner.settings.dry_run:
+            return Counts()
+        return report(f"{program.name} {test}", status, cargo_counts(text.splitlines()), text)
+
+    tests = []
+    for program in sorted((BUNDLE / "bin" / "rust-models").iterdir()):
+        listed = subprocess.run([program, "--list", "--format", "terse"], capture_output=True, text=True, check=True)
+        names = re.findall(r"^(\S+): test$", listed.stdout, re.MULTILINE)
+        tests += [(program, name) for name in names if runner.settings.filter in name]
+    jobs = min(runner.settings.jobs, os.cpu_count() or 2)
+    return sum(runner.at_once(jobs, [lambda program=program, name=name: one(program, name) for program, name in tests]), Counts())
 
 
 def cpp(runner: Runner) -> Counts:

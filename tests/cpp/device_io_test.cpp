@@ -168,6 +168,9 @@ TEST_F(DeviceIo, RoomThatDoesNotFitIsRefusedWithBothSizes) {
 
 TEST_F(DeviceIo, AProgramOfTheCpuRefusesMemoryOfAGpu) {
   REQUIRE_MODEL(model);
+  if (weightstream::test::models_are_for_cuda()) {
+    GTEST_SKIP() << "the models are for CUDA";
+  }
   ASSERT_NO_FATAL_FAILURE(open(model));
   ws_outputs* outputs = nullptr;
   inputs_[0].device_type = WS_DEVICE_CUDA;
