@@ -29,6 +29,7 @@ pub(crate) mod file;
 pub mod host;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod view;
 
 use std::ffi::c_void;
 
@@ -40,6 +41,7 @@ pub use file::HostFile;
 pub use host::HostDevice;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
+pub use view::{Piece, View};
 
 /// An address in device memory. On `host` it is a plain address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -184,6 +186,24 @@ pub trait Device: Send {
     /// before need not be kept. A device that checks its callers may destroy them.
     fn discard(&mut self, _ptr: DevicePtr, _bytes: u64) -> Result<()> {
         Ok(())
+    }
+
+    /// Bytes of the pages that [`Device::map`] shows at several addresses, a multiple of the granule; `None` where
+    /// memory cannot be mapped.
+    fn page(&self) -> Option<u64> {
+        None
+    }
+
+    /// Takes `view.memory` bytes, a multiple of the page, and shows them as `view` says: the address of its first byte.
+    /// Copies, downloads and kernels use these addresses; kernels only read there. It lasts until [`Device::unmap`] or
+    /// the device's end, and no call of a pass maps anything.
+    fn map(&mut self, _view: &View) -> Result<DevicePtr> {
+        Err(Error::Internal(format!("{} maps no memory", self.name())))
+    }
+
+    /// Gives back what [`Device::map`] returned, after everything that was issued.
+    fn unmap(&mut self, _ptr: DevicePtr) -> Result<()> {
+        Err(Error::Internal(format!("{} maps no memory", self.name())))
     }
 
     /// [`Device::alloc`] found no piece that is large enough: waits for the copy stream and tidies up, if
