@@ -10,7 +10,7 @@ use criterion::{criterion_group, criterion_main, Criterion};
 use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
-use weightstream::device::{HostBytes, HostDevice};
+use weightstream::device::{Figures, HostBytes, HostDevice};
 use weightstream::residency::planned::plan;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
@@ -154,13 +154,16 @@ fn plans(c: &mut Criterion) {
         .flat_map(|&id| [Probe(id), Kernel(id), Release(id)]);
     let trace = Trace::new(events.collect(), reads.clone(), weights.len()).unwrap();
     let everything: u64 = sizes.iter().sum();
+    let figures = Figures {
+        granule: 512,
+        page: Some(2 << 20),
+        bytes_per_copy: 192 << 10,
+    };
     let mut group = c.benchmark_group("a plan for 10,001 reads");
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| {
-                plan(&trace, &weights, 512, everything / 100 * percent, 192 << 10).unwrap()
-            })
+            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent).unwrap())
         });
     }
     group.finish();

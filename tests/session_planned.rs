@@ -9,8 +9,8 @@ use session_support::code::programs;
 use session_support::{play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::Sim;
-use weightstream::residency::planned::{lru_price, plan, Plan, Streamed};
+use weightstream::device::{Device, Figures, Sim};
+use weightstream::residency::planned::{lru_price, plan, Plan};
 use weightstream::session::Session;
 
 fn session(model: &Model, order: Order, budget: u64) -> Session<Sim> {
@@ -20,25 +20,27 @@ fn session(model: &Model, order: Order, budget: u64) -> Session<Sim> {
         .unwrap()
 }
 
-/// The plan for a budget, with what its capacity is.
-fn plan_of(model: &Model, budget: u64) -> Option<Plan> {
+/// The plan for a budget.
+fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     let program = &model.program;
     let capacity = budget - floor_of(program).direct;
-    plan(&program.trace, &program.weights, GRANULE, capacity, 0)
+    let figures = Figures {
+        granule: GRANULE,
+        page,
+        bytes_per_copy: 0,
+    };
+    plan(&program.trace, &program.weights, &figures, capacity)
 }
 
 /// What a pass copies by this plan: everything that streams, but what shares no byte with others, is there for good.
 fn copied(plan: &Plan) -> u64 {
-    let bytes = |one: &Streamed| {
-        one.offset + one.range.start..one.offset + one.range.end.next_multiple_of(GRANULE)
-    };
     let alone = |at: usize| {
-        let mine = bytes(&plan.streamed[at]);
+        let mine = &plan.streamed[at].memory;
         (0..plan.streamed.len())
             .filter(|&other| other != at)
             .all(|other| {
                 let other = &plan.streamed[other];
-                let theirs = bytes(other);
+                let theirs = &other.memory;
                 other.weight != plan.streamed[at].weight
                     && (theirs.end <= mine.start || mine.end <= theirs.start)
             })

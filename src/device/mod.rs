@@ -133,6 +133,8 @@ impl HostBytes {
 pub struct Figures {
     /// See [`Device::granule`].
     pub granule: u64,
+    /// See [`Device::page`].
+    pub page: Option<u64>,
     /// See [`Device::bytes_per_copy`].
     pub bytes_per_copy: u64,
 }
@@ -147,6 +149,7 @@ impl Figures {
         };
         Some(Figures {
             granule,
+            page: None,
             bytes_per_copy,
         })
     }
@@ -274,6 +277,15 @@ pub trait Device: Send {
     /// What a copy costs beyond its bytes, as the bytes that could be copied in that time. For plans.
     fn bytes_per_copy(&self) -> u64 {
         0
+    }
+
+    /// What a plan needs to know.
+    fn figures(&self) -> Figures {
+        Figures {
+            granule: self.granule(),
+            page: self.page(),
+            bytes_per_copy: self.bytes_per_copy(),
+        }
     }
 
     /// An event behind all compute work issued so far.

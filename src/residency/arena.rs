@@ -8,7 +8,7 @@
 //! are mostly freed one after the other.
 
 use super::Pool;
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DevicePtr, View};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -86,6 +86,13 @@ impl<D: Device> Pool<D> for Arena {
         self.used += bytes;
         self.peak = self.peak.max(self.used);
         Ok(self.block.offset(offset))
+    }
+
+    fn map(&mut self, _device: &mut D, view: &View) -> Result<DevicePtr> {
+        Err(Error::Internal(format!(
+            "{} bytes were to be mapped beside one block for all weights",
+            view.memory
+        )))
     }
 
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {

@@ -14,6 +14,7 @@ pub use lru::Lru;
 pub use pool::{Pool, StreamOrdered};
 pub use upfront::Upfront;
 
+use crate::device::View;
 use crate::error::Result;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
@@ -74,6 +75,11 @@ pub trait Policy: Send {
     /// Bytes of one block that is allocated at load and kept, for [`Place::Block`]; 0 for none.
     fn block_bytes(&self) -> u64 {
         0
+    }
+
+    /// How the block's memory is seen, if the policy wants it mapped; the offsets of [`Place::Block`] are addresses then.
+    fn view(&self) -> Option<&View> {
+        None
     }
 
     /// What is loaded at load, before the first pass.

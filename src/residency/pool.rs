@@ -1,6 +1,6 @@
 //! Device memory under a cap.
 
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DevicePtr, View};
 use crate::error::{Error, Result};
 
 /// Hands out device memory in copy-stream order, never more than its cap.
@@ -10,6 +10,9 @@ pub trait Pool<D: Device>: Send {
 
     /// Gives back what [`Pool::take`] returned.
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
+
+    /// Memory of `view.memory` bytes, mapped as the view says, until the device ends.
+    fn map(&mut self, device: &mut D, view: &View) -> Result<DevicePtr>;
 
     /// Whether all that is handed out lies in one allocation of the device.
     fn is_one_block(&self) -> bool {
@@ -59,17 +62,35 @@ impl StreamOrdered {
     }
 }
 
-impl<D: Device> Pool<D> for StreamOrdered {
-    fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
-        if bytes > self.cap - self.used {
-            return Err(Error::Internal(format!(
+impl StreamOrdered {
+    fn check_room(&self, bytes: u64) -> Result<()> {
+        match bytes > self.cap - self.used {
+            true => Err(Error::Internal(format!(
                 "{bytes} bytes asked of a pool that holds {} of {} bytes",
                 self.used, self.cap
-            )));
+            ))),
+            false => Ok(()),
         }
-        let ptr = device.alloc(bytes)?;
+    }
+
+    fn count(&mut self, bytes: u64) {
         self.used += bytes;
         self.peak = self.peak.max(self.used);
+    }
+}
+
+impl<D: Device> Pool<D> for StreamOrdered {
+    fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
+        self.check_room(bytes)?;
+        let ptr = device.alloc(bytes)?;
+        self.count(bytes);
+        Ok(ptr)
+    }
+
+    fn map(&mut self, device: &mut D, view: &View) -> Result<DevicePtr> {
+        self.check_room(view.memory)?;
+        let ptr = device.map(view)?;
+        self.count(view.memory);
         Ok(ptr)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{copies::Run, Session, Stats, Tenant};
 use crate::config::PolicyKind;
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{Device, DevicePtr, Figures, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::planned::{self, Plan, Planned};
 use crate::residency::{Lru, Policy, StreamOrdered, Upfront};
@@ -125,8 +125,7 @@ impl<D: Device> Session<D> {
         })?;
         let bytes = source(&mut device)?;
         check_bytes(&program, &bytes)?;
-        let per_copy = device.bytes_per_copy();
-        let residency = Residency::of(&program, &stats, options.policy, granule, per_copy);
+        let residency = Residency::of(&program, &stats, options.policy, &device.figures());
         let fresh = program.clone();
         let policy = move || residency.policy(&fresh, granule);
         let constants = program.weights.len();
@@ -171,7 +170,10 @@ impl<D: Device> Session<D> {
     /// Everything that happens once the pool is there: direct constants, the policy's block and first loads, warm-up.
     fn load(&mut self) -> Result<()> {
         self.load_direct()?;
-        let block = self.pool.take(&mut self.device, self.policy.block_bytes());
+        let block = match self.policy.view() {
+            Some(view) => self.pool.map(&mut self.device, view),
+            None => self.pool.take(&mut self.device, self.policy.block_bytes()),
+        };
         self.block =
             block.map_err(|error| error.during(|| "taking memory for all weights".into()))?;
         let mut actions = std::mem::take(&mut self.actions);
@@ -316,14 +318,14 @@ enum Residency {
 }
 
 impl Residency {
-    fn of(program: &Program, stats: &Stats, kind: PolicyKind, granule: u64, per_copy: u64) -> Self {
+    fn of(program: &Program, stats: &Stats, kind: PolicyKind, figures: &Figures) -> Self {
         let capacity = stats.budget_bytes - stats.direct_bytes;
         if stats.total_weight_bytes <= capacity {
             return Residency::Upfront;
         }
         let plan = match kind {
             PolicyKind::Lru => None,
-            PolicyKind::Planned => cheaper_plan(program, granule, capacity, per_copy),
+            PolicyKind::Planned => cheaper_plan(program, figures, capacity),
         };
         plan.map_or(Residency::Lru { capacity }, Residency::Planned)
     }
@@ -338,17 +340,16 @@ impl Residency {
                 plan.clone(),
                 weights.len(),
                 trace.probes().len(),
-                granule,
             )),
         }
     }
 }
 
 /// The plan for this capacity, if a pass copies no more by it than under the LRU.
-fn cheaper_plan(program: &Program, granule: u64, capacity: u64, per_copy: u64) -> Option<Plan> {
+fn cheaper_plan(program: &Program, figures: &Figures, capacity: u64) -> Option<Plan> {
     let (trace, weights) = (&program.trace, &program.weights);
-    let plan = planned::plan(trace, weights, granule, capacity, per_copy);
-    let lru = planned::lru_price(trace, weights, granule, capacity);
+    let plan = planned::plan(trace, weights, figures, capacity);
+    let lru = planned::lru_price(trace, weights, figures.granule, capacity);
     match (plan, lru) {
         (Some(plan), Some(lru)) if plan.price.bytes > lru.bytes => {
             log::info!(
@@ -360,11 +361,12 @@ fn cheaper_plan(program: &Program, granule: u64, capacity: u64, per_copy: u64) -
         }
         (Some(plan), _) => {
             log::info!(
-                "policy 'planned': {} are copied in a pass by {} copies, {} stay, {} are shared",
+                "policy 'planned': {} are copied in a pass by {} copies, {} stay, {} are shared{}",
                 bytes_text(plan.price.bytes),
                 plan.price.copies,
                 bytes_text(plan.block - plan.ring),
-                bytes_text(plan.ring)
+                bytes_text(plan.ring),
+                plan.view.as_ref().map_or("", |_| ", on mapped pages")
             );
             Some(plan)
         }

@@ -76,17 +76,11 @@ impl Cost {
             });
         }
         let (trace, weights) = (&model.program.trace, &model.program.weights);
-        let (granule, capacity) = (model.figures.granule, budget - floor.direct);
-        let lru = lru_price(trace, weights, granule, capacity).ok_or_else(|| {
+        let (figures, capacity) = (&model.figures, budget - floor.direct);
+        let lru = lru_price(trace, weights, figures.granule, capacity).ok_or_else(|| {
             Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
         })?;
-        let found = plan(
-            trace,
-            weights,
-            granule,
-            capacity,
-            model.figures.bytes_per_copy,
-        );
+        let found = plan(trace, weights, figures, capacity);
         let plan = found.filter(|plan| plan.price.bytes <= lru.bytes);
         Ok(Cost {
             budget,

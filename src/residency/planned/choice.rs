@@ -9,9 +9,11 @@
 use super::conflicts::conflicts;
 use super::draft::{Draft, Fitted};
 use super::layout::place;
+use super::paged;
 use super::price::Price;
 use super::tenancies::{tenancies, Tenancy};
 use super::Plan;
+use crate::device::Figures;
 use crate::schedule::{Trace, WeightIndex, WeightSpec};
 
 /// Sets of weights that are tried for one largest size.
@@ -23,25 +25,30 @@ const LARGEST: u64 = 1 << 60;
 /// Up to so many tenancies all sizes are tried.
 const THOROUGH: usize = 2000;
 
-/// Plans residency in `capacity` bytes for the weights that `trace` reads. A copy costs the time of `per_copy` bytes
-/// beyond its own. `None` if no plan is found that leaves a place for everything that is read at one time.
+/// Plans residency in `capacity` bytes for the weights that `trace` reads, on a device of these figures. `None` if no
+/// plan is found that leaves a place for everything that is read at one time.
 pub fn plan(
     trace: &Trace,
     weights: &[WeightSpec],
-    granule: u64,
+    figures: &Figures,
     capacity: u64,
-    per_copy: u64,
 ) -> Option<Plan> {
-    let program = Planner::new(
-        trace,
-        weights,
-        granule,
-        capacity - capacity % granule,
-        per_copy,
-    );
-    if program.total > LARGEST {
+    let planner = Planner::new(trace, weights, figures, capacity);
+    if planner.total > LARGEST {
         return None;
     }
+    let flat = cheapest_flat(&planner);
+    let paged = figures.page.filter(|_| planner.total > planner.capacity);
+    let paged = paged.and_then(|page| paged::cheapest(&planner, page));
+    match (flat, paged) {
+        (Some(flat), Some(paged)) if flat.cost <= paged.cost => Some(flat.finish(&planner)),
+        (_, Some(paged)) => Some(paged.finish(&planner)),
+        (flat, None) => flat.map(|flat| flat.finish(&planner)),
+    }
+}
+
+/// The cheapest plan in which no byte shows at two addresses.
+fn cheapest_flat(program: &Planner<'_>) -> Option<Fitted> {
     let mut best: Option<Fitted> = None;
     for size in program.sizes_to_try() {
         if best
@@ -51,14 +58,14 @@ pub fn plan(
             continue;
         }
         for draft in program.drafts(size) {
-            let fitted = draft.fit(&program);
+            let fitted = draft.fit(program);
             let cheaper = |cost: u64| best.as_ref().is_none_or(|best| cost < best.cost);
             if let Some(fitted) = fitted.filter(|fitted| cheaper(fitted.cost)) {
                 best = Some(fitted);
             }
         }
     }
-    best.map(|fitted| fitted.finish(&program))
+    best
 }
 
 pub(super) struct Planner<'a> {
@@ -70,17 +77,17 @@ pub(super) struct Planner<'a> {
     pub(super) capacity: u64,
     pub(super) granule: u64,
     pub(super) per_copy: u64,
-    events: usize,
+    pub(super) events: usize,
 }
 
 impl<'a> Planner<'a> {
-    fn new(
+    pub(super) fn new(
         trace: &Trace,
         weights: &'a [WeightSpec],
-        granule: u64,
+        figures: &Figures,
         capacity: u64,
-        per_copy: u64,
     ) -> Self {
+        let granule = figures.granule;
         let tenancies = tenancies(trace, weights.len());
         let read = weights.iter().zip(&tenancies);
         let sizes: Vec<u64> = read
@@ -97,9 +104,9 @@ impl<'a> Planner<'a> {
             total: sizes.iter().fold(0, |sum, size| sum.saturating_add(*size)),
             sizes,
             tenancies,
-            capacity,
+            capacity: capacity - capacity % granule,
             granule,
-            per_copy,
+            per_copy: figures.bytes_per_copy,
             events: trace.events().len(),
         }
     }
@@ -131,8 +138,12 @@ impl<'a> Planner<'a> {
     fn worth_while(&self, largest: u64, cost: u64) -> bool {
         let bytes = self.total.saturating_sub(self.capacity) + largest / 2;
         let copies = bytes.checked_div(largest).unwrap_or(0);
-        let reads: usize = self.tenancies.iter().map(Vec::len).sum();
-        reads <= THOROUGH || Price { bytes, copies }.in_bytes(self.per_copy) < cost
+        !self.is_large() || Price { bytes, copies }.in_bytes(self.per_copy) < cost
+    }
+
+    /// So much is read that not everything can be tried.
+    pub(super) fn is_large(&self) -> bool {
+        self.tenancies.iter().map(Vec::len).sum::<usize>() > THOROUGH
     }
 
     /// Sets of weights of at most `largest` bytes each, laid out: by the bytes that stream. They are the same for every
@@ -165,7 +176,7 @@ impl<'a> Planner<'a> {
 
     /// Weights in the order in which they are taken to stream: those that one copy in a pass serves first, and of them
     /// the large ones, by halves; each group by time.
-    fn groups(&self, largest: u64) -> Vec<Vec<WeightIndex>> {
+    pub(super) fn groups(&self, largest: u64) -> Vec<Vec<WeightIndex>> {
         let mut all: Vec<(usize, u32, usize, WeightIndex)> = Vec::new();
         for (index, list) in (0..).zip(&self.tenancies) {
             let size = self.sizes[index as usize];
@@ -181,7 +192,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Weights of at least `needed` bytes together, or all. Of the last group those that are spread best.
-    fn pick(&self, groups: &[Vec<WeightIndex>], needed: u64) -> Vec<WeightIndex> {
+    pub(super) fn pick(&self, groups: &[Vec<WeightIndex>], needed: u64) -> Vec<WeightIndex> {
         let mut picked = Vec::new();
         let mut rest = needed;
         for group in groups {
@@ -222,7 +233,7 @@ impl<'a> Planner<'a> {
         taken
     }
 
-    fn bytes_of(&self, weights: &[WeightIndex]) -> u64 {
+    pub(super) fn bytes_of(&self, weights: &[WeightIndex]) -> u64 {
         weights.iter().map(|&w| self.sizes[w as usize]).sum()
     }
 

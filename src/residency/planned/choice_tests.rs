@@ -13,6 +13,14 @@ fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
     sizes.iter().enumerate().map(spec).collect()
 }
 
+fn figures(bytes_per_copy: u64) -> Figures {
+    Figures {
+        granule: GRANULE,
+        page: None,
+        bytes_per_copy,
+    }
+}
+
 /// Each kernel reads one weight, in this order.
 fn chain(reads: &[u32], constants: usize) -> Trace {
     let one = |(at, _)| [Event::Probe(at), Event::Kernel(at), Event::Release(at)];
@@ -30,7 +38,7 @@ fn a_chain_of_equal_weights_streams_what_exceeds_the_budget_and_two_slots() {
         (5 * 640 + 64, 6400 - 3 * 640 - 64),
         (8 * 640, 4 * 640),
     ] {
-        let plan = plan(&trace, &weights, GRANULE, capacity, 0).unwrap();
+        let plan = plan(&trace, &weights, &figures(0), capacity).unwrap();
         assert_eq!(plan.price.bytes, expected, "{capacity}: {plan:?}");
         assert_eq!(plan.block, capacity);
         let lru = lru_price(&trace, &weights, GRANULE, capacity).unwrap();
@@ -42,7 +50,7 @@ fn a_chain_of_equal_weights_streams_what_exceeds_the_budget_and_two_slots() {
 fn what_streams_is_spread_over_the_pass() {
     let weights = weights(&[640; 12]);
     let trace = chain(&(0..12).collect::<Vec<_>>(), 12);
-    let plan = plan(&trace, &weights, GRANULE, 10 * 640, 0).unwrap();
+    let plan = plan(&trace, &weights, &figures(0), 10 * 640).unwrap();
     let streamed: Vec<u32> = plan.streamed.iter().map(|one| one.weight).collect();
     assert_eq!(streamed.len(), 4);
     let gaps = streamed.iter().zip(streamed.iter().cycle().skip(1));
@@ -61,13 +69,13 @@ fn the_sizes_that_stream_are_chosen_by_the_ring_and_the_cost_of_a_copy() {
     let (weights, trace) = (weights(&sizes), chain(&(0..40).collect::<Vec<_>>(), 40));
     let total: u64 = sizes.iter().sum();
     let capacity = total - 64_000;
-    let small = plan(&trace, &weights, GRANULE, capacity, 0).unwrap();
+    let small = plan(&trace, &weights, &figures(0), capacity).unwrap();
     assert!(
         small.streamed.iter().all(|one| one.range.end <= 6400),
         "{small:?}"
     );
     assert_eq!(small.price.bytes, total - capacity + small.ring);
-    let large = plan(&trace, &weights, GRANULE, capacity, 1 << 20).unwrap();
+    let large = plan(&trace, &weights, &figures(1 << 20), capacity).unwrap();
     assert!(large.price.copies < small.price.copies, "{large:?}");
 }
 
@@ -75,7 +83,7 @@ fn the_sizes_that_stream_are_chosen_by_the_ring_and_the_cost_of_a_copy() {
 fn a_weight_read_twice_stays_where_others_can_go() {
     let weights = weights(&[640; 8]);
     let trace = chain(&[0, 1, 2, 3, 0, 4, 5, 6, 7], 8);
-    let plan = plan(&trace, &weights, GRANULE, 5 * 640, 0).unwrap();
+    let plan = plan(&trace, &weights, &figures(0), 5 * 640).unwrap();
     assert!(plan.streamed.iter().all(|one| one.weight != 0), "{plan:?}");
 }
 
@@ -84,8 +92,8 @@ fn what_cannot_be_there_at_one_time_has_no_plan() {
     let weights = weights(&[640; 4]);
     let events = (0..4).map(Event::Probe).chain([Event::Kernel(0)]).collect();
     let trace = Trace::new(events, (0..4).collect(), 4).unwrap();
-    assert_eq!(plan(&trace, &weights, GRANULE, 3 * 640, 0), None);
-    let all = plan(&trace, &weights, GRANULE, 4 * 640, 0).unwrap();
+    assert_eq!(plan(&trace, &weights, &figures(0), 3 * 640), None);
+    let all = plan(&trace, &weights, &figures(0), 4 * 640).unwrap();
     assert_eq!(
         (all.streamed.len(), all.price, all.block),
         (0, Price::default(), 4 * 640)

@@ -253,8 +253,10 @@ impl Fitted {
                 }
             }
             if !copied.is_empty() {
+                let end = copied.end.next_multiple_of(planner.granule);
                 streamed.push(Streamed {
                     weight,
+                    memory: offset + copied.start..offset + end,
                     range: copied,
                     offset,
                     probes: planner.tenancies[weight as usize][number].probes.clone(),
@@ -275,6 +277,7 @@ impl Fitted {
         }
         Plan {
             block: end,
+            view: None,
             ring: self.draft.layout.bytes,
             resident,
             streamed,

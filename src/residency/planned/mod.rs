@@ -12,7 +12,9 @@
 //! | `conflicts` | which tenancies may not share bytes |
 //! | `layout` | a place for each |
 //! | `choice` | which weights stream |
-//! | `draft`, `plan` | the places that follow from that, and what they cost |
+//! | `draft` | the places that follow from that, and what they cost |
+//! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
+//! | `plan` | what a plan says |
 //! | `price` | what the LRU would copy |
 //! | `policy` | carries the plan out |
 
@@ -20,6 +22,7 @@ mod choice;
 mod conflicts;
 mod draft;
 mod layout;
+mod paged;
 mod plan;
 mod policy;
 mod price;

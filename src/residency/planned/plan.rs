@@ -1,6 +1,7 @@
 //! What a plan says.
 
 use super::price::Price;
+use crate::device::View;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
@@ -24,6 +25,8 @@ pub struct Streamed {
     pub range: Range<u64>,
     /// Where the weight's first byte lies in the block.
     pub offset: u64,
+    /// The device memory that these bytes occupy. Without a view that is where they lie in the block.
+    pub memory: Range<u64>,
     /// The reads, in the order of the pass.
     pub probes: Vec<ProbeId>,
 }
@@ -33,6 +36,8 @@ pub struct Streamed {
 pub struct Plan {
     /// Bytes of device memory, all in one block.
     pub block: u64,
+    /// How that memory is seen, if it is mapped: the block's addresses are those of the view.
+    pub view: Option<View>,
     /// Bytes of it that are shared.
     pub ring: u64,
     /// What is loaded once.

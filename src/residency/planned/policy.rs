@@ -7,6 +7,7 @@
 
 use super::super::{Action, Place, Policy, Served};
 use super::plan::{Plan, Resident};
+use crate::device::View;
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
@@ -22,7 +23,7 @@ struct Slot {
     range: Range<u64>,
     /// Where the weight's first byte lies.
     offset: u64,
-    /// Bytes of the block that the copied part occupies.
+    /// Device memory that the copied part occupies.
     bytes: Range<u64>,
     /// Reads that the copy serves.
     reads: u32,
@@ -43,6 +44,7 @@ impl Slot {
 #[derive(Debug)]
 pub struct Planned {
     block: u64,
+    view: Option<View>,
     resident: Vec<Resident>,
     slots: Vec<Slot>,
     /// The slot of each probe.
@@ -61,17 +63,16 @@ pub struct Planned {
 
 impl Planned {
     /// Of a plan for a program with so many constants and probes.
-    pub fn new(plan: Plan, constants: usize, probes: usize, granule: u64) -> Planned {
+    pub fn new(plan: Plan, constants: usize, probes: usize) -> Planned {
         let mut slot_of = vec![NONE; probes];
         let mut slots = Vec::with_capacity(plan.streamed.len());
         for (at, one) in (0..).zip(plan.streamed) {
             for &id in &one.probes {
                 slot_of[id as usize] = at;
             }
-            let end = one.range.end.next_multiple_of(granule);
             slots.push(Slot {
                 weight: one.weight,
-                bytes: one.offset + one.range.start..one.offset + end,
+                bytes: one.memory,
                 range: one.range,
                 offset: one.offset,
                 reads: one.probes.len() as u32,
@@ -82,6 +83,7 @@ impl Planned {
         }
         Planned {
             block: plan.block,
+            view: plan.view,
             resident: plan.resident,
             present: Vec::with_capacity(slots.len()),
             slots,
@@ -182,6 +184,10 @@ impl Policy for Planned {
 
     fn block_bytes(&self) -> u64 {
         self.block
+    }
+
+    fn view(&self) -> Option<&View> {
+        self.view.as_ref()
     }
 
     fn start(&mut self, actions: &mut Vec<Action>) {

@@ -1,0 +1,381 @@
+//! Plans on pages: what streams keeps a part of itself.
+//!
+//! Where a page of memory can show at several addresses, a weight's bytes need not lie together: its first pages, the
+//! *head*, stay, and only the rest, its *tail*, is copied in each pass, to a slot that the tails of others share. Many
+//! weights stream a little instead of a few as a whole, so a slot is as long as the longest tail in it and not as a
+//! weight: the ring gets short. All tails of a plan are equally long, but for weights that are shorter.
+//!
+//! `W - budget + ring` bytes are copied, and the ring is the shorter the more weights stream; but each copy costs
+//! time. Sets of weights are tried, the same for every budget; a set's tails are as short as the budget allows. So with
+//! more budget each tail is no longer than before, and no plan costs more.
+
+use super::choice::Planner;
+use super::conflicts::conflicts;
+use super::plan::{Plan, Resident, Streamed};
+use super::price::Price;
+use super::tenancies::Tenancy;
+use crate::device::{Piece, View};
+use crate::schedule::WeightIndex;
+
+/// Sets of weights that are tried; in large programs fewer.
+const SETS: u64 = 16;
+const FEW_SETS: u64 = 3;
+
+/// Weights of fewer pages stream only where everything does: a copy costs the more the shorter it is.
+const SOME_PAGES: u64 = 2;
+
+/// Weights that stream, and which tenancies share a slot.
+struct Split {
+    weights: Vec<WeightIndex>,
+    /// Their tenancies, by time: weight and number among the weight's.
+    order: Vec<(WeightIndex, usize)>,
+    /// The slot of each tenancy.
+    slot_of: Vec<usize>,
+    /// For each slot the pages of the largest weight that uses it.
+    slots: Vec<u64>,
+}
+
+/// A set with its tails.
+pub(super) struct Paged {
+    split: Split,
+    page: u64,
+    /// Pages of the longest tails.
+    longest: u64,
+    /// In so many slots, the first ones, the longest have a page less.
+    short: usize,
+    /// Pages of each weight's tail, in the order of the set.
+    tails: Vec<u64>,
+    price: Price,
+    pub cost: u64,
+}
+
+/// The cheapest plan on pages of so many bytes.
+pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
+    let mut best: Option<Paged> = None;
+    for set in sets(planner, page) {
+        for split in splits(planner, &set) {
+            let found = split.fit(planner, page);
+            let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
+            if let Some(found) = found.filter(cheaper) {
+                best = Some(found);
+            }
+        }
+    }
+    best
+}
+
+/// Sets of weights that may stream: parts of those of some pages, and everything.
+fn sets(planner: &Planner<'_>, page: u64) -> Vec<Vec<WeightIndex>> {
+    let Some(largest) = planner.sizes.iter().copied().max() else {
+        return Vec::new();
+    };
+    let everything = planner.groups(largest);
+    let mut groups = everything.clone();
+    for group in &mut groups {
+        group.retain(|&weight| planner.sizes[weight as usize] >= SOME_PAGES * page);
+    }
+    let all: u64 = groups.iter().map(|group| planner.bytes_of(group)).sum();
+    let count = if planner.is_large() { FEW_SETS } else { SETS };
+    let needed = |part| (u128::from(all) * u128::from(part)).div_ceil(u128::from(count)) as u64;
+    let mut sets: Vec<_> = (1..=count)
+        .map(|part| planner.pick(&groups, needed(part)))
+        .collect();
+    sets.push(everything.concat());
+    sets.retain(|set| !set.is_empty());
+    sets.dedup();
+    sets
+}
+
+/// The ways in which the tenancies of these weights may share slots.
+fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
+    let numbered = |&w: &WeightIndex| (0..planner.tenancies[w as usize].len()).map(move |n| (w, n));
+    let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
+    order.sort_unstable_by_key(|&(w, n)| planner.tenancies[w as usize][n].first);
+    let streamed: Vec<&Tenancy> = (order.iter())
+        .map(|&(w, n)| &planner.tenancies[w as usize][n])
+        .collect();
+    let Some(conflicts) = conflicts(&streamed, planner.events) else {
+        return Vec::new();
+    };
+    let by_time: Vec<usize> = (0..order.len()).collect();
+    let mut by_size = by_time.clone();
+    by_size.sort_by_key(|&at| std::cmp::Reverse(planner.sizes[order[at].0 as usize]));
+    let mut ways = vec![by_size];
+    if !planner.is_large() {
+        ways.push(by_time);
+    }
+    let share = |way: Vec<usize>| {
+        let mut slot_of = vec![usize::MAX; order.len()];
+        for at in way {
+            let mut taken: Vec<usize> = conflicts.of(at).iter().map(|&o| slot_of[o]).collect();
+            taken.sort_unstable();
+            taken.dedup();
+            let free = taken.iter().enumerate().find(|&(slot, &used)| slot != used);
+            slot_of[at] = free.map_or(
+                taken.iter().filter(|&&s| s != usize::MAX).count(),
+                |(slot, _)| slot,
+            );
+        }
+        Split::new(planner, order.clone(), slot_of)
+    };
+    ways.into_iter().map(share).collect()
+}
+
+impl Split {
+    /// Without the weights that share no slot with others: they stay.
+    fn new(planner: &Planner<'_>, order: Vec<(WeightIndex, usize)>, slot_of: Vec<usize>) -> Split {
+        let slots = slot_of.iter().max().map_or(0, |&slot| slot + 1);
+        let mut users = vec![0usize; slots];
+        slot_of.iter().for_each(|&slot| users[slot] += 1);
+        let once = |weight: WeightIndex| planner.tenancies[weight as usize].len() == 1;
+        let stays = |at: usize| users[slot_of[at]] == 1 && once(order[at].0);
+        let kept: Vec<usize> = (0..order.len()).filter(|&at| !stays(at)).collect();
+        let mut weights: Vec<_> = kept.iter().map(|&at| order[at].0).collect();
+        weights.sort_unstable();
+        weights.dedup();
+        Split {
+            weights,
+            order: kept.iter().map(|&at| order[at]).collect(),
+            slot_of: kept.iter().map(|&at| slot_of[at]).collect(),
+            slots: vec![0; slots],
+        }
+    }
+
+    /// With the shortest tails with which it fits.
+    fn fit(mut self, planner: &Planner<'_>, page: u64) -> Option<Paged> {
+        let pages = |weight: WeightIndex| planner.weights[weight as usize].bytes.div_ceil(page);
+        for (&(weight, _), &slot) in self.order.iter().zip(&self.slot_of) {
+            self.slots[slot] = self.slots[slot].max(pages(weight));
+        }
+        let capacity = planner.capacity / page;
+        let packed = (planner.total - planner.bytes_of(&self.weights)).div_ceil(page);
+        let (longest, needed) = self.shortest_tails(packed, capacity, pages)?;
+        let whole = self.tails(longest, 0, pages);
+        // One slot after the other with a page less, as far as there is room for what stays then.
+        let fitting = (0..self.slots.len()).rev().find_map(|short| {
+            let tails = self.tails(longest, short, pages);
+            let heads: u64 = whole.iter().zip(&tails).map(|(a, b)| a - b).sum();
+            let slots = self.slots[..short]
+                .iter()
+                .filter(|&&slot| slot >= longest)
+                .count() as u64;
+            let slack = (capacity + slots).checked_sub(needed + heads)?;
+            Some((short, tails, slack))
+        });
+        let (short, mut tails, slack) = fitting?;
+        self.shorten(planner, &mut tails, longest, slack);
+        let mut price = Price::default();
+        for (&weight, &tail) in self
+            .weights
+            .iter()
+            .zip(&tails)
+            .filter(|(_, tail)| **tail > 0)
+        {
+            let times = planner.tenancies[weight as usize].len() as u64;
+            let head = (pages(weight) - tail) * page;
+            price.copies += times;
+            price.bytes = price
+                .bytes
+                .saturating_add(times * (planner.weights[weight as usize].bytes - head));
+        }
+        Some(Paged {
+            split: self,
+            page,
+            longest,
+            short,
+            tails,
+            cost: price.in_bytes(planner.per_copy),
+            price,
+        })
+    }
+
+    /// How many pages the longest tail has, and how many pages are needed in all, with the shortest tails that fit into
+    /// so many. Between two sizes of weights each page less of all tails needs a page more per weight, and one less per slot.
+    fn shortest_tails(
+        &self,
+        packed: u64,
+        capacity: u64,
+        pages: impl Fn(WeightIndex) -> u64,
+    ) -> Option<(u64, u64)> {
+        let mut sizes: Vec<u64> = self.weights.iter().map(|&w| pages(w)).collect();
+        sizes.sort_unstable();
+        let mut slots = self.slots.clone();
+        slots.sort_unstable();
+        let (mut from, mut needed) = (0, packed + sizes.iter().sum::<u64>());
+        let mut steps = sizes.clone();
+        steps.dedup();
+        for to in steps {
+            let heads = (sizes.len() - sizes.partition_point(|&size| size < to)) as u64;
+            let rings = (slots.len() - slots.partition_point(|&slot| slot < to)) as u64;
+            let longer = match heads > rings {
+                true => needed
+                    .saturating_sub(capacity)
+                    .div_ceil(heads - rings)
+                    .max(1),
+                false => 1,
+            };
+            let there = (needed + longer * rings).checked_sub(longer * heads);
+            if let Some(there) = there.filter(|&there| from + longer <= to && there <= capacity) {
+                return Some((from + longer, there));
+            }
+            needed = needed + (to - from) * rings - (to - from) * heads;
+            from = to;
+        }
+        None
+    }
+
+    /// Pages of each weight's tail: at most `longest`, and a page less in the first `short` slots.
+    fn tails(&self, longest: u64, short: usize, pages: impl Fn(WeightIndex) -> u64) -> Vec<u64> {
+        let mut most = vec![longest; self.weights.len()];
+        for (&(weight, _), &slot) in self.order.iter().zip(&self.slot_of) {
+            let at = self.weights.binary_search(&weight);
+            if slot < short {
+                most[at.expect("each tenancy's weight is in the set")] = longest - 1;
+            }
+        }
+        (self.weights.iter().zip(most))
+            .map(|(&weight, most)| pages(weight).min(most))
+            .collect()
+    }
+
+    /// Uses what is left: a page less for some of the longest tails, those that are copied most often first, spread over
+    /// the pass.
+    fn shorten(&self, planner: &Planner<'_>, tails: &mut [u64], longest: u64, slack: u64) {
+        /// As in `draft`: multiples of the golden ratio's fraction are spread evenly.
+        const STEP: u32 = 2_654_435_769;
+        let mut long: Vec<usize> = (0..tails.len())
+            .filter(|&at| tails[at] == longest)
+            .collect();
+        let often = |at: usize| planner.tenancies[self.weights[at] as usize].len();
+        long.sort_by_key(|&at| (std::cmp::Reverse(often(at)), (at as u32).wrapping_mul(STEP)));
+        for at in long
+            .into_iter()
+            .take(usize::try_from(slack).unwrap_or(usize::MAX))
+        {
+            tails[at] -= 1;
+        }
+    }
+}
+
+impl Paged {
+    fn tail_of(&self, weight: WeightIndex) -> Option<u64> {
+        let at = self.split.weights.binary_search(&weight).ok()?;
+        Some(self.tails[at])
+    }
+
+    pub(super) fn finish(&self, planner: &Planner<'_>) -> Plan {
+        let mut view = Builder::default();
+        let mut resident = self.packed(planner, &mut view);
+        let head_of = self.heads(planner, &mut view);
+        let ring_at = view.memory;
+        let mut slot_at = Vec::with_capacity(self.split.slots.len());
+        for (slot, &pages) in self.split.slots.iter().enumerate() {
+            slot_at.push(view.memory);
+            let longest = self.longest - u64::from(slot < self.short);
+            view.memory += pages.min(longest) * self.page;
+        }
+        let mut streamed = Vec::new();
+        for (&(weight, number), &slot) in self.split.order.iter().zip(&self.split.slot_of) {
+            let tail = self.tail_of(weight).unwrap_or(0) * self.page;
+            if number > 0 && tail == 0 {
+                continue;
+            }
+            let bytes = planner.weights[weight as usize].bytes;
+            let at = self.split.weights.binary_search(&weight).unwrap_or(0);
+            let head = bytes.next_multiple_of(self.page) - tail;
+            let offset = view.show(head_of[at], head);
+            view.show(slot_at[slot], tail);
+            if number == 0 && head > 0 {
+                let range = 0..head.min(bytes);
+                resident.push(Resident {
+                    weight,
+                    range,
+                    offset,
+                });
+            }
+            if tail > 0 {
+                streamed.push(Streamed {
+                    weight,
+                    range: head..bytes,
+                    offset,
+                    memory: slot_at[slot]..slot_at[slot] + tail,
+                    probes: planner.tenancies[weight as usize][number].probes.clone(),
+                });
+            }
+        }
+        let view = view.finish();
+        Plan {
+            block: view.memory,
+            ring: view.memory - ring_at,
+            view: Some(view),
+            resident,
+            streamed,
+            price: self.price,
+        }
+    }
+
+    /// Memory for what stays as a whole, without gaps.
+    fn packed(&self, planner: &Planner<'_>, view: &mut Builder) -> Vec<Resident> {
+        let mut resident = Vec::new();
+        let mut end = 0;
+        for (weight, &size) in (0..).zip(&planner.sizes) {
+            if size > 0 && self.tail_of(weight).is_none() {
+                let range = 0..planner.weights[weight as usize].bytes;
+                resident.push(Resident {
+                    weight,
+                    range,
+                    offset: end,
+                });
+                end += size;
+            }
+        }
+        view.memory = end.next_multiple_of(self.page);
+        view.show(0, view.memory);
+        resident
+    }
+
+    /// Memory for the head of each weight of the set.
+    fn heads(&self, planner: &Planner<'_>, view: &mut Builder) -> Vec<u64> {
+        let mut starts = Vec::with_capacity(self.tails.len());
+        for (&weight, &tail) in self.split.weights.iter().zip(&self.tails) {
+            starts.push(view.memory);
+            view.memory += planner.weights[weight as usize]
+                .bytes
+                .next_multiple_of(self.page)
+                - tail * self.page;
+        }
+        starts
+    }
+}
+
+/// A view that grows.
+#[derive(Default)]
+struct Builder {
+    bytes: u64,
+    memory: u64,
+    pieces: Vec<Piece>,
+}
+
+impl Builder {
+    /// Shows so many bytes of the memory at the next address, which it returns.
+    fn show(&mut self, memory: u64, bytes: u64) -> u64 {
+        let at = self.bytes;
+        if bytes > 0 {
+            self.pieces.push(Piece { at, memory, bytes });
+            self.bytes += bytes;
+        }
+        at
+    }
+
+    fn finish(self) -> View {
+        View {
+            bytes: self.bytes,
+            memory: self.memory,
+            pieces: self.pieces,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "paged_tests.rs"]
+mod tests;
