@@ -2,40 +2,16 @@
 //! for. A device that can hold its streams is also shown to be wrong without the wait under test, so that the test is
 //! known to be able to fail; one that sees races must see that one, and no other.
 
+#[macro_use]
 mod device_support;
 
-use device_support::{gpu, Bench, Source, PATIENCE};
-use std::time::{Duration, Instant};
+use device_support::{done_within, gpu, Bench, Source};
+use std::time::Duration;
 use weightstream::device::{CudaDevice, DevicePtr, HostDevice, Sim};
 use weightstream::residency::{Pool, StreamOrdered};
 use weightstream::Error;
 
 const MB: u64 = 1 << 20;
-
-/// Each test on the host and on the simulator, and on the GPU where it was asked for.
-macro_rules! contract {
-    ($($name:ident)*) => {
-        mod host {
-            $(#[test]
-            fn $name() {
-                super::$name::<super::HostDevice>();
-            })*
-        }
-        mod sim {
-            $(#[test]
-            fn $name() {
-                super::$name::<super::Sim>();
-            })*
-        }
-        mod cuda {
-            $(#[test]
-            fn $name() {
-                let Some(_gpu) = super::gpu(stringify!($name)) else { return };
-                super::$name::<super::CudaDevice>();
-            })*
-        }
-    };
-}
 
 contract! {
     memory_is_distinct_and_aligned
@@ -260,19 +236,6 @@ fn copies_wait_for_the_last_reader<D: Bench>() {
         let now = device.read_later(block, 4 * MB);
         assert!(device.finish(now) == source.bytes(new.clone()));
     }
-}
-
-fn done_within<D: Bench>(device: &mut D, event: &D::Event, limit: Duration) -> bool {
-    assert!(limit < PATIENCE);
-    let start = Instant::now();
-    while start.elapsed() < limit {
-        device.go_on();
-        if device.is_done(event).unwrap() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    false
 }
 
 fn the_cap_is_kept<D: Bench>() {

@@ -1,10 +1,11 @@
 //! For tests: a device in front of another one, that fails one call, or delivers one copy with a bit flipped, and
 //! counts what is alive.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Device, DeviceBytes, DevicePtr, HostBytes};
+use super::{Device, DeviceBytes, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 
 /// What goes wrong.
@@ -44,7 +45,7 @@ pub struct Live {
     pub devices: usize,
     /// Its events.
     pub events: usize,
-    /// Bytes of weights' memory.
+    /// Bytes of weights' memory, mapped memory among them.
     pub bytes: u64,
     /// Bytes of activations and placed inputs.
     pub scratch_bytes: u64,
@@ -149,6 +150,8 @@ pub struct Faulty<D> {
     pub(crate) faults: Faults,
     /// What was copied with a bit flipped; the inner device may read it until it ends.
     flipped: Vec<Box<[u8]>>,
+    /// Bytes of memory behind each view, by its address.
+    mapped: BTreeMap<DevicePtr, u64>,
 }
 
 impl<D> Faulty<D> {
@@ -159,6 +162,7 @@ impl<D> Faulty<D> {
             inner,
             faults: faults.clone(),
             flipped: Vec::new(),
+            mapped: BTreeMap::new(),
         }
     }
 
@@ -222,6 +226,26 @@ impl<D: Device> Device for Faulty<D> {
     fn discard(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.faults.call("discard")?;
         self.inner.discard(ptr, bytes)
+    }
+
+    fn page(&self) -> Option<u64> {
+        self.inner.page()
+    }
+
+    fn map(&mut self, view: &View) -> Result<DevicePtr> {
+        self.faults.take("map", "weights' pages", view.memory)?;
+        let ptr = self.inner.map(view)?;
+        self.faults.state().live.bytes += view.memory;
+        self.mapped.insert(ptr, view.memory);
+        Ok(ptr)
+    }
+
+    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
+        self.faults.call("unmap")?;
+        self.inner.unmap(ptr)?;
+        // Nothing was mapped for a view without bytes.
+        self.faults.state().live.bytes -= self.mapped.remove(&ptr).unwrap_or(0);
+        Ok(())
     }
 
     fn tidy_up(&mut self) -> Result<()> {

@@ -137,20 +137,23 @@ pub struct Figures {
     pub page: Option<u64>,
     /// See [`Device::bytes_per_copy`].
     pub bytes_per_copy: u64,
+    /// See [`Device::page`].
+    pub page: Option<u64>,
 }
 
 impl Figures {
     /// Of the device that records call `name`: `cpu` or `cuda`.
     pub fn of(name: &str) -> Option<Figures> {
-        let (granule, bytes_per_copy) = match name {
-            "cpu" => (host::GRANULE, 0),
-            "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY),
+        let (granule, bytes_per_copy, page) = match name {
+            "cpu" => (host::GRANULE, 0, host::page()),
+            "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY, Some(cuda::PAGE)),
             _ => return None,
         };
         Some(Figures {
             granule,
             page: None,
             bytes_per_copy,
+            page,
         })
     }
 }

@@ -27,7 +27,7 @@ pub struct View {
 }
 
 impl View {
-    /// Refuses what cannot be mapped with pages of `page` bytes.
+    /// Refuses what cannot be mapped with pages of `page` bytes. Without addresses there is no memory.
     pub fn check(&self, page: u64) -> Result<()> {
         let mut end = 0;
         for piece in &self.pieces {
@@ -45,7 +45,8 @@ impl View {
             }
             end += piece.bytes;
         }
-        match end == self.bytes && self.memory.is_multiple_of(page) {
+        let seen = self.bytes > 0 || self.memory == 0;
+        match end == self.bytes && self.memory.is_multiple_of(page) && seen {
             true => Ok(()),
             false => Err(Error::Internal(format!(
                 "a view of {} bytes, in pages of {page}, ends at {end}; {} bytes of memory",
@@ -133,6 +134,11 @@ mod tests {
         wrong(|view| view.pieces[3].bytes = 0);
         wrong(|view| view.bytes = 28);
         assert!(two().check(8).is_err());
+        let unseen = View {
+            memory: 4096,
+            ..View::default()
+        };
+        assert!(unseen.check(4096).is_err());
         View::default().check(4096).unwrap();
     }
 }

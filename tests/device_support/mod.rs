@@ -6,11 +6,37 @@
 
 pub mod gate;
 
+/// Each test on the host and on the simulator, and on the GPU where it was asked for.
+#[allow(unused_macros, reason = "not each test binary tests every device")]
+macro_rules! contract {
+    ($($name:ident)*) => {
+        mod host {
+            $(#[test]
+            fn $name() {
+                super::$name::<super::HostDevice>();
+            })*
+        }
+        mod sim {
+            $(#[test]
+            fn $name() {
+                super::$name::<super::Sim>();
+            })*
+        }
+        mod cuda {
+            $(#[test]
+            fn $name() {
+                let Some(_gpu) = super::gpu(stringify!($name)) else { return };
+                super::$name::<super::CudaDevice>();
+            })*
+        }
+    };
+}
+
 use gate::Gate;
 use std::io::Write;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weightstream::device::sim::{Actor, Hold, Order, Problem};
 use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile, Sim};
 use weightstream::weights::MappedFile;
@@ -103,6 +129,9 @@ pub trait Bench: Device + Sized {
     /// Makes copies from the source as fast, and as independent of the host, as they can be.
     fn register(&mut self, source: &Source);
 
+    /// Bytes of weights' memory that it has handed out, by its own count.
+    fn live(&self) -> u64;
+
     /// Issues a read to the compute stream.
     fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later;
 
@@ -134,6 +163,10 @@ impl Bench for HostDevice {
     }
 
     fn register(&mut self, _source: &Source) {}
+
+    fn live(&self) -> u64 {
+        self.live_bytes()
+    }
 
     fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
         // SAFETY: the tests read memory that they have allocated, after waiting for its copy, if they were
@@ -169,6 +202,10 @@ impl Bench for Sim {
     }
 
     fn register(&mut self, _source: &Source) {}
+
+    fn live(&self) -> u64 {
+        self.live_bytes()
+    }
 
     fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
         copy_aside(self, ptr, len)
@@ -214,6 +251,10 @@ impl Bench for CudaDevice {
         self.register_host(source.all(), &[]).unwrap();
     }
 
+    fn live(&self) -> u64 {
+        self.counters().unwrap().weight_bytes
+    }
+
     fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
         copy_aside(self, ptr, len)
     }
@@ -229,6 +270,20 @@ impl Bench for CudaDevice {
     fn hold_copies(&mut self) -> Option<Gate> {
         Some(Gate::close(self.copy_stream(), PATIENCE))
     }
+}
+
+/// Whether the event is done before so much time has passed.
+pub fn done_within<D: Bench>(device: &mut D, event: &D::Event, limit: Duration) -> bool {
+    assert!(limit < PATIENCE);
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        device.go_on();
+        if device.is_done(event).unwrap() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 fn copy_aside<D: Device>(device: &mut D, ptr: DevicePtr, len: u64) -> Later {

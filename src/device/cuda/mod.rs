@@ -56,6 +56,8 @@ use stream::{Events, Stream};
 pub(super) const GRANULE: u64 = 512;
 /// 3.5 microseconds, measured on an H200, of a link of 55 GB/s.
 pub(super) const BYTES_PER_COPY: u64 = 192 << 10;
+/// The page that drivers report for an H200 and its like; a device that is there is asked for its own.
+pub(super) const PAGE: u64 = 2 << 20;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;

@@ -81,10 +81,10 @@ impl Drop for Block {
     }
 }
 
-/// Where a copy writes: inside a block that stays allocated until the copy is done.
-pub(super) struct Target(*mut u8);
+/// Where a copy writes: inside a block, or a view's memory, that stays allocated until the copy is done.
+pub(super) struct Target(pub(super) *mut u8);
 
-// SAFETY: the address of a block's memory, which may be written from any one thread; only the copy thread
+// SAFETY: the address of a block's or a view's memory, which may be written from any one thread; only the copy thread
 // dereferences it, in queue order.
 unsafe impl Send for Target {}
 

@@ -168,8 +168,8 @@ fn perform(command: Command) {
         Command::Copy { target, src } => {
             // SAFETY: `src` is readable by the promise in `HostBytes::new`. `target` lies in a block that was
             // live when the copy was issued; blocks are freed by later commands of this queue, or when
-            // the device is dropped, after this thread has ended. Nobody else accesses the bytes: kernels
-            // that read the previous content are done, and those that read this one wait for its event.
+            // the device is dropped, after this thread has ended. Or it lies in a view, which is unmapped behind
+            // a wait for this queue, or as blocks are. Nobody else accesses the bytes: kernels that read the previous content are done, and those that read this one wait for its event.
             unsafe {
                 std::ptr::copy_nonoverlapping(src.as_ptr(), target.as_ptr(), src.len() as usize)
             }

@@ -5,11 +5,14 @@
 
 mod block;
 mod copier;
+mod pages;
 
-use super::{Device, DevicePtr, HostBytes};
+use super::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 use block::{Block, Blocks};
 use copier::{Command, Copier};
+pub(super) use pages::page;
+use pages::{only_read, Views};
 
 /// Allocation granule: the alignment that compiled code expects of its buffers.
 pub(super) const GRANULE: u64 = 64;
@@ -27,6 +30,7 @@ pub struct HostDevice {
     copier: Copier,
     live: Blocks,
     scratch: Blocks,
+    views: Views,
     /// Freed blocks kept for the next allocation of their size, oldest first. Fresh memory costs a page
     /// fault per 4 KiB, about as much as the copy itself. Never more than what keeps
     /// `live + cached <= peak`, so that the process's memory stays within what the pool once held.
@@ -42,15 +46,16 @@ impl HostDevice {
             copier: Copier::start()?,
             live: Blocks::default(),
             scratch: Blocks::default(),
+            views: Views::default(),
             cached: Vec::new(),
             cached_bytes: 0,
             peak_bytes: 0,
         })
     }
 
-    /// Bytes allocated and not freed, without activations.
+    /// Bytes allocated and not freed, mapped memory among them, without activations.
     pub fn live_bytes(&self) -> u64 {
-        self.live.bytes()
+        self.live.bytes() + self.views.bytes()
     }
 
     /// Copies issued to the copy stream.
@@ -81,7 +86,7 @@ impl HostDevice {
     /// Frees cached blocks, oldest first, until `bytes` fresh ones keep within the peak. In copy-stream
     /// order: the thread unmaps them before it touches the fresh memory, so the process never holds more.
     fn trim_cache(&mut self, bytes: u64) -> Result<()> {
-        let needed = self.live.bytes().saturating_add(bytes);
+        let needed = self.live_bytes().saturating_add(bytes);
         let allowed = self.peak_bytes.max(needed);
         while self.cached_bytes > 0 && needed.saturating_add(self.cached_bytes) > allowed {
             let block = self.cached.remove(0);
@@ -115,7 +120,7 @@ impl Device for HostDevice {
             }
         };
         let ptr = self.live.insert(block);
-        self.peak_bytes = self.peak_bytes.max(self.live.bytes());
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes());
         Ok(ptr)
     }
 
@@ -131,6 +136,31 @@ impl Device for HostDevice {
             return Ok(());
         }
         self.copier.issue(Command::Free(block))
+    }
+
+    fn page(&self) -> Option<u64> {
+        page()
+    }
+
+    fn map(&mut self, view: &View) -> Result<DevicePtr> {
+        let page = page().ok_or_else(no_pages)?;
+        view.check(page)?;
+        if view.bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        self.trim_cache(view.memory)?;
+        let ptr = self.views.map(view)?;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes());
+        Ok(ptr)
+    }
+
+    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
+        if ptr == DevicePtr::EMPTY {
+            return Ok(());
+        }
+        // Queued copies may still write it.
+        self.synchronize()?;
+        self.views.unmap(ptr)
     }
 
     fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
@@ -152,6 +182,7 @@ impl Device for HostDevice {
     fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
         match src.is_empty() {
             true => Ok(()),
+            false if self.views.contain(dst) => Err(only_read(dst)),
             false => self.idle_blocks(dst)?.write(dst, src),
         }
     }
@@ -159,6 +190,10 @@ impl Device for HostDevice {
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
         match dst.is_empty() {
             true => Ok(()),
+            false if self.views.contain(src) => {
+                self.synchronize()?;
+                self.views.read(src, dst)
+            }
             false => self.idle_blocks(src)?.read(src, dst),
         }
     }
@@ -166,6 +201,12 @@ impl Device for HostDevice {
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         if src.is_empty() {
             return Ok(());
+        }
+        if self.views.contain(dst) {
+            let parts = self.views.targets(dst, src)?;
+            return parts
+                .into_iter()
+                .try_for_each(|(target, src)| self.copier.issue(Command::Copy { target, src }));
         }
         let target = self.live.target(dst, src.len())?;
         self.copier.issue(Command::Copy { target, src })
@@ -205,6 +246,11 @@ impl Drop for HostDevice {
         // Before the blocks go: the thread may be writing into them.
         self.copier.stop();
     }
+}
+
+#[cold]
+fn no_pages() -> Error {
+    Error::Unsupported("this system maps no memory at several addresses".to_string())
 }
 
 fn out_of_memory(what: &str, bytes: u64) -> Error {

@@ -4,7 +4,7 @@ use super::clock::{Actor, Clock, What};
 use super::problem::Problem;
 use super::streams::Op;
 use super::{stray, Issued, Sim};
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,21 +83,40 @@ impl Sim {
         self.host.set(host);
     }
 
-    /// Takes memory back, or only its bytes.
-    fn lose(&mut self, actor: Actor, what: What, range: Range<u64>) {
+    /// Takes memory back that was at `at`, or only its bytes.
+    fn lose(&mut self, actor: Actor, what: What, at: DevicePtr, memory: Vec<Range<u64>>) {
         let access = self.issue(actor, what);
-        self.writes(range.clone(), access, false);
         if let Some(log) = self.log.as_mut().filter(|_| actor == Actor::Copy) {
-            let at = DevicePtr(range.start);
             log.push(Issued::GivenUp { at });
         }
-        self.stream(actor).push(Op::Poison(range));
+        for range in memory {
+            self.writes(range.clone(), access, false);
+            self.stream(actor).push(Op::Poison(range));
+        }
+    }
+
+    /// New memory for weights.
+    fn take(&mut self, what: &str, bytes: u64) -> Result<DevicePtr> {
+        let live = self.live_bytes().saturating_add(bytes);
+        if let Some(budget) = self.budget.filter(|budget| live > *budget) {
+            self.report(Problem::OverBudget { live, budget });
+        }
+        self.weights.take(what, bytes)
     }
 
     fn write_on_compute(&mut self, range: Range<u64>, what: What, op: Op) {
         let access = self.issue(Actor::Compute, what);
         self.writes(range, access, true);
         self.compute.push(op);
+    }
+
+    fn finish_all(&mut self) -> Result<()> {
+        if !self.run_until(true, |sim| sim.copy_idle() && sim.compute_idle()) {
+            return Err(Error::Internal("the streams wait for each other".into()));
+        }
+        self.learn(&self.compute.clock);
+        self.learn(&self.copy.clock);
+        Ok(())
     }
 
     fn block_until_compute_did(&mut self, count: u64) -> Result<()> {
@@ -135,18 +154,17 @@ impl Device for Sim {
                 "{bytes} bytes asked for, which is no multiple of {GRANULE}"
             )));
         }
-        let live = self.live_bytes().saturating_add(bytes);
-        if let Some(budget) = self.budget.filter(|budget| live > *budget) {
-            self.report(Problem::OverBudget { live, budget });
-        }
-        self.weights.take("a weight", bytes)
+        self.take("a weight", bytes)
     }
 
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.call("free")?;
         if bytes > 0 {
+            if self.views.own(ptr.0) {
+                return Err(stray(ptr, bytes));
+            }
             let range = self.weights.give(ptr, bytes)?;
-            self.lose(Actor::Copy, What::Free, range);
+            self.lose(Actor::Copy, What::Free, ptr, vec![range]);
         }
         Ok(())
     }
@@ -158,10 +176,40 @@ impl Device for Sim {
     fn discard(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.call("discard")?;
         if bytes > 0 {
-            let range = self.weights.within(ptr, bytes);
-            let range = range.ok_or_else(|| stray(ptr, bytes))?;
-            self.lose(Actor::Copy, What::Discard, range);
+            let memory = self.of_weights(ptr, bytes)?;
+            self.lose(Actor::Copy, What::Discard, ptr, memory);
         }
+        Ok(())
+    }
+
+    fn page(&self) -> Option<u64> {
+        self.page
+    }
+
+    fn map(&mut self, view: &View) -> Result<DevicePtr> {
+        self.call("map")?;
+        let Some(page) = self.page else {
+            return Err(Error::Internal("this sim maps no memory".to_string()));
+        };
+        view.check(page)?;
+        if view.bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let memory = self.take("weights' pages", view.memory)?;
+        Ok(self.views.map(view, memory, page))
+    }
+
+    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
+        self.call("unmap")?;
+        if ptr == DevicePtr::EMPTY {
+            return Ok(());
+        }
+        self.finish_all()?;
+        let memory = self.views.unmap(ptr).ok_or_else(|| stray(ptr, 0))?;
+        let range = self
+            .weights
+            .give(DevicePtr(memory.start), memory.end - memory.start)?;
+        self.lose(Actor::Copy, What::Free, ptr, vec![range]);
         Ok(())
     }
 
@@ -181,7 +229,7 @@ impl Device for Sim {
         self.call("free_scratch")?;
         if bytes > 0 {
             let range = self.scratch.give(ptr, bytes)?;
-            self.lose(Actor::Compute, What::Free, range);
+            self.lose(Actor::Compute, What::Free, ptr, vec![range]);
         }
         Ok(())
     }
@@ -189,7 +237,7 @@ impl Device for Sim {
     fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
         self.call("upload")?;
         if !src.is_empty() {
-            let range = self.anywhere(dst, src.len() as u64)?;
+            let range = self.written(dst, src.len() as u64)?;
             let op = Op::Upload(range.clone(), src.to_vec());
             self.write_on_compute(range, What::Upload, op);
         }
@@ -201,10 +249,12 @@ impl Device for Sim {
         if dst.is_empty() {
             return Ok(());
         }
-        let range = self.anywhere(src, dst.len() as u64)?;
+        let memory = self.anywhere(src, dst.len() as u64)?;
         let access = self.issue(Actor::Compute, What::Download);
-        self.reads(range.clone(), access);
-        self.compute.push(Op::Download(range));
+        for range in &memory {
+            self.reads(range.clone(), access);
+        }
+        self.compute.push(Op::Download(memory));
         self.block_until_compute_did(self.compute.issued)?;
         self.learn(&self.compute.clock);
         dst.copy_from_slice(&self.fetched);
@@ -215,9 +265,11 @@ impl Device for Sim {
         self.call("copy_across")?;
         if bytes > 0 {
             let from = self.anywhere(src, bytes)?;
-            let to = self.anywhere(dst, bytes)?;
+            let to = self.written(dst, bytes)?;
             let access = self.issue(Actor::Compute, What::CopyAcross);
-            self.reads(from.clone(), access);
+            for range in &from {
+                self.reads(range.clone(), access);
+            }
             self.writes(to.clone(), access, true);
             self.compute.push(Op::Across(to.start, from));
         }
@@ -227,7 +279,7 @@ impl Device for Sim {
     fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
         self.call("zero")?;
         if bytes > 0 {
-            let range = self.anywhere(dst, bytes)?;
+            let range = self.written(dst, bytes)?;
             self.write_on_compute(range.clone(), What::Zero, Op::Zero(range));
         }
         Ok(())
@@ -245,11 +297,9 @@ impl Device for Sim {
         if src.is_empty() {
             return Ok(());
         }
-        let range = self.weights.within(dst, src.len());
-        let range = range.ok_or_else(|| stray(dst, src.len()))?;
+        let memory = self.of_weights(dst, src.len())?;
         self.copies += 1;
         let access = self.issue(Actor::Copy, What::Copy(self.copies));
-        self.writes(range.clone(), access, true);
         if let Some(log) = &mut self.log {
             log.push(Issued::Copy {
                 to: dst,
@@ -257,7 +307,13 @@ impl Device for Sim {
                 clock: self.copy.clock,
             });
         }
-        self.copy.push(Op::Copy(range, src));
+        let mut at = 0;
+        for range in memory {
+            let bytes = range.end - range.start;
+            self.writes(range.clone(), access, true);
+            self.copy.push(Op::Copy(range, src.slice(at..at + bytes)));
+            at += bytes;
+        }
         self.bytes_copied += src.len();
         Ok(())
     }
@@ -296,11 +352,6 @@ impl Device for Sim {
 
     fn synchronize(&mut self) -> Result<()> {
         self.call("synchronize")?;
-        if !self.run_until(true, |sim| sim.copy_idle() && sim.compute_idle()) {
-            return Err(Error::Internal("the streams wait for each other".into()));
-        }
-        self.learn(&self.compute.clock);
-        self.learn(&self.copy.clock);
-        Ok(())
+        self.finish_all()
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! - Streams are queues that run only when forced (`synchronize`, `download`, `finish_compute`, [`Sim::run`]), in an
 //!   [`Order`] that a seed chooses.
-//! - Memory is real bytes. Where it is freed or discarded it is poisoned, when the stream gets there.
+//! - Memory is real bytes. Where it is freed or discarded it is poisoned, when the stream gets there. Bytes that show at
+//!   several addresses are one memory: problems name its addresses, not those of the view.
 //! - Every access carries a vector clock of both streams and the calling thread, which events hand on. Two accesses
 //!   that nothing orders are a [`Problem::Race`] when the second one is issued, even if the bytes happen to be right;
 //!   so are bytes that are read and hold nothing ([`Problem::Worthless`]).
@@ -24,9 +25,12 @@ mod problem;
 mod regions;
 mod space;
 mod streams;
+mod views;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
 pub use device::SimEvent;
@@ -43,10 +47,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use streams::{Op, Stream};
+use views::Views;
 
 /// First address of the weights' memory, and of the activations'. Far from null and from each other.
 const WEIGHTS: u64 = 1 << 20;
 const SCRATCH: u64 = 1 << 44;
+
+/// Four granules: a weight begins within a page as well as at its start.
+const PAGE: u64 = 256;
 
 /// Most problems that are kept.
 const PROBLEMS: usize = 16;
@@ -78,6 +86,8 @@ pub struct Sim {
     budget: Option<u64>,
     weights: Space,
     scratch: Space,
+    page: Option<u64>,
+    views: Views,
     compute: Stream,
     copy: Stream,
     /// The calling thread's; in a cell, since asking for an event orders what follows behind it.
@@ -100,6 +110,8 @@ impl Sim {
             budget: None,
             weights: Space::new(WEIGHTS),
             scratch: Space::new(SCRATCH),
+            page: Some(PAGE),
+            views: Views::new(),
             compute: Stream::new(Actor::Compute),
             copy: Stream::new(Actor::Copy),
             host: Cell::default(),
@@ -123,6 +135,12 @@ impl Sim {
     /// So many bytes of addresses for weights, and no more.
     pub fn limit_addresses(&mut self, bytes: u64) {
         self.weights.limit(bytes);
+    }
+
+    /// Bytes of a page, a multiple of 64, before anything is mapped; `None` for a device that maps nothing. It is 256 for a
+    /// new one.
+    pub fn set_page(&mut self, bytes: Option<u64>) {
+        self.page = bytes;
     }
 
     /// One call will fail; `None` takes that back.
@@ -154,12 +172,12 @@ impl Sim {
         self.faults.calls()
     }
 
-    /// Bytes allocated and not freed, without activations.
+    /// Bytes allocated and not freed, mapped memory among them, without activations.
     pub fn live_bytes(&self) -> u64 {
         self.weights.live_bytes()
     }
 
-    /// Blocks allocated and not freed, without activations.
+    /// Blocks allocated and not freed, without activations; the memory of a view is one.
     pub fn live_blocks(&self) -> usize {
         self.weights.live_blocks()
     }
@@ -205,9 +223,13 @@ impl Sim {
         let access = self.issue(Actor::Compute, What::Kernel(number));
         let mut ranges = Vec::with_capacity(reads.len());
         for (ptr, expected) in reads.iter().filter(|(_, e)| !e.is_empty()) {
-            let range = self.anywhere(*ptr, expected.len())?;
-            self.reads(range.clone(), access);
-            ranges.push((range, *expected));
+            let mut at = 0;
+            for range in self.anywhere(*ptr, expected.len())? {
+                let bytes = range.end - range.start;
+                self.reads(range.clone(), access);
+                ranges.push((range, expected.slice(at..at + bytes)));
+                at += bytes;
+            }
         }
         self.compute.push(Op::Kernel(access, ranges));
         Ok(())
@@ -311,11 +333,34 @@ impl Sim {
         self.space_of(range.start).bytes_mut(range)
     }
 
-    /// Addresses within some live block.
-    fn anywhere(&self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
+    /// The memory of addresses within one live block of weights, or within one view.
+    fn of_weights(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
         let range = self.weights.within(ptr, bytes);
-        let range = range.or_else(|| self.scratch.within(ptr, bytes));
-        range.ok_or_else(|| stray(ptr, bytes))
+        let range = range.filter(|range| !self.views.own(range.start));
+        let memory = range.map(|range| vec![range]);
+        let memory = memory.or_else(|| self.views.behind(ptr, bytes));
+        memory.ok_or_else(|| stray(ptr, bytes))
+    }
+
+    /// The same within any live block.
+    fn anywhere(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
+        match self.scratch.within(ptr, bytes) {
+            Some(range) => Ok(vec![range]),
+            None => self.of_weights(ptr, bytes),
+        }
+    }
+
+    /// The same for what is written by anything but a copy of weights.
+    fn written(&self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
+        if self.views.contain(ptr) {
+            return Err(Error::Internal(format!(
+                "{:#x} is an address of a view: kernels and uploads only read there, copies of weights write",
+                ptr.0
+            )));
+        }
+        // Without a view it is one piece.
+        let mut memory = self.anywhere(ptr, bytes)?;
+        memory.pop().ok_or_else(|| stray(ptr, bytes))
     }
 }
 
@@ -349,7 +394,7 @@ fn listed(problems: &[Problem]) -> String {
 
 fn stray(ptr: DevicePtr, bytes: u64) -> Error {
     Error::Internal(format!(
-        "{bytes} bytes at {:#x} are not within a live block",
+        "{bytes} bytes at {:#x} are not within a live block or view",
         ptr.0
     ))
 }

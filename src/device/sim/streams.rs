@@ -46,8 +46,8 @@ pub(super) enum Op {
     Copy(Range<u64>, HostBytes),
     Upload(Range<u64>, Vec<u8>),
     /// Keeps the bytes for whoever waits for them.
-    Download(Range<u64>),
-    Across(u64, Range<u64>),
+    Download(Vec<Range<u64>>),
+    Across(u64, Vec<Range<u64>>),
     Zero(Range<u64>),
     Poison(Range<u64>),
     /// The other stream must have done so many.
@@ -144,9 +144,9 @@ impl Sim {
                 .for_each(|(range, expected)| self.compare(access, range, &expected)),
             Op::Copy(to, src) => self.bytes_mut(&to).copy_from_slice(read(&src)),
             Op::Upload(to, src) => self.bytes_mut(&to).copy_from_slice(&src),
-            Op::Download(from) => self.fetched = self.bytes(&from).to_vec(),
+            Op::Download(from) => self.fetched = self.joined(&from),
             Op::Across(to, from) => {
-                let through = self.bytes(&from).to_vec();
+                let through = self.joined(&from);
                 self.bytes_mut(&(to..to + through.len() as u64))
                     .copy_from_slice(&through);
             }
@@ -154,6 +154,11 @@ impl Sim {
             Op::Poison(range) => self.bytes_mut(&range).fill(POISON),
             Op::Wait(_) | Op::Gate(_) => {}
         }
+    }
+
+    fn joined(&self, parts: &[Range<u64>]) -> Vec<u8> {
+        let all: Vec<&[u8]> = parts.iter().map(|part| self.bytes(part)).collect();
+        all.concat()
     }
 
     fn compare(&mut self, access: Access, range: Range<u64>, expected: &HostBytes) {
