@@ -9,12 +9,16 @@ use session_support::code::programs;
 use session_support::{play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::{Device, Figures, Sim};
+use weightstream::device::{Figures, Sim};
 use weightstream::residency::planned::{lru_price, plan, Plan};
 use weightstream::session::Session;
 
-fn session(model: &Model, order: Order, budget: u64) -> Session<Sim> {
-    let sim = Sim::in_one_block(order);
+/// Pages of one granule to sixteen, and none.
+const PAGES: [Option<u64>; 4] = [None, Some(64), Some(256), Some(1024)];
+
+fn session(model: &Model, order: Order, budget: u64, page: Option<u64>) -> Session<Sim> {
+    let mut sim = Sim::in_one_block(order);
+    sim.set_page(page);
     model
         .session_by(PolicyKind::Planned, sim, Some(budget))
         .unwrap()
@@ -62,9 +66,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn a_pass_copies_what_the_plan_says(model in programs(), share in 0..1000u64, order in any::<u64>()) {
-        let budget = budget(&model, share);
-        let mut session = session(&model, Order::Random(order), budget);
+    fn a_pass_copies_what_the_plan_says(model in programs(), share in 0..1000u64, page in 0..4usize, order in any::<u64>()) {
+        let (budget, page) = (budget(&model, share), PAGES[page]);
+        let mut session = session(&model, Order::Random(order), budget, page);
         let mut seen = Vec::new();
         for _ in 0..4 {
             play(&model, &mut session, Pass::Complete).unwrap();
@@ -75,7 +79,7 @@ proptest! {
         if session.policy() != "planned" {
             return Ok(());
         }
-        let plan = plan_of(&model, budget).unwrap();
+        let plan = plan_of(&model, budget, page).unwrap();
         // The first pass begins with an empty ring, and the copies for the next one are issued in it.
         prop_assert_eq!(&seen[1..], &[copied(&plan); 3][..]);
         prop_assert!(copied(&plan) <= plan.price.bytes);
@@ -97,9 +101,11 @@ proptest! {
 
     /// Whatever happened to earlier passes, the next complete ones are right, and copy what the plan says.
     #[test]
-    fn an_aborted_pass_leaves_nothing_behind(model in programs(), share in 0..1000u64, at in 0..60usize, diverges in any::<bool>()) {
-        let budget = budget(&model, share);
-        let mut session = session(&model, Order::KernelsFirst, budget);
+    fn an_aborted_pass_leaves_nothing_behind(
+        model in programs(), share in 0..1000u64, page in 0..4usize, at in 0..60usize, diverges in any::<bool>(),
+    ) {
+        let (budget, page) = (budget(&model, share), PAGES[page]);
+        let mut session = session(&model, Order::KernelsFirst, budget, page);
         let broken = if diverges { Pass::DivergeAt(at) } else { Pass::AbortAt(at) };
         for pass in [Pass::Complete, broken, broken, Pass::Complete, Pass::Complete] {
             play(&model, &mut session, pass).unwrap();
@@ -107,18 +113,18 @@ proptest! {
         }
         session.device_mut().verdict().unwrap();
         if session.policy() == "planned" {
-            let plan = plan_of(&model, budget).unwrap();
+            let plan = plan_of(&model, budget, page).unwrap();
             prop_assert_eq!(session.stats().bytes_copied_last_pass, copied(&plan));
         }
     }
 
     /// More budget never costs more.
     #[test]
-    fn the_price_never_rises_with_the_budget(model in programs()) {
+    fn the_price_never_rises_with_the_budget(model in programs(), page in 0..4usize) {
         let mut before = u64::MAX;
         for step in 0..=100 {
             let budget = budget(&model, step * 10);
-            if let Some(plan) = plan_of(&model, budget) {
+            if let Some(plan) = plan_of(&model, budget, PAGES[page]) {
                 prop_assert!(plan.block <= budget);
                 prop_assert!(plan.price.bytes <= before, "{} at {budget}, {before} with less", plan.price.bytes);
                 before = plan.price.bytes;

@@ -133,8 +133,6 @@ impl HostBytes {
 pub struct Figures {
     /// See [`Device::granule`].
     pub granule: u64,
-    /// See [`Device::page`].
-    pub page: Option<u64>,
     /// See [`Device::bytes_per_copy`].
     pub bytes_per_copy: u64,
     /// See [`Device::page`].
@@ -151,7 +149,6 @@ impl Figures {
         };
         Some(Figures {
             granule,
-            page: None,
             bytes_per_copy,
             page,
         })

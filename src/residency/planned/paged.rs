@@ -163,7 +163,7 @@ impl Split {
             Some((short, tails, slack))
         });
         let (short, mut tails, slack) = fitting?;
-        self.shorten(planner, &mut tails, longest, slack);
+        self.shorten(&mut tails, longest, slack);
         let mut price = Price::default();
         for (&weight, &tail) in self
             .weights
@@ -238,16 +238,21 @@ impl Split {
             .collect()
     }
 
-    /// Uses what is left: a page less for some of the longest tails, those that are copied most often first, spread over
-    /// the pass.
-    fn shorten(&self, planner: &Planner<'_>, tails: &mut [u64], longest: u64, slack: u64) {
+    /// Uses what is left: a page less for some of the longest tails, spread over the pass, but those of the slot that is
+    /// the next to get shorter first. So what more memory makes shorter was short with less memory too.
+    fn shorten(&self, tails: &mut [u64], longest: u64, slack: u64) {
         /// As in `draft`: multiples of the golden ratio's fraction are spread evenly.
         const STEP: u32 = 2_654_435_769;
+        let mut first_slot = vec![usize::MAX; tails.len()];
+        for (&(weight, _), &slot) in self.order.iter().zip(&self.slot_of) {
+            let at = self.weights.binary_search(&weight);
+            let first = &mut first_slot[at.expect("each tenancy's weight is in the set")];
+            *first = slot.min(*first);
+        }
         let mut long: Vec<usize> = (0..tails.len())
             .filter(|&at| tails[at] == longest)
             .collect();
-        let often = |at: usize| planner.tenancies[self.weights[at] as usize].len();
-        long.sort_by_key(|&at| (std::cmp::Reverse(often(at)), (at as u32).wrapping_mul(STEP)));
+        long.sort_by_key(|&at| (first_slot[at], (at as u32).wrapping_mul(STEP)));
         for at in long
             .into_iter()
             .take(usize::try_from(slack).unwrap_or(usize::MAX))
