@@ -296,6 +296,7 @@ mod tests {
         let sources = [
             include_str!("caller.rs"),
             include_str!("context.rs"),
+            include_str!("device.rs"),
             include_str!("library.rs"),
             include_str!("memory.rs"),
             include_str!("mod.rs"),
