@@ -4,10 +4,31 @@ use super::context::Entered;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
+
+impl CudaDevice {
+    /// Starts a copy of weights, from wherever they are kept.
+    ///
+    /// # Safety
+    /// `dst` is device memory of at least `src.len()` bytes, until the copy is done.
+    unsafe fn issue_copy(
+        &self,
+        dst: DevicePtr,
+        src: HostBytes,
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match &self.stage {
+                Some(stage) => stage.copy_in(dst, src, &self.copy, entered),
+                None => self.copy.copy_in(dst, src, entered),
+            }
+        }
+    }
+}
 
 impl Device for CudaDevice {
     type Event = CudaEvent;
@@ -54,6 +75,42 @@ impl Device for CudaDevice {
         pool.free(ptr, bytes, &entered)
     }
 
+    fn page(&self) -> Option<u64> {
+        self.page
+    }
+
+    fn map(&mut self, view: &View) -> Result<DevicePtr> {
+        let page = self.page.ok_or_else(|| {
+            Error::Unsupported(format!(
+                "{} maps no memory at several addresses",
+                self.context.name()
+            ))
+        })?;
+        view.check(page)?;
+        if view.bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let entered = self.context.enter()?;
+        let pool = self.weights.as_mut().ok_or_else(no_budget)?;
+        pool.count(view.memory)?;
+        let mapped = self.views.map(&self.context, view, &entered);
+        mapped.inspect_err(|_| pool.discount(view.memory))
+    }
+
+    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
+        if ptr == DevicePtr::EMPTY {
+            return Ok(());
+        }
+        let entered = self.context.enter()?;
+        self.copy.synchronize(&entered)?;
+        self.compute.synchronize(&entered)?;
+        let bytes = self.views.unmap(ptr)?;
+        if let Some(pool) = &mut self.weights {
+            pool.discount(bytes);
+        }
+        Ok(())
+    }
+
     fn tidy_up(&mut self) -> Result<()> {
         let (pool, entered) = self.weights()?;
         pool.rescue(&entered)
@@ -71,7 +128,7 @@ impl Device for CudaDevice {
         if src.is_empty() {
             return Ok(());
         }
-        self.check_any(dst, src.len() as u64)?;
+        self.check_written(dst, src.len() as u64)?;
         // SAFETY: just checked.
         unsafe { self.compute.upload(dst, src, &self.context.enter()?) }
     }
@@ -91,7 +148,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        self.check_any(dst, bytes)?;
+        self.check_written(dst, bytes)?;
         self.check_any(src, bytes)?;
         let entered = self.context.enter()?;
         // SAFETY: both were just checked. Memory is freed in stream order, so it is there until the copy ran.
@@ -102,7 +159,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        self.check_any(dst, bytes)?;
+        self.check_written(dst, bytes)?;
         // SAFETY: just checked; freed in stream order, so it is there until it was written.
         unsafe { self.compute.zero(dst, bytes, &self.context.enter()?) }
     }
@@ -128,16 +185,19 @@ impl Device for CudaDevice {
         if src.is_empty() {
             return Ok(());
         }
+        if let Some(parts) = self.views.targets(dst, src) {
+            let entered = self.context.enter()?;
+            for (dst, src) in parts? {
+                // SAFETY: inside of a view's memory, which is unmapped behind a wait for this stream.
+                unsafe { self.issue_copy(dst, src, &entered) }?;
+            }
+            return Ok(());
+        }
         let pool = self.weights.as_ref().ok_or_else(no_budget)?;
         pool.check_target(dst, src.len())?;
         let entered = self.context.enter()?;
         // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
-        unsafe {
-            match &self.stage {
-                Some(stage) => stage.copy_in(dst, src, &self.copy, &entered),
-                None => self.copy.copy_in(dst, src, &entered),
-            }
-        }
+        unsafe { self.issue_copy(dst, src, &entered) }
     }
 
     fn copies_across(&self, src: HostBytes) -> bool {

@@ -8,6 +8,7 @@
 //! | `device` | the device's trait: what is refused before the driver is asked |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
+//! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
@@ -28,6 +29,7 @@ mod caller;
 mod context;
 mod device;
 mod library;
+mod mapped;
 pub mod memory;
 mod pinned;
 mod pool;
@@ -44,6 +46,7 @@ use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
 use library::log_failure;
+use mapped::Views;
 use pinned::Pinned;
 use pool::Pool;
 use register::{Access, Registration};
@@ -78,6 +81,9 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 ///
 /// The order of the fields is the order in which they end.
 pub struct CudaDevice {
+    views: Views,
+    /// Bytes of the pages behind views, if the device maps any.
+    page: Option<u64>,
     /// Made when the budget is known.
     weights: Option<Pool>,
     activations: Pool,
@@ -115,7 +121,9 @@ pub struct CudaCounters {
     pub pool_rescues: u64,
     /// Weights' memory handed out, by our count.
     pub weight_bytes: u64,
-    /// The same by the driver's count.
+    /// What of it is memory behind views.
+    pub mapped_bytes: u64,
+    /// The rest of it by the driver's count.
     pub pool_used_bytes: u64,
     /// What the driver holds for the weights' pool: at most the budget, rounded up to 32 MiB.
     pub pool_reserved_bytes: u64,
@@ -167,7 +175,10 @@ impl CudaDevice {
         let compute = Arc::new(compute);
         let copy = Arc::new(Stream::new(&context)?);
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
+        let page = mapped::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
+            views: Views::default(),
+            page,
             weights: None,
             activations,
             registrations: Vec::new(),
@@ -208,8 +219,8 @@ impl CudaDevice {
     }
 
     /// From now on weights come from the file, through a ring of at most `ring_bytes` of pinned memory
-    /// ([`RING_LEAST`] at least): the bytes that are given to [`copy_to_device`](super::Device::copy_to_device) have to lie in the file's
-    /// mapping, and say which bytes of the file are meant; the mapping itself is not read.
+    /// ([`RING_LEAST`] at least): the bytes that are given to [`copy_to_device`](super::Device::copy_to_device) have to
+    /// lie in the file's mapping, and say which bytes of the file are meant; the mapping itself is not read.
     ///
     /// A read that fails is an error of every later call that copies, or that waits for copies.
     pub fn stage_host(&mut self, file: HostFile, ring_bytes: u64) -> Result<()> {
@@ -276,6 +287,7 @@ impl CudaDevice {
             events_created: self.events.created() as u64,
             pool_rescues: weights.map_or(0, Pool::rescues),
             weight_bytes: weights.map_or(0, Pool::live_bytes),
+            mapped_bytes: self.views.bytes(),
             pool_used_bytes: ask(Pool::used_bytes)?,
             pool_reserved_bytes: ask(Pool::reserved_bytes)?,
             activation_reserved_bytes: self.activations.reserved_bytes()?,
@@ -307,10 +319,17 @@ impl CudaDevice {
     /// Refuses memory that is neither a weight's, nor an input that was lent, nor an activation's.
     fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         let weights = self.weights.as_ref();
-        match weights.is_some_and(|pool| pool.covers(ptr, len)) || self.is_lent(ptr, len) {
+        let weights = weights.is_some_and(|pool| pool.covers(ptr, len));
+        match weights || self.views.cover(ptr, len) || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),
         }
+    }
+
+    /// The same for what is written, by anything but a copy of weights.
+    fn check_written(&self, ptr: DevicePtr, len: u64) -> Result<()> {
+        self.views.check_not_written(ptr)?;
+        self.check_any(ptr, len)
     }
 }
 
