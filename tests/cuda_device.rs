@@ -4,7 +4,8 @@
 mod device_support;
 
 use device_support::{gpu, Bench, Source};
-use weightstream::device::{cuda, CudaDevice, Device, HostDevice};
+use std::time::Instant;
+use weightstream::device::{cuda, CudaDevice, Device, HostDevice, Piece, View};
 use weightstream::Error;
 
 const MB: u64 = 1 << 20;
@@ -146,6 +147,171 @@ fn what_a_gpu_cannot_do_is_named() {
     assert_eq!(found, [1; 512]);
 }
 
+/// Weights of `each` pages, one behind the other, all but their first page from one ring of `ring` pages: the view of
+/// a model that streams.
+fn streamed(weights: u64, each: u64, ring: u64, page: u64) -> View {
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    let mut add = |memory: u64, pages: u64| {
+        if pages > 0 {
+            pieces.push(Piece {
+                at: at * page,
+                memory: memory * page,
+                bytes: pages * page,
+            });
+            at += pages;
+        }
+    };
+    let mut next = 0;
+    for weight in 0..weights {
+        add(weight, 1);
+        let first = (each - 1).min(ring - next);
+        add(weights + next, first);
+        add(weights, each - 1 - first);
+        next = (next + each - 1) % ring;
+    }
+    View {
+        bytes: at * page,
+        memory: (weights + ring) * page,
+        pieces,
+    }
+}
+
+/// Memory that shows at several addresses is taken once, and given back with the last address.
+#[test]
+fn mapped_memory_is_what_the_driver_counts() {
+    let Some(_gpu) = gpu("mapped_memory_is_what_the_driver_counts") else {
+        return;
+    };
+    let mut device = CudaDevice::open(1024 * MB);
+    let page = device.page().expect("this GPU maps memory");
+    println!("pages of {page} bytes");
+    let view = streamed(64, 12, 128, page);
+    assert!(view.memory <= 1024 * MB && view.bytes > 3 * view.memory);
+    view.check(page).unwrap();
+    // Once before anything is counted: the driver may keep tables for these addresses.
+    let start = Instant::now();
+    let at = device.map(&view).unwrap();
+    println!(
+        "{} pieces, {} allocations, {} MiB of memory at {} MiB of addresses: mapped in {:?}",
+        view.pieces.len(),
+        view.borders().len() - 1,
+        view.memory / MB,
+        view.bytes / MB,
+        start.elapsed()
+    );
+    let start = Instant::now();
+    device.unmap(at).unwrap();
+    println!("unmapped in {:?}", start.elapsed());
+
+    let before = device.free_bytes().unwrap();
+    let at = device.map(&view).unwrap();
+    let taken = before - device.free_bytes().unwrap();
+    println!("{} bytes of memory, {taken} taken", view.memory);
+    assert!(taken.abs_diff(view.memory) <= 4 * MB, "{taken}");
+    let counted = device.counters().unwrap();
+    assert_eq!(
+        (
+            counted.weight_bytes,
+            counted.mapped_bytes,
+            counted.pool_used_bytes
+        ),
+        (view.memory, view.memory, 0)
+    );
+    // The budget is one, for both.
+    let rest = 1024 * MB - view.memory;
+    let refused = device.map(&View {
+        memory: rest + page,
+        ..streamed(1, 2, 1, page)
+    });
+    assert!(
+        matches!(&refused, Err(Error::OutOfMemory { what, .. }) if what.contains("over its cap")),
+        "{refused:?}"
+    );
+    assert!(matches!(
+        device.alloc(rest + 512),
+        Err(Error::OutOfMemory { .. })
+    ));
+    device.unmap(at).unwrap();
+    assert_eq!(device.free_bytes().unwrap(), before);
+    // And a device that ends gives back what is mapped.
+    device.map(&view).unwrap();
+    drop(device);
+    let device = CudaDevice::open(MB);
+    assert!(device.free_bytes().unwrap().abs_diff(before) <= 32 * MB);
+}
+
+/// Allocations that were made before the one that fails are given back.
+#[test]
+fn a_view_that_the_gpu_cannot_hold_leaves_nothing() {
+    let Some(_gpu) = gpu("a_view_that_the_gpu_cannot_hold_leaves_nothing") else {
+        return;
+    };
+    // Another device takes some, so that what is free and a bit more is a cap that the device could have.
+    let mut other = CudaDevice::open(2048 * MB);
+    other.alloc(2048 * MB).unwrap();
+    other.synchronize().unwrap();
+    let mut device = CudaDevice::new(0).unwrap();
+    let page = device.page().expect("this GPU maps memory");
+    let free = device.free_bytes().unwrap();
+    let each = ((free + 1024 * MB) / 16).next_multiple_of(page);
+    let pieces = (0..16).map(|index| Piece {
+        at: index * each,
+        memory: index * each,
+        bytes: each,
+    });
+    let view = View {
+        bytes: 16 * each,
+        memory: 16 * each,
+        pieces: pieces.collect(),
+    };
+    device.set_budget(view.memory).unwrap();
+    let refused = device.map(&view);
+    println!("{refused:?}");
+    assert!(
+        matches!(&refused, Err(Error::OutOfMemory { what, bytes }) if what.contains("weights' pages") && *bytes == each),
+        "{refused:?}"
+    );
+    assert_eq!(device.counters().unwrap().weight_bytes, 0);
+    assert!(device.free_bytes().unwrap().abs_diff(free) <= 64 * MB);
+    let at = device.map(&streamed(2, 3, 4, page)).unwrap();
+    device.unmap(at).unwrap();
+}
+
+/// A copy that comes from a file, in pieces of the ring's, to pieces of a view.
+#[test]
+fn staged_weights_arrive_in_views() {
+    let Some(_gpu) = gpu("staged_weights_arrive_in_views") else {
+        return;
+    };
+    let source = Source::noise(48 * MB as usize);
+    let mut device = CudaDevice::open(64 * MB);
+    device
+        .stage_host(source.host_file(), cuda::RING_LEAST)
+        .unwrap();
+    let page = device.page().expect("this GPU maps memory");
+    let view = streamed(4, 6, 11, page);
+    let at = device.map(&view).unwrap();
+    // The third weight's pages begin at the ring's end and go on at its start; the fourth one's are the first one's.
+    for (weight, from) in [(0, 5), (3, MB + 77), (1, 3 * MB), (2, 64)] {
+        let bytes = 6 * page - 8;
+        let to = at.offset(weight * 6 * page);
+        device
+            .copy_to_device(to, source.host(from..from + bytes))
+            .unwrap();
+        let arrived = device.record_copy().unwrap();
+        device.compute_wait(&arrived).unwrap();
+        let later = device.read_later(to, bytes);
+        assert!(
+            device.finish(later) == source.bytes(from..from + bytes),
+            "weight {weight}"
+        );
+        let read = device.record_compute().unwrap();
+        device.copy_wait(&read).unwrap();
+    }
+    device.unmap(at).unwrap();
+}
+
 const EXIT_CHILD: &str = "WEIGHTSTREAM_TEST_EXIT_CHILD";
 
 static LEFT: std::sync::Mutex<Vec<CudaDevice>> = std::sync::Mutex::new(Vec::new());
@@ -166,11 +332,13 @@ fn exit_child() {
     };
     // The first handler runs after the one of the device, when the driver may be gone; the second before.
     at_exit();
-    let mut devices = [CudaDevice::open(MB), CudaDevice::open(MB)];
+    let mut devices = [CudaDevice::open(16 * MB), CudaDevice::open(16 * MB)];
     at_exit();
     for device in &mut devices {
         device.alloc(512).unwrap();
         device.alloc_scratch(512).unwrap();
+        let page = device.page().expect("this GPU maps memory");
+        device.map(&streamed(2, 3, 3, page)).unwrap();
     }
     LEFT.lock().unwrap().extend(devices);
 }

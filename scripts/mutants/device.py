@@ -105,6 +105,30 @@ MUTANTS = [
         "a copy that leaves its block is not refused",
         ("lib:device::host", "device_contract"),
     ),
+    Mutant(
+        "host-views-are-writable",
+        "src/device/host/pages.rs",
+        "shown.show(at, &file, part, libc::PROT_READ)?;",
+        "shown.show(at, &file, part, libc::PROT_READ | libc::PROT_WRITE)?;",
+        "a kernel that stores into a weight is not noticed, and others compute with what it left",
+        ("device_views",),
+    ),
+    Mutant(
+        "host-views-are-written-straight-on",
+        "src/device/host/pages.rs",
+        "let start = mapped.memory.start.wrapping_add(part.start as usize);",
+        "let start = mapped.memory.start.wrapping_add((offset + at - bytes) as usize);",
+        "a copy ignores where a view's pages are, and overwrites another weight's",
+        ("device_views",),
+    ),
+    Mutant(
+        "host-unmaps-under-a-copy",
+        HOST,
+        "// Queued copies may still write it.\n        self.synchronize()?;",
+        "",
+        "a queued copy writes memory that was given back to the system",
+        ("device_views", "lib:device::host"),
+    ),
     # --- tensor handles
     Mutant(
         "first-handle-ends-the-lease",

@@ -17,7 +17,7 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 const OLDEST: c_int = 12020;
 
 /// Every function that this module's parent calls.
-const FUNCTIONS: [&str; 47] = [
+const FUNCTIONS: [&str; 55] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -38,18 +38,26 @@ const FUNCTIONS: [&str; 47] = [
     "cuGetErrorName",
     "cuGetErrorString",
     "cuInit",
+    "cuMemAddressFree",
+    "cuMemAddressReserve",
     "cuMemAllocFromPoolAsync",
     "cuMemAlloc_v2",
+    "cuMemCreate",
     "cuMemFreeAsync",
     "cuMemFree_v2",
+    "cuMemGetAllocationGranularity",
     "cuMemHostGetDevicePointer_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
+    "cuMemMap",
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
     "cuMemPoolGetAttribute",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
     "cuMemcpy",
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
@@ -296,7 +304,9 @@ mod tests {
         let sources = [
             include_str!("caller.rs"),
             include_str!("context.rs"),
+            include_str!("device.rs"),
             include_str!("library.rs"),
+            include_str!("mapped.rs"),
             include_str!("memory.rs"),
             include_str!("mod.rs"),
             include_str!("pinned.rs"),

@@ -5,8 +5,10 @@
 //! |---|---|
 //! | `library` | whether the driver is there, what is missing if not, when the process exits |
 //! | `context` | the primary context, current around each entry and never left behind |
+//! | `device` | the device's trait: what is refused before the driver is asked |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
+//! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
@@ -25,7 +27,9 @@
 
 mod caller;
 mod context;
+mod device;
 mod library;
+mod mapped;
 pub mod memory;
 mod pinned;
 mod pool;
@@ -38,10 +42,11 @@ mod stream;
 pub use stage_ring::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 
-use super::{CallerStream, Device, DeviceBytes, DevicePtr, HostBytes, HostFile};
+use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
 use library::log_failure;
+use mapped::Views;
 use pinned::Pinned;
 use pool::Pool;
 use register::{Access, Registration};
@@ -76,6 +81,9 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 ///
 /// The order of the fields is the order in which they end.
 pub struct CudaDevice {
+    views: Views,
+    /// Bytes of the pages behind views, if the device maps any.
+    page: Option<u64>,
     /// Made when the budget is known.
     weights: Option<Pool>,
     activations: Pool,
@@ -113,7 +121,9 @@ pub struct CudaCounters {
     pub pool_rescues: u64,
     /// Weights' memory handed out, by our count.
     pub weight_bytes: u64,
-    /// The same by the driver's count.
+    /// What of it is memory behind views.
+    pub mapped_bytes: u64,
+    /// The rest of it by the driver's count.
     pub pool_used_bytes: u64,
     /// What the driver holds for the weights' pool: at most the budget, rounded up to 32 MiB.
     pub pool_reserved_bytes: u64,
@@ -165,7 +175,10 @@ impl CudaDevice {
         let compute = Arc::new(compute);
         let copy = Arc::new(Stream::new(&context)?);
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
+        let page = mapped::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
+            views: Views::default(),
+            page,
             weights: None,
             activations,
             registrations: Vec::new(),
@@ -206,8 +219,8 @@ impl CudaDevice {
     }
 
     /// From now on weights come from the file, through a ring of at most `ring_bytes` of pinned memory
-    /// ([`RING_LEAST`] at least): the bytes that are given to [`Device::copy_to_device`] have to lie in the file's
-    /// mapping, and say which bytes of the file are meant; the mapping itself is not read.
+    /// ([`RING_LEAST`] at least): the bytes that are given to [`copy_to_device`](super::Device::copy_to_device) have to
+    /// lie in the file's mapping, and say which bytes of the file are meant; the mapping itself is not read.
     ///
     /// A read that fails is an error of every later call that copies, or that waits for copies.
     pub fn stage_host(&mut self, file: HostFile, ring_bytes: u64) -> Result<()> {
@@ -274,6 +287,7 @@ impl CudaDevice {
             events_created: self.events.created() as u64,
             pool_rescues: weights.map_or(0, Pool::rescues),
             weight_bytes: weights.map_or(0, Pool::live_bytes),
+            mapped_bytes: self.views.bytes(),
             pool_used_bytes: ask(Pool::used_bytes)?,
             pool_reserved_bytes: ask(Pool::reserved_bytes)?,
             activation_reserved_bytes: self.activations.reserved_bytes()?,
@@ -305,187 +319,23 @@ impl CudaDevice {
     /// Refuses memory that is neither a weight's, nor an input that was lent, nor an activation's.
     fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         let weights = self.weights.as_ref();
-        match weights.is_some_and(|pool| pool.covers(ptr, len)) || self.is_lent(ptr, len) {
+        let weights = weights.is_some_and(|pool| pool.covers(ptr, len));
+        match weights || self.views.cover(ptr, len) || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),
         }
     }
-}
 
-impl Device for CudaDevice {
-    type Event = CudaEvent;
-
-    fn name(&self) -> &'static str {
-        "cuda"
-    }
-
-    fn granule(&self) -> u64 {
-        GRANULE
-    }
-
-    fn bytes_per_copy(&self) -> u64 {
-        BYTES_PER_COPY
-    }
-
-    fn set_budget(&mut self, bytes: u64) -> Result<()> {
-        if self.weights.is_some() {
-            return Err(Error::Internal(
-                "the device was told its budget twice".to_string(),
-            ));
-        }
-        // A maximum of 0 bytes would mean none to the driver.
-        if bytes > 0 {
-            let entered = self.context.enter()?;
-            self.weights = Some(Pool::new(&self.copy, "weights", Some(bytes), &entered)?);
-        }
-        Ok(())
-    }
-
-    fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
-        if bytes == 0 {
-            return Ok(DevicePtr::EMPTY);
-        }
-        let (pool, entered) = self.weights()?;
-        pool.alloc(bytes, &entered)
-    }
-
-    fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let (pool, entered) = self.weights()?;
-        pool.free(ptr, bytes, &entered)
-    }
-
-    fn tidy_up(&mut self) -> Result<()> {
-        let (pool, entered) = self.weights()?;
-        pool.rescue(&entered)
-    }
-
-    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
-        self.activations.alloc(bytes, &self.context.enter()?)
-    }
-
-    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
-        self.activations.free(ptr, bytes, &self.context.enter()?)
-    }
-
-    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
-        if src.is_empty() {
-            return Ok(());
-        }
-        self.check_any(dst, src.len() as u64)?;
-        // SAFETY: just checked.
-        unsafe { self.compute.upload(dst, src, &self.context.enter()?) }
-    }
-
-    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
-        if dst.is_empty() {
-            return Ok(());
-        }
-        self.check_any(src, dst.len() as u64)?;
-        // SAFETY: just checked.
-        unsafe { self.compute.download(src, dst, &self.context.enter()?) }?;
-        // What was computed from bytes that could not be read is no result.
-        self.check_stage()
-    }
-
-    fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.check_any(dst, bytes)?;
-        self.check_any(src, bytes)?;
-        let entered = self.context.enter()?;
-        // SAFETY: both were just checked. Memory is freed in stream order, so it is there until the copy ran.
-        unsafe { self.compute.copy_across(dst, src, bytes, &entered) }
-    }
-
-    fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.check_any(dst, bytes)?;
-        // SAFETY: just checked; freed in stream order, so it is there until it was written.
-        unsafe { self.compute.zero(dst, bytes, &self.context.enter()?) }
-    }
-
-    fn copy_to_caller(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {
-        self.copy_out(dst, src)
-    }
-
-    fn upload_to_caller(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
-        self.upload_out(dst, src)
-    }
-
-    fn native_stream(&self) -> *mut c_void {
-        self.compute_stream()
-    }
-
-    fn finish_compute(&mut self) -> Result<()> {
-        self.compute.synchronize(&self.context.enter()?)?;
-        self.check_stage()
-    }
-
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
-        if src.is_empty() {
-            return Ok(());
-        }
-        let pool = self.weights.as_ref().ok_or_else(no_budget)?;
-        pool.check_target(dst, src.len())?;
-        let entered = self.context.enter()?;
-        // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
-        unsafe {
-            match &self.stage {
-                Some(stage) => stage.copy_in(dst, src, &self.copy, &entered),
-                None => self.copy.copy_in(dst, src, &entered),
-            }
-        }
-    }
-
-    fn copies_across(&self, src: HostBytes) -> bool {
-        let start = src.as_ptr() as usize;
-        let pinned = self.pinned.iter().any(|one| one.begins_at(start));
-        !pinned && !self.registrations.iter().any(|one| one.begins_at(start))
-    }
-
-    fn record_compute(&mut self) -> Result<CudaEvent> {
-        record(&self.events, &self.compute, &self.context.enter()?)
-    }
-
-    fn copy_wait(&mut self, event: &CudaEvent) -> Result<()> {
-        self.copy.wait(event, &self.context.enter()?)
-    }
-
-    fn record_copy(&mut self) -> Result<CudaEvent> {
-        record(&self.events, &self.copy, &self.context.enter()?)
-    }
-
-    fn compute_wait(&mut self, event: &CudaEvent) -> Result<()> {
-        self.compute.wait(event, &self.context.enter()?)
-    }
-
-    fn is_done(&self, event: &CudaEvent) -> Result<bool> {
-        event.is_done(&self.context.enter()?)
-    }
-
-    fn synchronize(&mut self) -> Result<()> {
-        let entered = self.context.enter()?;
-        self.copy.synchronize(&entered)?;
-        self.compute.synchronize(&entered)?;
-        self.check_stage()
+    /// The same for what is written, by anything but a copy of weights.
+    fn check_written(&self, ptr: DevicePtr, len: u64) -> Result<()> {
+        self.views.check_not_written(ptr)?;
+        self.check_any(ptr, len)
     }
 }
 
 #[cold]
 fn no_budget() -> Error {
     Error::Internal("the device was told no budget, or one of 0 bytes".to_string())
-}
-
-fn record(events: &Arc<Events>, stream: &Stream, entered: &Entered<'_>) -> Result<CudaEvent> {
-    let event = events.take(entered)?;
-    stream.record(&event, entered)?;
-    Ok(event)
 }
 
 impl Drop for CudaDevice {

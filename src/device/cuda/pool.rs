@@ -140,6 +140,20 @@ impl Pool {
         Ok(())
     }
 
+    /// Counts memory that is taken elsewhere, under the same cap.
+    pub(super) fn count(&mut self, bytes: u64) -> Result<()> {
+        if self.cap.is_some_and(|cap| bytes > cap - self.live_bytes) {
+            return Err(self.out_of_memory(bytes, "over its cap"));
+        }
+        self.live_bytes += bytes;
+        Ok(())
+    }
+
+    /// What was counted is given back.
+    pub(super) fn discount(&mut self, bytes: u64) {
+        self.live_bytes -= bytes;
+    }
+
     /// Whether `len` bytes at `ptr` lie in one allocation.
     pub(super) fn covers(&self, ptr: DevicePtr, len: u64) -> bool {
         let below = self.live.range(..=ptr.0).next_back();

@@ -1,0 +1,241 @@
+//! The device's trait: each call checks the addresses that it is given, then goes to the pools and the streams.
+
+use super::context::Entered;
+use super::pool::Pool;
+use super::stream::{CudaEvent, Events, Stream};
+use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, View};
+use crate::error::{Error, Result};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+impl CudaDevice {
+    /// Starts a copy of weights, from wherever they are kept.
+    ///
+    /// # Safety
+    /// `dst` is device memory of at least `src.len()` bytes, until the copy is done.
+    unsafe fn issue_copy(
+        &self,
+        dst: DevicePtr,
+        src: HostBytes,
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match &self.stage {
+                Some(stage) => stage.copy_in(dst, src, &self.copy, entered),
+                None => self.copy.copy_in(dst, src, entered),
+            }
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    type Event = CudaEvent;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn granule(&self) -> u64 {
+        GRANULE
+    }
+
+    fn bytes_per_copy(&self) -> u64 {
+        BYTES_PER_COPY
+    }
+
+    fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        if self.weights.is_some() {
+            return Err(Error::Internal(
+                "the device was told its budget twice".to_string(),
+            ));
+        }
+        // A maximum of 0 bytes would mean none to the driver.
+        if bytes > 0 {
+            let entered = self.context.enter()?;
+            self.weights = Some(Pool::new(&self.copy, "weights", Some(bytes), &entered)?);
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let (pool, entered) = self.weights()?;
+        pool.alloc(bytes, &entered)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (pool, entered) = self.weights()?;
+        pool.free(ptr, bytes, &entered)
+    }
+
+    fn page(&self) -> Option<u64> {
+        self.page
+    }
+
+    fn map(&mut self, view: &View) -> Result<DevicePtr> {
+        let page = self.page.ok_or_else(|| {
+            Error::Unsupported(format!(
+                "{} maps no memory at several addresses",
+                self.context.name()
+            ))
+        })?;
+        view.check(page)?;
+        if view.bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let entered = self.context.enter()?;
+        let pool = self.weights.as_mut().ok_or_else(no_budget)?;
+        pool.count(view.memory)?;
+        let mapped = self.views.map(&self.context, view, &entered);
+        mapped.inspect_err(|_| pool.discount(view.memory))
+    }
+
+    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
+        if ptr == DevicePtr::EMPTY {
+            return Ok(());
+        }
+        let entered = self.context.enter()?;
+        self.copy.synchronize(&entered)?;
+        self.compute.synchronize(&entered)?;
+        let bytes = self.views.unmap(ptr)?;
+        if let Some(pool) = &mut self.weights {
+            pool.discount(bytes);
+        }
+        Ok(())
+    }
+
+    fn tidy_up(&mut self) -> Result<()> {
+        let (pool, entered) = self.weights()?;
+        pool.rescue(&entered)
+    }
+
+    fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.activations.alloc(bytes, &self.context.enter()?)
+    }
+
+    fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        self.activations.free(ptr, bytes, &self.context.enter()?)
+    }
+
+    fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        self.check_written(dst, src.len() as u64)?;
+        // SAFETY: just checked.
+        unsafe { self.compute.upload(dst, src, &self.context.enter()?) }
+    }
+
+    fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        self.check_any(src, dst.len() as u64)?;
+        // SAFETY: just checked.
+        unsafe { self.compute.download(src, dst, &self.context.enter()?) }?;
+        // What was computed from bytes that could not be read is no result.
+        self.check_stage()
+    }
+
+    fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_written(dst, bytes)?;
+        self.check_any(src, bytes)?;
+        let entered = self.context.enter()?;
+        // SAFETY: both were just checked. Memory is freed in stream order, so it is there until the copy ran.
+        unsafe { self.compute.copy_across(dst, src, bytes, &entered) }
+    }
+
+    fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_written(dst, bytes)?;
+        // SAFETY: just checked; freed in stream order, so it is there until it was written.
+        unsafe { self.compute.zero(dst, bytes, &self.context.enter()?) }
+    }
+
+    fn copy_to_caller(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {
+        self.copy_out(dst, src)
+    }
+
+    fn upload_to_caller(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
+        self.upload_out(dst, src)
+    }
+
+    fn native_stream(&self) -> *mut c_void {
+        self.compute_stream()
+    }
+
+    fn finish_compute(&mut self) -> Result<()> {
+        self.compute.synchronize(&self.context.enter()?)?;
+        self.check_stage()
+    }
+
+    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        if let Some(parts) = self.views.targets(dst, src) {
+            let entered = self.context.enter()?;
+            for (dst, src) in parts? {
+                // SAFETY: inside of a view's memory, which is unmapped behind a wait for this stream.
+                unsafe { self.issue_copy(dst, src, &entered) }?;
+            }
+            return Ok(());
+        }
+        let pool = self.weights.as_ref().ok_or_else(no_budget)?;
+        pool.check_target(dst, src.len())?;
+        let entered = self.context.enter()?;
+        // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
+        unsafe { self.issue_copy(dst, src, &entered) }
+    }
+
+    fn copies_across(&self, src: HostBytes) -> bool {
+        let start = src.as_ptr() as usize;
+        let pinned = self.pinned.iter().any(|one| one.begins_at(start));
+        !pinned && !self.registrations.iter().any(|one| one.begins_at(start))
+    }
+
+    fn record_compute(&mut self) -> Result<CudaEvent> {
+        record(&self.events, &self.compute, &self.context.enter()?)
+    }
+
+    fn copy_wait(&mut self, event: &CudaEvent) -> Result<()> {
+        self.copy.wait(event, &self.context.enter()?)
+    }
+
+    fn record_copy(&mut self) -> Result<CudaEvent> {
+        record(&self.events, &self.copy, &self.context.enter()?)
+    }
+
+    fn compute_wait(&mut self, event: &CudaEvent) -> Result<()> {
+        self.compute.wait(event, &self.context.enter()?)
+    }
+
+    fn is_done(&self, event: &CudaEvent) -> Result<bool> {
+        event.is_done(&self.context.enter()?)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        let entered = self.context.enter()?;
+        self.copy.synchronize(&entered)?;
+        self.compute.synchronize(&entered)?;
+        self.check_stage()
+    }
+}
+
+fn record(events: &Arc<Events>, stream: &Stream, entered: &Entered<'_>) -> Result<CudaEvent> {
+    let event = events.take(entered)?;
+    stream.record(&event, entered)?;
+    Ok(event)
+}
