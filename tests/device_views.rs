@@ -6,6 +6,7 @@ mod device_support;
 
 use device_support::{done_within, gpu, Bench, Source};
 use std::time::Duration;
+use weightstream::device::faulty::{Fault, Faults, Faulty};
 use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Piece, Sim, View};
 use weightstream::Error;
 
@@ -309,6 +310,37 @@ fn what_the_host_cannot_hold_is_out_of_memory() {
         "{outcome:?}"
     );
     assert_eq!(device.live_bytes(), 0);
+}
+
+#[test]
+fn a_view_may_fail_as_a_block_does() {
+    let page = HostDevice::new().unwrap().page().unwrap();
+    let view = two_weights(page);
+    for (fault, calls) in [
+        (Fault::Call(1), ["map"].as_slice()),
+        (Fault::Memory(1), &["map"]),
+        (Fault::Call(2), &["unmap"]),
+    ] {
+        let faults = Faults::new(fault);
+        let mut device = Faulty::new(HostDevice::new().unwrap(), &faults);
+        assert_eq!(device.page(), Some(page));
+        let mapped = device.map(&view);
+        if calls == ["map"] {
+            let no_memory =
+                matches!(mapped, Err(Error::OutOfMemory { bytes, .. }) if bytes == view.memory);
+            assert_eq!(no_memory, fault == Fault::Memory(1), "{mapped:?}");
+            assert!(mapped.is_err() && faults.live().bytes == 0);
+        }
+        let at = mapped.or_else(|_| device.map(&view)).unwrap();
+        assert_eq!(faults.live().bytes, view.memory);
+        let failed = device.unmap(at).is_err();
+        assert_eq!(failed, calls == ["unmap"]);
+        if failed {
+            assert_eq!(faults.live().bytes, view.memory);
+            device.unmap(at).unwrap();
+        }
+        assert_eq!((faults.live().bytes, faults.failed()), (0, calls.to_vec()));
+    }
 }
 
 const STORE_CHILD: &str = "WEIGHTSTREAM_TEST_STORE_CHILD";

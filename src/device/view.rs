@@ -93,6 +93,10 @@ impl View {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "one range of memory is what is meant"
+)]
 mod tests {
     use super::*;
 

@@ -164,3 +164,31 @@ fn a_dying_copy_thread_is_an_error_and_no_hang() {
     assert!(copies.into_iter().any(|r| failed(&r)));
     device.free(ptr, 64).ok();
 }
+
+/// Unmapped at once, the copy would write to addresses that others may have got meanwhile.
+#[test]
+fn a_view_stays_until_queued_copies_are_done() {
+    let mut device = HostDevice::new().unwrap();
+    let page = device.page().unwrap();
+    let view = View {
+        bytes: page,
+        memory: page,
+        pieces: vec![crate::device::Piece {
+            at: 0,
+            memory: 0,
+            bytes: page,
+        }],
+    };
+    let ptr = device.map(&view).unwrap();
+    let gate = hold(&mut device);
+    device.copy_to_device(ptr, leaked(7, page)).unwrap();
+    let copied = device.record_copy().unwrap();
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        drop(gate);
+    });
+    device.unmap(ptr).unwrap();
+    assert_eq!(device.is_done(&copied), Ok(true));
+    opener.join().unwrap();
+    assert_eq!((device.live_bytes(), device.peak_bytes), (0, page));
+}
