@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
+use weightstream::config::PolicyKind::{self, Lru, Planned};
 use weightstream::device::{CudaDevice, HostBytes};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
@@ -39,13 +40,13 @@ fn program() -> Program {
 }
 
 /// A session on the first GPU. One weight less than all of them is a budget under which every weight is copied once per pass.
-fn session(budget: u64) -> weightstream::Result<Session<CudaDevice>> {
+fn session(policy: PolicyKind, budget: u64) -> weightstream::Result<Session<CudaDevice>> {
     let program = program();
     let bytes: &'static [u8] = vec![7; BYTES as usize].leak();
     let bytes = vec![HostBytes::from_static(bytes); WEIGHTS as usize];
     let options = SessionOptions {
         budget: Some(budget),
-        ..SessionOptions::default()
+        policy,
     };
     Session::new(CudaDevice::new(0)?, program, bytes, options)
 }
@@ -79,8 +80,8 @@ fn pass(
 }
 
 /// Nanoseconds per hit, median of the passes.
-fn nanoseconds(budget: u64, through_c: bool) -> weightstream::Result<f64> {
-    let mut session = session(budget)?;
+fn nanoseconds(policy: PolicyKind, budget: u64, through_c: bool) -> weightstream::Result<f64> {
+    let mut session = session(policy, budget)?;
     let mut calls = match through_c {
         true => Some(ProbeCalls::new()?),
         false => None,
@@ -108,14 +109,16 @@ fn main() -> ExitCode {
     };
     let whole = u64::from(WEIGHTS) * BYTES;
     let cases = [
-        ("everything resident", whole, false),
-        ("everything resident, through C", whole, true),
-        ("lru", whole / 2, false),
-        ("lru, through C", whole / 2, true),
+        ("everything resident", Lru, whole, false),
+        ("everything resident, through C", Lru, whole, true),
+        ("lru", Lru, whole / 2, false),
+        ("lru, through C", Lru, whole / 2, true),
+        ("planned", Planned, whole / 2, false),
+        ("planned, through C", Planned, whole / 2, true),
     ];
     let mut right = true;
-    for (name, budget, through_c) in cases {
-        match nanoseconds(budget, through_c) {
+    for (name, policy, budget, through_c) in cases {
+        match nanoseconds(policy, budget, through_c) {
             Ok(ns) => {
                 println!("{name}: {ns:.0} ns per probe that hits");
                 right &= ns <= most;

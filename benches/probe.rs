@@ -10,6 +10,7 @@ use criterion::{criterion_group, criterion_main, Criterion};
 use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
+use weightstream::config::PolicyKind;
 use weightstream::device::{Figures, HostBytes, HostDevice};
 use weightstream::residency::planned::plan;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
@@ -48,7 +49,7 @@ fn program() -> Program {
     }
 }
 
-fn session(budget: u64) -> Session<HostDevice> {
+fn session(policy: PolicyKind, budget: u64) -> Session<HostDevice> {
     let program = program();
     let bytes: &'static [u8] = vec![7; LARGE as usize].leak();
     let bytes = HostBytes::from_static(bytes);
@@ -60,7 +61,7 @@ fn session(budget: u64) -> Session<HostDevice> {
     let device = HostDevice::new().expect("a copy thread");
     let options = SessionOptions {
         budget: Some(budget),
-        ..SessionOptions::default()
+        policy,
     };
     Session::new(device, program, bytes, options).expect("a budget above the floor")
 }
@@ -108,7 +109,7 @@ fn time(session: &mut Session<HostDevice>, probes: u64) -> Duration {
 
 fn hit(c: &mut Criterion) {
     let mut group = c.benchmark_group("probe_hit");
-    let mut resident = session(1 << 30);
+    let mut resident = session(PolicyKind::Lru, 1 << 30);
     group.bench_function("everything_resident", |b| {
         b.iter_custom(|n| time(&mut resident, n))
     });
@@ -116,11 +117,14 @@ fn hit(c: &mut Criterion) {
     group.bench_function("everything_resident_through_c", |b| {
         b.iter_custom(|n| time_c(&mut resident, &mut calls, n))
     });
-    let mut lru = session(u64::from(WEIGHTS) * BYTES + 3 * LARGE + 4096);
-    group.bench_function("lru", |b| b.iter_custom(|n| time(&mut lru, n)));
-    group.bench_function("lru_through_c", |b| {
-        b.iter_custom(|n| time_c(&mut lru, &mut calls, n))
-    });
+    for (name, policy) in [("lru", PolicyKind::Lru), ("planned", PolicyKind::Planned)] {
+        let mut streams = session(policy, u64::from(WEIGHTS) * BYTES + 3 * LARGE + 4096);
+        assert_eq!(streams.policy(), name);
+        group.bench_function(name, |b| b.iter_custom(|n| time(&mut streams, n)));
+        group.bench_function(format!("{name}_through_c"), |b| {
+            b.iter_custom(|n| time_c(&mut streams, &mut calls, n))
+        });
+    }
     group.finish();
 }
 

@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PolicyKind {
     /// Least recently used, with lookahead along the access order.
-    #[default]
     Lru,
-    /// By a plan made at load: what stays, stays, and the rest streams through fixed places.
+    /// By a plan made at load: what stays, stays, and the rest streams through fixed places. Where no plan copies less,
+    /// the LRU.
+    #[default]
     Planned,
 }
 

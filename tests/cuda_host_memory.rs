@@ -11,6 +11,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::config::PolicyKind;
 use weightstream::device::cuda::{RING_DEFAULT, RING_LEAST};
 use weightstream::device::{CudaDevice, Device, HostBytes, HostFile};
 use weightstream::session::{Session, SessionOptions};
@@ -227,7 +228,7 @@ fn sessions_are_right_however_weights_are_held() {
         for budget in [None, Some(30 * MB), Some(200 * MB)] {
             let options = SessionOptions {
                 budget,
-                ..SessionOptions::default()
+                policy: PolicyKind::Lru,
             };
             let mut session = Session::with_source(
                 CudaDevice::new(0).unwrap(),
@@ -327,7 +328,10 @@ fn a_pass_over_bytes_that_cannot_be_read_fails() {
         let model = chain(&[4 * MB; 12]);
         let (source, offsets) = Source::new(model.bytes.iter().map(Vec::as_slice));
         let ranges: Vec<_> = offsets.iter().map(|&at| at..at + 4 * MB).collect();
-        let options = SessionOptions::default();
+        let options = SessionOptions {
+            budget: None,
+            policy: PolicyKind::Lru,
+        };
         let load = || {
             Session::with_source(
                 CudaDevice::new(0).unwrap(),

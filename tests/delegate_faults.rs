@@ -252,11 +252,11 @@ fn the_verified_mode_at_the_floor() {
 }
 
 #[test]
-fn a_perceptron_by_a_plan() {
-    check("mlp", &[("weight_offload_policy", "planned")], false);
+fn a_perceptron_by_lru() {
+    check("mlp", &[("weight_offload_policy", "lru")], false);
 }
 
 #[test]
-fn caches_by_a_plan() {
-    check("kv_decoder", &[("weight_offload_policy", "planned")], false);
+fn caches_by_lru() {
+    check("kv_decoder", &[("weight_offload_policy", "lru")], false);
 }

@@ -3,6 +3,7 @@
 mod session_support;
 
 use session_support::{chain, play, Model, Pass};
+use weightstream::config::PolicyKind;
 use weightstream::device::{HostBytes, HostDevice};
 use weightstream::session::{Session, SessionOptions};
 
@@ -29,7 +30,7 @@ fn session(
     });
     let options = SessionOptions {
         budget: Some(budget),
-        ..SessionOptions::default()
+        policy: PolicyKind::Lru,
     };
     let device = HostDevice::new().unwrap();
     Session::new(device, model.program.clone(), bytes.collect(), options).unwrap()

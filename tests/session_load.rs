@@ -4,6 +4,7 @@ mod session_support;
 
 use session_support::{chain, model, play, Pass};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, HostDevice, Sim};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
@@ -46,7 +47,7 @@ fn bytes_are_made_ready_only_for_a_budget_that_was_accepted() {
         };
         let options = SessionOptions {
             budget: Some(budget),
-            ..SessionOptions::default()
+            policy: PolicyKind::Lru,
         };
         let sim = Sim::new(Order::CopiesFirst);
         Session::with_source(sim, model.program.clone(), source, options)

@@ -4,6 +4,7 @@ mod session_support;
 
 use session_support::{chain, model, Model};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::config::PolicyKind;
 use weightstream::device::{Device, DevicePtr, HostBytes};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{WeightKind, WeightSpec};
@@ -189,7 +190,7 @@ fn contiguous(
     });
     let options = SessionOptions {
         budget,
-        ..SessionOptions::default()
+        policy: PolicyKind::Lru,
     };
     let session = Session::new(device, model.program.clone(), parts.collect(), options);
     (session.unwrap(), file)
@@ -238,7 +239,7 @@ fn a_copy_stays_on_its_side_of_a_border_in_host_memory() {
     let parts = (0..8).map(|i| all.slice(i * 640..(i + 1) * 640)).collect();
     let options = SessionOptions {
         budget: everything,
-        ..SessionOptions::default()
+        policy: PolicyKind::Lru,
     };
     let session = Session::new(device, model.program.clone(), parts, options).unwrap();
     let lengths: Vec<_> = session.device().copies.iter().map(|c| c.1.len()).collect();
@@ -291,7 +292,7 @@ fn a_gap_in_the_file_keeps_copies_apart() {
     let parts = (0..8).map(|i| all.slice(i * 704..i * 704 + 640)).collect();
     let options = SessionOptions {
         budget: Some(1 << 20),
-        ..SessionOptions::default()
+        policy: PolicyKind::Lru,
     };
     let device = Gapless::new(true);
     let session = Session::new(device, model.program.clone(), parts, options).unwrap();
@@ -360,7 +361,7 @@ fn a_size_that_cannot_be_rounded_up_is_no_small_one() {
     program.weights[0].bytes = u64::MAX - 1;
     let options = SessionOptions {
         budget: Some(1 << 40),
-        ..SessionOptions::default()
+        policy: PolicyKind::Lru,
     };
     let refused = Session::new(Gapless::new(true), program, Vec::new(), options).err();
     assert!(

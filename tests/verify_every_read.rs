@@ -5,6 +5,7 @@ mod model_support;
 
 use model_support::{options, Model, Outputs};
 use weightstream::aoti::hooks::PassHooks;
+use weightstream::config::PolicyKind;
 use weightstream::device::faulty::{Fault, Faults, Faulty};
 use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice};
 use weightstream::error::{Error, Result};
@@ -60,7 +61,7 @@ fn session(fault: Fault, all: bool, checked: bool) -> Result<Session<Faulty<Host
     let bytes = (0..DIRECT + WEIGHTS).map(|i| HostBytes::from_static(contents(i)));
     let options = SessionOptions {
         budget: all.then_some(64 << 20),
-        ..SessionOptions::default()
+        policy: PolicyKind::Lru,
     };
     let mut session = Session::new(device, program(), bytes.collect(), options)?;
     if checked {

@@ -23,7 +23,7 @@ constexpr const char* kHelp =
     "  --host MODE          how the bytes to copy are held on the host: auto, mapped, pinned or staged\n"
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
     "  --device N           index of the device\n"
-    "  --policy NAME        lru (the default) or planned\n"
+    "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
     "                       device before each read (slow)\n"
     "  --pte-sha256 HEX     SHA-256 that MODEL.pte must have\n"

@@ -220,8 +220,8 @@ class Module:
     ``"auto"`` is what is free on the device, less what the method takes beside its weights, and at most what
     all of them occupy.
 
-    ``weight_offload_policy="planned"`` decides at load what stays and what streams, and copies less in each pass than
-    ``"lru"``, the default. ``weightstream plan`` tells both figures before anything is loaded.
+    ``weight_offload_policy="planned"``, the default, decides at load what stays and what streams, and copies less in each
+    pass than ``"lru"``. ``weightstream plan`` tells both figures before anything is loaded.
 
     ``weight_offload_verify="load"`` compares every weight with its checksum at load; ``"every_read"`` does so
     on the device before each read too, which is slow and meant for debugging.

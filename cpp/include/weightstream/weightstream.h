@@ -73,7 +73,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_budget_mb     int     device memory for weights, MB of 1,048,576 bytes
  *   weight_offload_budget_bytes  string  the same in bytes, decimal digits (an int is taken as well)
  *   weight_offload_budget        string  "auto": what is free at load, less what the method itself takes
- *   weight_offload_policy        string  "lru" (the default); "planned": who stays and who streams is decided at load
+ *   weight_offload_policy        string  "planned" (the default): who stays and who streams is decided at load; "lru"
  *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": what a GPU copies from
  *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error otherwise
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
