@@ -6,7 +6,7 @@ mod session_support;
 use proptest::prelude::*;
 use session_support::case::{floor_of, GRANULE};
 use session_support::code::programs;
-use session_support::{play, Model, Pass};
+use session_support::{chain, play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Figures, Sim};
@@ -130,5 +130,46 @@ proptest! {
                 before = plan.price.bytes;
             }
         }
+    }
+    /// On pages of one granule, and each weight read once: a pass copies what exceeds the budget and, for the ring, no more
+    /// than two neighbouring kernels read.
+    #[test]
+    fn what_is_copied_is_close_to_what_exceeds_the_budget(model in programs(), share in 0..1000u64) {
+        let program = &model.program;
+        let mut reads = program.trace.probes().to_vec();
+        reads.sort_unstable();
+        let once = reads.windows(2).all(|pair| pair[0] != pair[1]);
+        let budget = budget(&model, share);
+        let (floor, plan) = (floor_of(program), plan_of(&model, budget, Some(GRANULE)));
+        let Some((plan, pair)) = plan.filter(|_| once).zip(floor.pair) else { return Ok(()) };
+        let exceeds = (floor.direct + floor.everything).saturating_sub(budget);
+        let bound = exceeds + pair.bytes + pair.bytes / 4 + 4 * GRANULE;
+        prop_assert!(plan.price.bytes <= bound, "{} of at most {bound}, {exceeds} exceed", plan.price.bytes);
+    }
+}
+
+/// Where freed memory falls into pieces a weight may find no place, though there is enough in sum. A plan's memory is
+/// taken once.
+#[test]
+fn weights_of_very_different_sizes_run_at_the_floor() {
+    let sizes: Vec<u64> = (0..48)
+        .map(|at| if at % 2 == 0 { 8 << 10 } else { 128 << 10 })
+        .collect();
+    let model = chain(&sizes);
+    let budget = floor_of(&model.program).bytes();
+    for page in PAGES {
+        let mut sim = Sim::new(Order::CopiesFirst);
+        sim.set_page(page);
+        sim.limit_addresses(budget);
+        let mut session = model
+            .session_by(PolicyKind::Planned, sim, Some(budget))
+            .unwrap();
+        assert_eq!(session.policy(), "planned");
+        for _ in 0..3 {
+            play(&model, &mut session, Pass::Complete).unwrap();
+        }
+        session.device_mut().verdict().unwrap();
+        assert_eq!(session.pool_holes(), 0);
+        assert!(session.stats().bytes_copied_last_pass < sizes.iter().sum());
     }
 }

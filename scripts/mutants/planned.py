@@ -5,6 +5,8 @@ from mutant import Mutant
 POLICY = "src/residency/planned/policy.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
+PAGED = "src/residency/planned/paged.rs"
+POOL = "src/residency/pool.rs"
 LAYOUT = "src/residency/planned/layout.rs"
 TENANCIES = "src/residency/planned/tenancies.rs"
 COPIES = "src/session/copies.rs"
@@ -54,6 +56,63 @@ MUTANTS = [
         "if held != NONE && self.slots[held as usize].present {",
         "if held != NONE && self.slots[held as usize].present && false {",
         "a weight has two places, and nobody remembers who read the first one",
+        TESTS,
+    ),
+    # --- weights on pages
+    Mutant(
+        "paged-slots-in-conflict",
+        PAGED,
+        "conflicts.of(at).iter().map(|&o| slot_of[o]).collect();",
+        "conflicts.of(at).iter().skip(1).map(|&o| slot_of[o]).collect();",
+        "two weights that are wanted at one time have one slot",
+        TESTS,
+    ),
+    Mutant(
+        "paged-memory-of-a-tail",
+        PAGED,
+        "memory: slot_at[slot]..slot_at[slot] + tail,",
+        "memory: slot_at[slot]..slot_at[slot] + tail.min(self.page),",
+        "a copy goes over the rest of a tail that is being read",
+        TESTS,
+    ),
+    Mutant(
+        "paged-head-is-short",
+        PAGED,
+        "let range = 0..head.min(bytes);",
+        "let range = 0..head.min(bytes) - 1;",
+        "a byte of a weight is never copied",
+        TESTS,
+    ),
+    Mutant(
+        "paged-heads-overlap",
+        PAGED,
+        ".next_multiple_of(self.page)\n                - tail * self.page;",
+        ".next_multiple_of(self.page)\n                - tail * self.page.min(tail + 1);",
+        "heads of two weights have the same memory",
+        TESTS,
+    ),
+    Mutant(
+        "paged-slot-is-short",
+        PAGED,
+        "view.memory += pages.min(longest) * self.page;",
+        "view.memory += pages.min(longest).div_ceil(2) * self.page;",
+        "two slots have the same memory",
+        TESTS,
+    ),
+    Mutant(
+        "paged-block-is-not-mapped",
+        BUILD,
+        "match self.policy.view() {",
+        "match self.policy.view().filter(|_| false) {",
+        "addresses of a view lead nowhere",
+        TESTS,
+    ),
+    Mutant(
+        "paged-memory-is-not-counted",
+        POOL,
+        "self.count(view.memory);",
+        "self.count(0);",
+        "the pool holds more than it says",
         TESTS,
     ),
     # --- which bytes are shared

@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant(
         "pool-without-a-cap",
         POOL,
-        "if bytes > self.cap - self.used {",
+        "match bytes > self.cap - self.used {",
         "if bytes == u64::MAX {",
         "single allocations may add up to more than the budget",
         ("lib:residency",),

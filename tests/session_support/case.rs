@@ -25,6 +25,8 @@ pub struct Case {
     pub one_block: bool,
     /// No more addresses than the budget: memory may fall into pieces.
     pub capped: bool,
+    /// Bytes of a page that can show at several addresses.
+    pub page: Option<u64>,
     pub order: Order,
     pub passes: Vec<Pass>,
 }
@@ -37,6 +39,8 @@ pub struct Outcome {
     pub evictions: u64,
     /// By a plan.
     pub planned: bool,
+    /// By one on pages.
+    pub paged: bool,
     /// A pass was aborted.
     pub aborted: bool,
     /// The pool had the bytes for a copy, but in pieces.
@@ -70,6 +74,7 @@ impl Case {
             model,
             one_block: draw.one_in(2),
             capped: draw.one_in(3),
+            page: None,
             order: match draw.below(4) {
                 0 => Order::CopiesFirst,
                 1 => Order::KernelsFirst,
@@ -81,6 +86,7 @@ impl Case {
         };
         if draw.one_in(2) {
             case.policy = PolicyKind::Planned;
+            case.page = [None, Some(64), Some(64), Some(128), Some(256)][draw.below(5) as usize];
         }
         case
     }
@@ -99,6 +105,7 @@ impl Case {
             true => Sim::in_one_block(self.order),
             false => Sim::new(self.order),
         };
+        sim.set_page(self.page);
         if self.capped {
             sim.limit_addresses(self.budget - self.budget % GRANULE);
         }
@@ -126,6 +133,7 @@ impl Case {
             refused: false,
             evictions: session.stats().evictions,
             planned: session.policy() == "planned",
+            paged: session.device().mapped_bytes() > 0,
             aborted: !self.passes.iter().all(Pass::is_complete),
             holes: session.pool_holes(),
             joined: session.device().copies_issued() - at_load < loads(&session),

@@ -177,6 +177,11 @@ impl Sim {
         self.weights.live_bytes()
     }
 
+    /// Bytes of mapped memory.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.views.bytes()
+    }
+
     /// Blocks allocated and not freed, without activations; the memory of a view is one.
     pub fn live_blocks(&self) -> usize {
         self.weights.live_blocks()

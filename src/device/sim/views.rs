@@ -67,6 +67,14 @@ impl Views {
         Some(parts.into_iter().map(there).collect())
     }
 
+    /// Bytes of memory behind all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.by_address
+            .values()
+            .map(|shown| shown.view.memory)
+            .sum()
+    }
+
     /// Whether the memory at `address` is behind one of them: nobody was told that address.
     pub(super) fn own(&self, address: u64) -> bool {
         let mut all = self.by_address.values();
