@@ -96,7 +96,7 @@ MUTANTS = [
         "pool-without-a-cap",
         POOL,
         "match bytes > self.cap - self.used {",
-        "if bytes == u64::MAX {",
+        "match bytes == u64::MAX {",
         "single allocations may add up to more than the budget",
         ("lib:residency",),
     ),
