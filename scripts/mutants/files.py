@@ -5,6 +5,7 @@ from mutant import Mutant
 CATALOG = "src/weights/catalog.rs"
 TARGET = "src/weights/target.rs"
 LOAD = "src/delegate/load.rs"
+COMPILED = "src/delegate/compiled.rs"
 PROGRAM = "src/delegate/program.rs"
 
 MUTANTS = [
@@ -98,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "library-of-another-digest",
-        LOAD,
+        COMPILED,
         "if key == found {",
         "if !found.is_empty() {",
         "a damaged library is opened",
@@ -114,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "compiled-constant-of-another-length",
-        LOAD,
+        COMPILED,
         "if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {",
         "if false {",
         "the compiled code expects more bytes than its weight has",
@@ -122,7 +123,7 @@ MUTANTS = [
     ),
     Mutant(
         "compiled-constant-of-another-type",
-        LOAD,
+        COMPILED,
         "if compiled.dtype.0 != recorded.dtype.number() {",
         "if false {",
         "the compiled code reads a weight as another type",
@@ -130,7 +131,7 @@ MUTANTS = [
     ),
     Mutant(
         "compiled-constants-are-not-all",
-        LOAD,
+        COMPILED,
         "match used.iter().position(|used| !used) {",
         "match used.iter().position(|_| false) {",
         "a recorded constant that the compiled code does not have goes unnoticed",

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
+use super::compiled::compiled;
 use super::held::Held;
 use super::inputs::{self, Signature};
-use super::load::compiled;
 use super::side::Side;
 use super::tensor::{contiguous_strides, InputTensor};
 use super::Outputs;

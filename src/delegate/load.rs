@@ -1,19 +1,15 @@
 //! Load of one method: every check in order, the cheap ones and those that explain most first.
 #![deny(unsafe_code)]
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use sha2::{Digest, Sha256};
-
 use super::budget::AutoBudget;
+use super::compiled::{check_signature, compiled, match_constants, open};
 use super::engine::{Data, Engine, Run};
 use super::held::{self, Held, Needs};
-use super::side::{self, Scope, Side};
+use super::side::{self, Side};
 use super::Delegate;
-use crate::aoti::container::{ConstantInfo, Container};
-use crate::aoti::registry;
 use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, VERIFY};
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
@@ -23,10 +19,7 @@ use crate::format::{ConstantKind, Record, Wiring};
 use crate::schedule::{floor, Floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
 use crate::system_memory;
-use crate::weights::{check_target, verify_crc, Catalog, Constant, Host, MappedPtd};
-
-/// The compiled library rounds the bytes of its constants up to this.
-const COMPILED_ALIGNMENT: u64 = 64;
+use crate::weights::{check_target, verify_crc, Catalog, Host, MappedPtd};
 
 /// What a load needs beside the options.
 pub struct LoadRequest<'a> {
@@ -304,130 +297,3 @@ fn choose_budget<D: Side>(
     log::info!("method '{}': {BUDGET} = auto: {auto}", record.method);
     auto.accepted(floor)
 }
-
-/// Runs `body`, which calls the compiled code, where that may be called.
-pub(super) fn compiled<S: Scope, R>(
-    scope: &S,
-    doing: &str,
-    body: impl FnOnce() -> Result<R>,
-) -> Result<R> {
-    let entered = scope.within(body);
-    entered.map_err(|error| error.during(|| format!("{doing} the compiled code")))?
-}
-
-fn open<'a>(
-    record: &Record,
-    device: &str,
-    library: &dyn Fn(&str) -> Result<&'a [u8]>,
-) -> Result<Container> {
-    let bytes = library(&record.so_key)?;
-    check_digest(&record.so_key, bytes)?;
-    Container::new(registry::load(&record.so_key, bytes)?, device)
-}
-
-/// The key of the compiled library is made of its digest.
-fn check_digest(key: &str, bytes: &[u8]) -> Result<()> {
-    let mut found = String::from("weightstream_so_");
-    for byte in Sha256::digest(bytes) {
-        // Writing to a String cannot fail.
-        let _ = write!(found, "{byte:02x}");
-    }
-    if key == found {
-        return Ok(());
-    }
-    Err(Error::Mismatch {
-        name: key.to_owned(),
-        fact: "SHA-256 of the compiled library",
-        expected: key.to_owned(),
-        found: format!("{found}: the program is damaged"),
-    })
-}
-
-fn check_signature(record: &Record, container: &Container) -> Result<()> {
-    let counts = [
-        (
-            "number of inputs",
-            record.inputs.len(),
-            container.num_inputs(),
-        ),
-        (
-            "number of outputs",
-            record.outputs.len(),
-            container.num_outputs(),
-        ),
-    ];
-    for (fact, recorded, compiled) in counts {
-        if recorded != compiled {
-            return Err(Error::Mismatch {
-                name: record.method.clone(),
-                fact,
-                expected: format!("{recorded} (record)"),
-                found: format!("{compiled} (compiled library)"),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// For each constant of the compiled library the index of its catalog entry. Both must name the same ones.
-fn match_constants(catalog: &Catalog, compiled: &[ConstantInfo]) -> Result<Vec<usize>> {
-    let recorded = catalog.constants();
-    let mut used = vec![false; recorded.len()];
-    let mut indices = Vec::with_capacity(compiled.len());
-    for info in compiled {
-        let index = recorded
-            .iter()
-            .position(|constant| constant.fqn == info.fqn)
-            .ok_or_else(|| Error::Missing {
-                name: info.fqn.clone(),
-                place: "the record, though the compiled library reads it".to_owned(),
-            })?;
-        check_constant(&recorded[index], info)?;
-        if std::mem::replace(&mut used[index], true) {
-            return Err(Error::Mismatch {
-                name: info.fqn.clone(),
-                fact: "number of constants of this name in the compiled library",
-                expected: "1".to_owned(),
-                found: "2".to_owned(),
-            });
-        }
-        indices.push(index);
-    }
-    match used.iter().position(|used| !used) {
-        None => Ok(indices),
-        Some(index) => Err(Error::Missing {
-            name: recorded[index].fqn.clone(),
-            place: "the compiled library, though the record has it".to_owned(),
-        }),
-    }
-}
-
-/// The compiled library rounds the bytes of its constants up, and knows no sizes.
-fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
-    let differs = |fact, expected: String, found: String| Error::Mismatch {
-        name: recorded.fqn.clone(),
-        fact,
-        expected: format!("{expected} (record)"),
-        found: format!("{found} (compiled library)"),
-    };
-    if compiled.dtype.0 != recorded.dtype.number() {
-        return Err(differs(
-            "dtype",
-            recorded.dtype.to_string(),
-            compiled.dtype.name().to_owned(),
-        ));
-    }
-    let rounded = recorded.nbytes.next_multiple_of(COMPILED_ALIGNMENT);
-    if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {
-        return Err(differs(
-            "bytes",
-            recorded.nbytes.to_string(),
-            compiled.bytes.to_string(),
-        ));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-#[path = "load_tests.rs"]
-mod tests;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `program` | a `.pte` as a file or as bytes, for callers without ExecuTorch |
 //! | `load` | every check of a load, in order, and what is made of it |
+//! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
 //! | `tensor` | views of both |
@@ -13,6 +14,7 @@
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
 mod budget;
+mod compiled;
 mod engine;
 #[cfg(any(test, feature = "sim"))]
 mod faulty;

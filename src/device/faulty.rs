@@ -228,6 +228,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.discard(ptr, bytes)
     }
 
+    fn bytes_per_copy(&self) -> u64 {
+        self.inner.bytes_per_copy()
+    }
+
     fn page(&self) -> Option<u64> {
         self.inner.page()
     }

@@ -135,7 +135,11 @@ fn described(model: &Model, plan: &Plan) -> String {
     streamed.sort_unstable();
     streamed.dedup();
     let mut text = format!(
-        "planned: {} bytes stay, {} bytes are shared by {} weights that stream, in the order of their reads:\n",
+        "planned{}: {} bytes stay, {} bytes are shared by {} weights that stream, in the order of their reads:\n",
+        match (&plan.view, model.figures.page) {
+            (Some(_), Some(page)) => format!(", on pages of {}", grouped(page)),
+            _ => String::new(),
+        },
         grouped(plan.block - plan.ring),
         grouped(plan.ring),
         streamed.len()
@@ -221,6 +225,7 @@ fn object(model: &Model, link: &Link, cost: &Cost) -> Value {
     if let Some(plan) = &cost.plan {
         planned["resident_bytes"] = Value::from(plan.block - plan.ring);
         planned["ring_bytes"] = Value::from(plan.ring);
+        planned["page_bytes"] = Value::from(plan.view.as_ref().and(model.figures.page));
         let streamed = plan.streamed.iter().map(|one| {
             json!({
                 "fqn": model.program.weights[one.weight as usize].fqn,
