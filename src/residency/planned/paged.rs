@@ -24,6 +24,9 @@ const FEW_SETS: u64 = 3;
 /// Weights of fewer pages stream only where everything does: a copy costs the more the shorter it is.
 const SOME_PAGES: u64 = 2;
 
+/// More tenancies are not laid out: each is two mappings, and a process may have some 65,000 (`vm.max_map_count`).
+const MOST: usize = 8000;
+
 /// Weights that stream, and which tenancies share a slot.
 struct Split {
     weights: Vec<WeightIndex>,
@@ -90,6 +93,9 @@ fn sets(planner: &Planner<'_>, page: u64) -> Vec<Vec<WeightIndex>> {
 fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
     let numbered = |&w: &WeightIndex| (0..planner.tenancies[w as usize].len()).map(move |n| (w, n));
     let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
+    if order.len() > MOST {
+        return Vec::new();
+    }
     order.sort_unstable_by_key(|&(w, n)| planner.tenancies[w as usize][n].first);
     let streamed: Vec<&Tenancy> = (order.iter())
         .map(|&(w, n)| &planner.tenancies[w as usize][n])

@@ -85,6 +85,17 @@ fn a_page_that_is_left_is_used() {
     );
 }
 
+/// A process has only so many mappings.
+#[test]
+fn no_view_has_very_many_pieces() {
+    let (weights, trace) = (weights(&[4 * PAGE; 12_000]), chain(12_000));
+    for pages in [16_000, 40_000] {
+        let plan = plan(&trace, &weights, &figures(Some(PAGE), 0), pages * PAGE).unwrap();
+        let pieces = plan.view.map_or(0, |view| view.pieces.len());
+        assert!(pieces <= 2 * MOST + 1, "{pieces}");
+    }
+}
+
 /// The 7 GB model of the benches, in megabytes and at the speeds of an H200: how far above what exceeds the budget a plan is.
 #[test]
 fn a_large_model_comes_close_to_the_limit() {
