@@ -146,6 +146,7 @@ fn input((number, spec): (usize, &InputSpec)) -> (ScalarType, Vec<i64>, Vec<u8>)
 /// What must stay as it is.
 #[derive(Clone, Copy)]
 struct Sample {
+    /// Bytes that no file holds: anonymous, and of memory files.
     anonymous: u64,
     descriptors: usize,
     threads: usize,
@@ -153,16 +154,17 @@ struct Sample {
 
 impl Sample {
     fn take() -> Sample {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let number = |key: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let (status, memory) = (read("/proc/self/status"), read("/proc/self/smaps_rollup"));
+        let number = |text: &str, key: &str| -> u64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
             let word = line.and_then(|line| line.split_whitespace().next());
             word.and_then(|word| word.parse().ok()).unwrap_or(0)
         };
         Sample {
-            anonymous: number("RssAnon:") << 10,
+            anonymous: (number(&memory, "Pss_Anon:") + number(&memory, "Pss_Shmem:")) << 10,
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
-            threads: number("Threads:") as usize,
+            threads: number(&status, "Threads:") as usize,
         }
     }
 }

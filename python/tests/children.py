@@ -57,12 +57,12 @@ def load_damaged(pte: str, ptd: str, which: str, folder: str) -> dict:
 
 
 class Watch:
-    """The highest RssAnon since the start of the block, sampled every millisecond."""
+    """The most memory that no file holds since the start of the block, sampled every millisecond."""
 
     def __enter__(self) -> Watch:
-        from support import status_kib
+        from support import held_kib
 
-        self.read, self.highest, self.stop = lambda: status_kib("RssAnon"), 0, threading.Event()
+        self.read, self.highest, self.stop = held_kib, 0, threading.Event()
         self.before = self.read()
         self.thread = threading.Thread(target=self.sample)
         self.thread.start()
@@ -79,7 +79,7 @@ class Watch:
 
 
 def memory_growth(pte: str, ptd: str, name: str, budget: str) -> dict:
-    """How far RssAnon grows while a model is loaded and run at a budget."""
+    """How far the memory grows that no file holds, while a model is loaded and run at a budget."""
     import torch
     import weightstream as ws
     from exports import Files
@@ -101,10 +101,10 @@ def memory_growth(pte: str, ptd: str, name: str, budget: str) -> dict:
 
 
 def load_a_hundred_times(pte: str, ptd: str) -> dict:
-    """RssAnon, open files and mappings after 10 and after 110 loads."""
+    """Memory that no file holds, open files and mappings after 10 and after 110 loads."""
     from exports import Files
     from models import ZOO
-    from support import open_descriptors, open_module, run_passes, status_kib
+    from support import held_kib, open_descriptors, open_module, run_passes
 
     passes = ZOO["mlp"].passes(1)
     files = Files("mlp", Path(pte), Path(ptd))
@@ -117,7 +117,7 @@ def load_a_hundred_times(pte: str, ptd: str) -> dict:
         gc.collect()
         maps = len(Path("/proc/self/maps").read_text().splitlines())
         threads = len(os.listdir("/proc/self/task"))
-        return {"anon_kib": status_kib("RssAnon"), "files": open_descriptors(), "maps": maps, "threads": threads}
+        return {"held_kib": held_kib(), "files": open_descriptors(), "maps": maps, "threads": threads}
 
     return {"early": rounds(10), "late": rounds(100)}
 

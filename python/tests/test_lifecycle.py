@@ -72,7 +72,7 @@ def test_a_hundred_loads_leave_nothing_behind(exported):
     assert late["files"] == early["files"]
     assert late["threads"] == early["threads"]
     assert late["maps"] <= early["maps"] + 8  # the allocator's own mappings come and go
-    assert late["anon_kib"] <= early["anon_kib"] + 8 * 1024
+    assert late["held_kib"] <= early["held_kib"] + 8 * 1024
 
 
 @pytest.mark.models("demo")

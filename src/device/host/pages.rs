@@ -5,6 +5,7 @@
 use super::block::Target;
 use crate::device::{DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
+use crate::system_memory;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -94,6 +95,7 @@ pub(super) struct Mapped {
 impl Mapped {
     /// `view` was checked, and has bytes.
     fn new(view: &View) -> Result<Mapped> {
+        check_available(view.memory)?;
         let mut shown = Addresses::reserve(view.bytes)?;
         let mut memory = Addresses::reserve(view.memory)?;
         let file = memory_file(view.memory)?;
@@ -216,6 +218,18 @@ fn leaves(ptr: DevicePtr, bytes: u64) -> Error {
     ))
 }
 
+/// All pages are taken at once, and a system that runs out of them ends processes. Where it does not say what it has, the
+/// call that takes them will.
+fn check_available(bytes: u64) -> Result<()> {
+    match system_memory::available() {
+        Ok(available) if bytes > available.bytes() => Err(Error::OutOfMemory {
+            what: format!("weights' pages, of {available}"),
+            bytes,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// A file of zeros that is nowhere but in memory, and is gone when it is mapped nowhere.
 #[cfg(target_os = "linux")]
 fn memory_file(bytes: u64) -> Result<File> {
@@ -227,11 +241,13 @@ fn memory_file(bytes: u64) -> Result<File> {
     }
     // SAFETY: a descriptor that was just made, and that nobody else has.
     let file = unsafe { File::from_raw_fd(raw) };
-    file.set_len(bytes).map_err(|error| Error::Device {
-        call: "sizing a memory file",
-        what: format!("{bytes} bytes: {error}"),
-    })?;
-    Ok(file)
+    let size = libc::off_t::try_from(bytes).map_err(|_| too_large(bytes))?;
+    // All pages at once: one that is missing later would be a bus error in the middle of a pass.
+    // SAFETY: a call on a descriptor that is open.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } {
+        0 => Ok(file),
+        _ => Err(failed("filling a memory file with fallocate", bytes)),
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -245,7 +261,7 @@ fn memory_file(_bytes: u64) -> Result<File> {
 #[cold]
 fn failed(call: &'static str, bytes: u64) -> Error {
     let error = std::io::Error::last_os_error();
-    match error.raw_os_error() == Some(libc::ENOMEM) {
+    match matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC)) {
         true => Error::OutOfMemory {
             what: format!("weights' pages ({call}: {error})"),
             bytes,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::device::Piece;
 use std::sync::mpsc::channel;
 
 const BIG: u64 = 1 << 20;
@@ -191,4 +192,25 @@ fn a_view_stays_until_queued_copies_are_done() {
     assert_eq!(device.is_done(&copied), Ok(true));
     opener.join().unwrap();
     assert_eq!((device.live_bytes(), device.peak_bytes), (0, page));
+}
+
+/// All pages are taken at load: more than there are would end some process of this machine.
+#[test]
+fn pages_that_the_system_does_not_have_are_refused() {
+    let mut device = HostDevice::new().unwrap();
+    let bytes = 1 << 45;
+    let piece = Piece {
+        at: 0,
+        memory: 0,
+        bytes,
+    };
+    let view = View {
+        bytes,
+        memory: bytes,
+        pieces: vec![piece],
+    };
+    let error = device.map(&view).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { bytes: asked, .. } if asked == bytes));
+    assert!(error.to_string().contains("of available memory"), "{error}");
+    assert_eq!(device.live_bytes(), 0);
 }
