@@ -185,8 +185,12 @@ def provide_flat(folder: Path, names: list[str]) -> None:
         files = exports.files(name)
         for source in (files.pte, files.ptd):
             link = folder / f"{name}{source.suffix}"
-            link.unlink(missing_ok=True)
-            link.symlink_to(source.resolve())
+            if link.is_symlink() and link.readlink() == source.resolve():
+                continue
+            # Another process may be loading what is there: at no time is there nothing.
+            fresh = folder / f".{link.name}.{os.getpid()}"
+            fresh.symlink_to(source.resolve())
+            fresh.replace(link)
     exports.close()
 
 

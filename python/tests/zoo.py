@@ -6,6 +6,7 @@ exporting process, the eager reference and a later run all see the same bytes.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from device_under_test import DEVICE
 from torch import nn
 
 Inputs = tuple[torch.Tensor, ...]
+
+
+#: Held while torch's one generator is seeded and drawn from: two threads would draw each some of the other's numbers.
+SEEDED = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,13 @@ class Spec:
 
     def model(self) -> nn.Module:
         """A fresh copy of the model, weights and mutable buffers in their initial state."""
-        with torch.random.fork_rng(devices=[]):
+        with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return self.build().eval().requires_grad_(False)
 
     def passes(self, count: int | None = None) -> list[Inputs]:
         """Inputs for `count` passes: the model's own list, repeated from its start as often as needed."""
-        with torch.random.fork_rng(devices=[]):
+        with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed + 1)
             once = self.inputs()
         return [once[i % len(once)] for i in range(len(once) if count is None else count)]
