@@ -241,6 +241,35 @@ fn mapped_memory_is_what_the_driver_counts() {
     assert!(device.free_bytes().unwrap().abs_diff(before) <= 32 * MB);
 }
 
+/// The pool takes memory in units of 32 MiB; what lies beside it in pages.
+#[test]
+fn lasting_memory_takes_no_unit_of_the_pool() {
+    let Some(_gpu) = gpu("lasting_memory_takes_no_unit_of_the_pool") else {
+        return;
+    };
+    let mut device = CudaDevice::open(64 * MB);
+    let page = device.page().expect("this GPU maps memory");
+    let before = device.free_bytes().unwrap();
+    device.alloc_lasting(1024).unwrap();
+    let taken = before - device.free_bytes().unwrap();
+    let counted = device.counters().unwrap();
+    assert!(taken <= page, "{taken} bytes for 1024");
+    assert_eq!(
+        (
+            counted.weight_bytes,
+            counted.lasting_bytes,
+            counted.pool_reserved_bytes
+        ),
+        (1024, 1024, 0)
+    );
+    assert!(matches!(
+        device.alloc(64 * MB),
+        Err(Error::OutOfMemory { .. })
+    ));
+    drop(device);
+    assert!(CudaDevice::open(MB).free_bytes().unwrap().abs_diff(before) <= 32 * MB);
+}
+
 /// Allocations that were made before the one that fails are given back.
 #[test]
 fn a_view_that_the_gpu_cannot_hold_leaves_nothing() {

@@ -177,11 +177,49 @@ fn check_memory(session: &Session<CudaDevice>, budget: u64) {
     let counters = session.device().counters().unwrap();
     assert!(session.stats().peak_bytes <= budget);
     assert!(counters.weight_bytes <= budget);
-    let reserved = counters.pool_reserved_bytes;
+    let page = session.device().page().unwrap_or(1);
+    let reserved = counters.pool_reserved_bytes
+        + counters.mapped_bytes
+        + counters.lasting_bytes.next_multiple_of(page);
     assert!(
         reserved <= budget.next_multiple_of(POOL_UNIT),
         "{reserved} reserved at a budget of {budget}"
     );
+}
+
+/// What is free on the GPU, asked of the driver: a budget that is a multiple of its units is all that is taken, direct
+/// constants included.
+#[test]
+fn pages_and_direct_constants_take_no_more_than_the_budget() {
+    let Some(_gpu) = gpu("pages_and_direct_constants_take_no_more_than_the_budget") else {
+        return;
+    };
+    const BUDGET: u64 = 128 * MB;
+    let sizes = [8 * MB; 24];
+    let probes: Vec<u32> = (0..24).collect();
+    let each = |id| [Probe(id), Kernel(id), Release(id)];
+    let events: Vec<_> = probes.iter().flat_map(|&id| each(id)).collect();
+    let model = model(&sizes, &[100, 70_000], &probes, &events);
+    let file = mapped(&model);
+    let watch = CudaDevice::open(MB);
+    // The first round lets the driver make what it keeps for itself.
+    for round in 0..2 {
+        let device = CudaDevice::new(0).unwrap();
+        let before = watch.free_bytes().unwrap();
+        let mut session =
+            session_by(PolicyKind::Planned, &model, &file, device, Some(BUDGET)).unwrap();
+        for _ in 0..3 {
+            play(&model, &mut session, Pass::Complete, None).unwrap();
+            check_memory(&session, BUDGET);
+        }
+        let counters = session.device().counters().unwrap();
+        assert!(counters.mapped_bytes > 0 && counters.lasting_bytes > 70_000);
+        let taken = before - watch.free_bytes().unwrap();
+        println!("round {round}: {taken} bytes taken at a budget of {BUDGET}; {counters:?}");
+        if round > 0 {
+            assert!(taken <= BUDGET, "{taken}");
+        }
+    }
 }
 
 /// All budgets are tried before any failure is reported, so that one run shows which.

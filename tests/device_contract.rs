@@ -22,6 +22,7 @@ contract! {
     compute_waits_for_the_copy
     copies_wait_for_the_last_reader
     the_cap_is_kept
+    lasting_memory_counts_and_is_written
     activations_come_and_go
     activations_are_reused_in_order
     a_device_may_go_with_work_in_flight
@@ -262,6 +263,27 @@ fn the_cap_is_kept<D: Bench>() {
         (Pool::<D>::used_bytes(&pool), Pool::<D>::peak_bytes(&pool)),
         (0, cap)
     );
+}
+
+/// It is no part of a view: kernels may write there.
+fn lasting_memory_counts_and_is_written<D: Bench>() {
+    let source = Source::noise(MB as usize);
+    let mut device = D::open(2 * MB);
+    assert_eq!(device.alloc_lasting(0), Ok(DevicePtr::EMPTY));
+    let at = device.alloc_lasting(MB).unwrap();
+    assert_eq!(at.0 % 64, 0);
+    let block = device.alloc(MB).unwrap();
+    assert!(block.0 >= at.0 + MB || at.0 >= block.0 + MB, "they overlap");
+    device.copy_to_device(at, source.host(0..MB)).unwrap();
+    let arrived = device.record_copy().unwrap();
+    device.compute_wait(&arrived).unwrap();
+    device.upload(at.offset(64), &[7; 64]).unwrap();
+    let later = device.read_later(at, MB);
+    let found = device.finish(later);
+    assert!(found[..64] == *source.bytes(0..64) && found[128..] == *source.bytes(128..MB));
+    assert_eq!(found[64..128], [7; 64]);
+    let beyond = device.copy_to_device(at.offset(MB - 64), source.host(0..128));
+    assert!(matches!(beyond, Err(Error::Internal(_))));
 }
 
 fn activations_come_and_go<D: Bench>() {

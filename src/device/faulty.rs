@@ -212,6 +212,13 @@ impl<D: Device> Device for Faulty<D> {
         Ok(ptr)
     }
 
+    fn alloc_lasting(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.faults.take("alloc_lasting", "weights", bytes)?;
+        let ptr = self.inner.alloc_lasting(bytes)?;
+        self.faults.state().live.bytes += bytes;
+        Ok(ptr)
+    }
+
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.faults.call("free")?;
         self.inner.free(ptr, bytes)?;

@@ -176,6 +176,12 @@ pub trait Device: Send {
     /// No bytes give [`DevicePtr::EMPTY`].
     fn alloc(&mut self, bytes: u64) -> Result<DevicePtr>;
 
+    /// The same for memory that stays until the device's end, and is never freed before. Where [`Device::alloc`] takes
+    /// memory from the system in large units, this does not: few bytes cost few.
+    fn alloc_lasting(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.alloc(bytes)
+    }
+
     /// Gives back what [`Device::alloc`] returned, in copy-stream order.
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()>;
 

@@ -1,5 +1,6 @@
 //! Memory that is seen at several addresses: pages, and where each of them shows.
 
+use super::HostBytes;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
@@ -78,6 +79,19 @@ impl View {
         Some(all)
     }
 
+    /// A copy of `src` to the addresses from `at` on, as copies to memory: offset there, and what goes to it. `None` if
+    /// it leaves the view.
+    pub fn split(&self, at: u64, src: HostBytes) -> Option<Vec<(u64, HostBytes)>> {
+        let parts = self.behind(at..at.checked_add(src.len())?)?;
+        let mut done = 0;
+        let one = |part: Range<u64>| {
+            let bytes = part.end - part.start;
+            done += bytes;
+            (part.start, src.slice(done - bytes..done))
+        };
+        Some(parts.into_iter().map(one).collect())
+    }
+
     /// Where pieces begin and end in memory, ascending, each once, from 0 to the memory's end: no piece crosses one, so that what lies between
     /// two of them can be one allocation.
     pub fn borders(&self) -> Vec<u64> {
@@ -122,6 +136,25 @@ mod tests {
         assert_eq!(view.behind(7..7), Some(vec![15..15]));
         assert_eq!(view.behind(20..25), None);
         assert_eq!(view.borders(), [0, 4, 12, 16, 20]);
+    }
+
+    #[test]
+    fn a_copy_is_split_where_memory_is_not_adjacent() {
+        let view = two();
+        let src = HostBytes::from_static(b"0123456789");
+        let parts = |at: u64, len: u64| {
+            let parts = view.split(at, src.slice(0..len))?;
+            let place = |(to, part): (u64, HostBytes)| {
+                let from = part.as_ptr().addr() - src.as_ptr().addr();
+                (to, from, part.len())
+            };
+            Some(parts.into_iter().map(place).collect::<Vec<_>>())
+        };
+        assert_eq!(parts(2, 10), Some(vec![(2, 0, 2), (12, 2, 8)]));
+        assert_eq!(parts(12, 10), Some(vec![(4, 0, 8), (16, 8, 2)]));
+        assert_eq!(parts(9, 0), Some(vec![(17, 0, 0)]));
+        assert_eq!(parts(20, 5), None);
+        assert_eq!(parts(u64::MAX, 2), None);
     }
 
     #[test]

@@ -95,6 +95,10 @@ impl<D: Device> Pool<D> for Arena {
         )))
     }
 
+    fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
+        self.take(device, bytes)
+    }
+
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());

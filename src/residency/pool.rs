@@ -8,6 +8,9 @@ pub trait Pool<D: Device>: Send {
     /// Memory of `bytes` (a multiple of the granule).
     fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr>;
 
+    /// The same for memory that stays until the device ends, beside what [`Pool::map`] takes.
+    fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr>;
+
     /// Gives back what [`Pool::take`] returned.
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
@@ -83,6 +86,13 @@ impl<D: Device> Pool<D> for StreamOrdered {
     fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
         self.check_room(bytes)?;
         let ptr = device.alloc(bytes)?;
+        self.count(bytes);
+        Ok(ptr)
+    }
+
+    fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
+        self.check_room(bytes)?;
+        let ptr = device.alloc_lasting(bytes)?;
         self.count(bytes);
         Ok(ptr)
     }

@@ -61,7 +61,12 @@ impl<D: Device> Session<D> {
     }
 
     fn reserve_direct(&mut self) -> Result<()> {
-        let taken = self.pool.take(&mut self.device, self.floor.direct);
+        let (pool, bytes) = (&mut self.pool, self.floor.direct);
+        // Beside pages nothing is ever freed: the memory of the direct constants needs no pool of the device's.
+        let taken = match self.policy.view() {
+            Some(_) => pool.take_lasting(&mut self.device, bytes),
+            None => pool.take(&mut self.device, bytes),
+        };
         self.direct = taken.map_err(all_direct("taking"))?;
         Ok(())
     }

@@ -67,6 +67,17 @@ impl Device for CudaDevice {
         pool.alloc(bytes, &entered)
     }
 
+    fn alloc_lasting(&mut self, bytes: u64) -> Result<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let entered = self.context.enter()?;
+        let pool = self.weights.as_mut().ok_or_else(no_budget)?;
+        pool.count(bytes)?;
+        let taken = self.lasting.alloc(&self.context, bytes, &entered);
+        taken.inspect_err(|_| pool.discount(bytes))
+    }
+
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -193,8 +204,10 @@ impl Device for CudaDevice {
             }
             return Ok(());
         }
-        let pool = self.weights.as_ref().ok_or_else(no_budget)?;
-        pool.check_target(dst, src.len())?;
+        if !self.lasting.cover(dst, src.len()) {
+            let pool = self.weights.as_ref().ok_or_else(no_budget)?;
+            pool.check_target(dst, src.len())?;
+        }
         let entered = self.context.enter()?;
         // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
         unsafe { self.issue_copy(dst, src, &entered) }

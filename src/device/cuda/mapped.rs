@@ -274,8 +274,7 @@ impl Views {
         src: HostBytes,
     ) -> Option<Result<Vec<(DevicePtr, HostBytes)>>> {
         let (mapped, offset) = self.find(ptr)?;
-        let end = offset.checked_add(src.len());
-        let Some(parts) = end.and_then(|end| mapped.view.behind(offset..end)) else {
+        let Some(parts) = mapped.view.split(offset, src) else {
             return Some(Err(Error::Internal(format!(
                 "{} {:#x}: {} bytes that leave their view",
                 mapped.shown.context.name(),
@@ -283,14 +282,9 @@ impl Views {
                 src.len()
             ))));
         };
-        let mut at = 0;
-        let one = |part: Range<u64>| {
-            let bytes = part.end - part.start;
-            let piece = src.slice(at..at + bytes);
-            at += bytes;
-            (DevicePtr(mapped.memory.start + part.start), piece)
-        };
-        Some(Ok(parts.into_iter().map(one).collect()))
+        let memory = DevicePtr(mapped.memory.start);
+        let parts = parts.into_iter().map(|(at, src)| (memory.offset(at), src));
+        Some(Ok(parts.collect()))
     }
 
     /// The view with the address `ptr`, and the offset there.

@@ -8,6 +8,7 @@
 //! | `device` | the device's trait: what is refused before the driver is asked |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
+//! | `lasting` | memory beside the pool, that stays until the end |
 //! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
 //! | `memory` | plain memory for callers, outside of every budget |
@@ -28,6 +29,7 @@
 mod caller;
 mod context;
 mod device;
+mod lasting;
 mod library;
 mod mapped;
 pub mod memory;
@@ -45,6 +47,7 @@ pub use stream::CudaEvent;
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
+use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
 use pinned::Pinned;
@@ -84,6 +87,7 @@ pub struct CudaDevice {
     views: Views,
     /// Bytes of the pages behind views, if the device maps any.
     page: Option<u64>,
+    lasting: Lasting,
     /// Made when the budget is known.
     weights: Option<Pool>,
     activations: Pool,
@@ -123,6 +127,8 @@ pub struct CudaCounters {
     pub weight_bytes: u64,
     /// What of it is memory behind views.
     pub mapped_bytes: u64,
+    /// What of it stays beside the pool ([`Device::alloc_lasting`](super::Device::alloc_lasting)).
+    pub lasting_bytes: u64,
     /// The rest of it by the driver's count.
     pub pool_used_bytes: u64,
     /// What the driver holds for the weights' pool: at most the budget, rounded up to 32 MiB.
@@ -179,6 +185,7 @@ impl CudaDevice {
         Ok(CudaDevice {
             views: Views::default(),
             page,
+            lasting: Lasting::default(),
             weights: None,
             activations,
             registrations: Vec::new(),
@@ -288,6 +295,7 @@ impl CudaDevice {
             pool_rescues: weights.map_or(0, Pool::rescues),
             weight_bytes: weights.map_or(0, Pool::live_bytes),
             mapped_bytes: self.views.bytes(),
+            lasting_bytes: self.lasting.bytes(),
             pool_used_bytes: ask(Pool::used_bytes)?,
             pool_reserved_bytes: ask(Pool::reserved_bytes)?,
             activation_reserved_bytes: self.activations.reserved_bytes()?,
@@ -319,8 +327,9 @@ impl CudaDevice {
     /// Refuses memory that is neither a weight's, nor an input that was lent, nor an activation's.
     fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         let weights = self.weights.as_ref();
-        let weights = weights.is_some_and(|pool| pool.covers(ptr, len));
-        match weights || self.views.cover(ptr, len) || self.is_lent(ptr, len) {
+        let pooled = weights.is_some_and(|pool| pool.covers(ptr, len));
+        let beside = self.views.cover(ptr, len) || self.lasting.cover(ptr, len);
+        match pooled || beside || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),
         }

@@ -169,18 +169,14 @@ impl Views {
         src: HostBytes,
     ) -> Result<Vec<(Target, HostBytes)>> {
         let (mapped, offset) = self.find(ptr).ok_or_else(|| leaves(ptr, src.len()))?;
-        let end = offset.checked_add(src.len());
-        let parts = end.and_then(|end| mapped.view.behind(offset..end));
-        let mut at = 0;
-        let one = |part: Range<u64>| {
-            let bytes = part.end - part.start;
-            let piece = src.slice(at..at + bytes);
-            at += bytes;
-            let start = mapped.memory.start.wrapping_add(part.start as usize);
-            (Target(start), piece)
-        };
+        let parts = mapped.view.split(offset, src);
         let parts = parts.ok_or_else(|| leaves(ptr, src.len()))?;
-        Ok(parts.into_iter().map(one).collect())
+        let start = mapped.memory.start;
+        let target = |at: u64| Target(start.wrapping_add(at as usize));
+        Ok(parts
+            .into_iter()
+            .map(|(at, src)| (target(at), src))
+            .collect())
     }
 
     /// Reads `dst.len()` bytes from `ptr`, an address of a view. No copy to it may be under way.

@@ -37,9 +37,9 @@ pub fn plan(
     if planner.total > LARGEST {
         return None;
     }
-    let flat = cheapest_flat(&planner);
     let paged = figures.page.filter(|_| planner.total > planner.capacity);
     let paged = paged.and_then(|page| paged::cheapest(&planner, page));
+    let flat = cheapest_flat(&planner, paged.as_ref().map(|paged| paged.cost));
     match (flat, paged) {
         (Some(flat), Some(paged)) if flat.cost <= paged.cost => Some(flat.finish(&planner)),
         (_, Some(paged)) => Some(paged.finish(&planner)),
@@ -47,14 +47,13 @@ pub fn plan(
     }
 }
 
-/// The cheapest plan in which no byte shows at two addresses.
-fn cheapest_flat(program: &Planner<'_>) -> Option<Fitted> {
+/// The cheapest plan in which no byte shows at two addresses. `cost` is that of another plan: a search for more is short.
+fn cheapest_flat(program: &Planner<'_>, cost: Option<u64>) -> Option<Fitted> {
     let mut best: Option<Fitted> = None;
     for size in program.sizes_to_try() {
-        if best
-            .as_ref()
-            .is_some_and(|best| !program.worth_while(size, best.cost))
-        {
+        let found = best.as_ref().map(|best| best.cost);
+        let least = found.into_iter().chain(cost).min();
+        if least.is_some_and(|cost| !program.worth_while(size, cost)) {
             continue;
         }
         for draft in program.drafts(size) {

@@ -99,3 +99,29 @@ fn what_cannot_be_there_at_one_time_has_no_plan() {
         (0, Price::default(), 4 * 640)
     );
 }
+
+/// Of a large program not all sets are tried, and with pages few that are flat: what is left out must not make a larger
+/// budget cost more.
+#[test]
+fn a_large_program_never_costs_more_with_more_memory() {
+    const MB: u64 = 1 << 20;
+    let layer = [MB / 8, 32 * MB, 8 * MB, 8 * MB, 112 * MB, 112 * MB];
+    let sizes = layer.repeat(THOROUGH / layer.len() + 2);
+    let (weights, count) = (weights(&sizes), sizes.len());
+    let trace = chain(&(0..count as u32).collect::<Vec<_>>(), count);
+    let figures = Figures {
+        granule: 512,
+        page: Some(2 * MB),
+        bytes_per_copy: 192 << 10,
+    };
+    let everything: u64 = sizes.iter().sum();
+    assert!(Planner::new(&trace, &weights, &figures, everything).is_large());
+    let mut last = u64::MAX;
+    for share in 0..=60 {
+        let capacity = 300 * MB + (everything - 300 * MB) / 60 * share;
+        let price = plan(&trace, &weights, &figures, capacity).unwrap().price;
+        let cost = price.in_bytes(figures.bytes_per_copy);
+        assert!(cost <= last, "{share}/60: {cost} after {last}");
+        last = cost;
+    }
+}
