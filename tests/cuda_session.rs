@@ -214,7 +214,8 @@ fn pages_and_direct_constants_take_no_more_than_the_budget() {
         }
         let counters = session.device().counters().unwrap();
         assert!(counters.mapped_bytes > 0 && counters.lasting_bytes > 70_000);
-        let taken = before - watch.free_bytes().unwrap();
+        // What the test's own kernels read into is no weight's.
+        let taken = before - watch.free_bytes().unwrap() - counters.activation_reserved_bytes;
         println!("round {round}: {taken} bytes taken at a budget of {BUDGET}; {counters:?}");
         if round > 0 {
             assert!(taken <= BUDGET, "{taken}");
