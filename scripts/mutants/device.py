@@ -116,8 +116,8 @@ MUTANTS = [
     Mutant(
         "host-views-are-written-straight-on",
         "src/device/host/pages.rs",
-        "let start = mapped.memory.start.wrapping_add(part.start as usize);",
-        "let start = mapped.memory.start.wrapping_add((offset + at - bytes) as usize);",
+        "let target = |at: u64| Target(start.wrapping_add(at as usize));",
+        "let target = |_: u64| Target(start.wrapping_add(offset as usize));",
         "a copy ignores where a view's pages are, and overwrites another weight's",
         ("device_views",),
     ),
