@@ -36,6 +36,7 @@ fn program() -> Program {
         weights: (0..WEIGHTS).map(spec).collect(),
         layouts: vec![Layout::default(); WEIGHTS as usize],
         trace: Trace::new(events, probes, WEIGHTS as usize).expect("a valid trace"),
+        gather: Vec::new(),
     }
 }
 

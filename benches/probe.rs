@@ -46,6 +46,7 @@ fn program() -> Program {
         weights: (0..WEIGHTS + 4).map(spec).collect(),
         layouts: vec![Layout::default(); WEIGHTS as usize + 4],
         trace: Trace::new(events, probes, WEIGHTS as usize + 4).expect("a valid trace"),
+        gather: Vec::new(),
     }
 }
 

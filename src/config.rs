@@ -65,6 +65,18 @@ pub enum HostMemory {
     Staged,
 }
 
+/// Whether tables of which kernels only look rows up are read in place, in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gathering {
+    /// Where a pass is known to take at most half of the table's bytes.
+    #[default]
+    Auto,
+    /// All of them, however many rows a pass takes.
+    On,
+    /// None: they are weights like all others.
+    Off,
+}
+
 /// Options of one load, after parsing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
@@ -74,6 +86,8 @@ pub struct Options {
     pub host: HostMemory,
     /// Bytes of the ring of `staged`; `None` means the default.
     pub staging: Option<u64>,
+    /// Which tables are read in place.
+    pub gather: Gathering,
     /// Index of the device; `None` means the first one.
     pub device: Option<u32>,
     /// Residency policy.
@@ -100,6 +114,8 @@ pub const VERIFY: &str = "weight_offload_verify";
 pub const HOST: &str = "weight_offload_host";
 /// Key of the size of the staging ring in MB (1,048,576 bytes): an integer.
 pub const STAGING_MB: &str = "weight_offload_staging_mb";
+/// Key of which tables are read in place: `auto`, `on` or `off`.
+pub const GATHER: &str = "weight_offload_gather";
 /// Key of the index of the device: an integer.
 pub const DEVICE: &str = "weight_offload_device";
 /// Key of the path of the `.ptd`.
@@ -112,13 +128,14 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     BUDGET,
     BUDGET_MB,
     BUDGET_BYTES,
     POLICY,
     HOST,
     STAGING_MB,
+    GATHER,
     DEVICE,
     VERIFY,
     DATA,
@@ -129,6 +146,11 @@ const VERIFIES: [(&str, Verify); 3] = [
     ("off", Verify::Off),
     ("load", Verify::Load),
     ("every_read", Verify::EveryRead),
+];
+const GATHERINGS: [(&str, Gathering); 3] = [
+    ("auto", Gathering::Auto),
+    ("on", Gathering::On),
+    ("off", Gathering::Off),
 ];
 const HOSTS: [(&str, HostMemory); 4] = [
     ("auto", HostMemory::Auto),
@@ -210,6 +232,10 @@ impl Options {
             }
             STAGING_MB => {
                 self.staging = Some(from_mb(spec)?);
+                Ok(())
+            }
+            GATHER => {
+                self.gather = choice(spec, &GATHERINGS)?;
                 Ok(())
             }
             DEVICE => {

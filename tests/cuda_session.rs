@@ -10,7 +10,6 @@ use std::time::Duration;
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::{CudaDevice, Device, DevicePtr};
-use weightstream::schedule::floor;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::{Session, SessionOptions};
 use weightstream::Result;
@@ -48,7 +47,11 @@ fn mapped(model: &Model) -> (Source, Vec<u64>) {
 /// Floor and total at the granule of the device.
 fn range_of_budgets(model: &Model, granule: u64) -> (u64, u64) {
     let weights = &model.program.weights;
-    let least = floor(&model.program.trace, weights, PolicyKind::Lru, &[], granule).bytes();
+    let least = model
+        .program
+        .floor(PolicyKind::Lru, granule)
+        .unwrap()
+        .bytes();
     (
         least,
         weights

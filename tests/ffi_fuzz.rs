@@ -124,7 +124,7 @@ fn schedule(model: &aoti_support::Model, fqns: &[&str], record: &mut RecordSpec)
         })
         .collect();
     let trace = Trace::new(events, probes.clone(), fqns.len()).unwrap();
-    let floor = floor(&trace, &specs, PolicyKind::Lru, &[], 64);
+    let floor = floor(&trace, &specs, PolicyKind::Lru, 64);
     let order = trace
         .order()
         .iter()

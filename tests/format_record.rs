@@ -284,6 +284,40 @@ fn probes_name_weights() {
 }
 
 #[test]
+fn gathers_name_reads_of_rows() {
+    let parsed = parse(|spec| {
+        spec.set_ints("gathers", &[0, 3, 2, -1]);
+    });
+    let gathers = parsed.unwrap().gathers;
+    let found: Vec<_> = gathers
+        .iter()
+        .map(|one| (one.probe, one.rows, one.row_bytes))
+        .collect();
+    // 48 bytes of 4 rows.
+    assert_eq!(found, [(0, Some(3), 12), (2, None, 12)]);
+    assert!(
+        gathers[0].pays(72)
+            && !gathers[0].pays(71)
+            && !gathers[0].pays(0)
+            && !gathers[1].pays(u64::MAX)
+    );
+    bad_ints("gathers", &[0], "ends too early");
+    bad_ints("gathers", &[3, 1], "holds probe 3 of 3 out of turn");
+    bad_ints("gathers", &[-1, 1], "holds probe -1 of 3 out of turn");
+    bad_ints("gathers", &[1, 1, 1, 1], "holds probe 1 of 3 out of turn");
+    bad_ints("gathers", &[1, -2], "says that probe 1 takes -2 rows");
+    // Columns lie together, not rows.
+    bad(
+        "gathers",
+        "takes rows of 'a.weight', which has none",
+        |spec| {
+            spec.ints_mut("layouts")[3..5].copy_from_slice(&[1, 4]);
+            spec.set_ints("gathers", &[0, 1]);
+        },
+    );
+}
+
+#[test]
 fn the_trace_is_a_pass_that_can_happen() {
     let (probe, kernel, release) = (|id: i64| 4 * id, |id: i64| 4 * id + 1, |id: i64| 4 * id + 2);
     bad_ints("trace", &[3], "holds 3, which is not an event");

@@ -57,6 +57,7 @@ fn play_part(part: u64) {
         "hardly a plan is on pages: {}",
         share(|o| o.paged)
     );
+    assert!(share(|o| o.gathered) > 0.1, "hardly a read is in place");
     assert!(share(|o| o.aborted) > 0.5, "hardly a pass is aborted");
     assert!(share(|o| o.holes > 0) > 0.1, "no pool falls into pieces");
     assert!(share(|o| o.joined) > 0.02, "no copies are joined");

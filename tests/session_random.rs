@@ -9,7 +9,6 @@ use session_support::{model, play, Kernels, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::Sim;
-use weightstream::schedule::floor;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::Session;
 
@@ -67,7 +66,7 @@ fn passes() -> impl Strategy<Value = Vec<Pass>> {
 /// `share` 0 is the floor, 1000 everything.
 fn budget(model: &Model, share: u64) -> u64 {
     let weights = &model.program.weights;
-    let floor = floor(&model.program.trace, weights, PolicyKind::Lru, &[], 64).bytes();
+    let floor = model.program.floor(PolicyKind::Lru, 64).unwrap().bytes();
     let all: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(64)).sum();
     floor + all.saturating_sub(floor) * share / 1000
 }

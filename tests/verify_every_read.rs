@@ -45,6 +45,7 @@ fn program() -> Program {
             count,
         )
         .unwrap(),
+        gather: Vec::new(),
     }
 }
 

@@ -134,6 +134,8 @@ Options& Options::host(const std::string& mode) { return set("weight_offload_hos
 
 Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }
 
+Options& Options::gather(const std::string& mode) { return set("weight_offload_gather", mode); }
+
 Options& Options::device(int index) { return set("weight_offload_device", index); }
 
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
@@ -271,6 +273,7 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.io_bytes = counters.io_bytes;
   stats.host_pinned_bytes = counters.host_pinned_bytes;
   stats.host_mapped_bytes = counters.host_mapped_bytes;
+  stats.gathered_bytes = counters.gathered_bytes;
   return stats;
 }
 
@@ -297,6 +300,7 @@ std::string to_json(const Stats& stats) {
       {"io_bytes", stats.io_bytes},
       {"host_pinned_bytes", stats.host_pinned_bytes},
       {"host_mapped_bytes", stats.host_mapped_bytes},
+      {"gathered_bytes", stats.gathered_bytes},
   };
   std::string json = "{";
   for (const auto& [key, value] : fields) {

@@ -22,6 +22,7 @@ constexpr const char* kHelp =
     "  --budget auto        what is free on the device, less what the method takes beside its weights\n"
     "  --host MODE          how the bytes to copy are held on the host: auto, mapped, pinned or staged\n"
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
+    "  --gather MODE        tables of which only rows are read, in place: auto (default), on or off\n"
     "  --device N           index of the device\n"
     "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
@@ -43,6 +44,7 @@ enum Id {
   kBudgetMb,
   kHost,
   kStagingMb,
+  kGather,
   kDevice,
   kPolicy,
   kVerify,
@@ -62,6 +64,7 @@ const option kOptions[] = {
     {"budget-mb", required_argument, nullptr, kBudgetMb},
     {"host", required_argument, nullptr, kHost},
     {"staging-mb", required_argument, nullptr, kStagingMb},
+    {"gather", required_argument, nullptr, kGather},
     {"device", required_argument, nullptr, kDevice},
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
@@ -131,6 +134,9 @@ bool take(int id, Arguments& arguments) {
         return false;
       }
       arguments.options.staging_mb(small);
+      return true;
+    case kGather:
+      arguments.options.gather(optarg);
       return true;
     case kDevice:
       if (!take_int(0, small)) {

@@ -117,6 +117,7 @@ void print_text(const Result& result) {
   line("io_bytes", stats.io_bytes);
   line("host_pinned_bytes", stats.host_pinned_bytes);
   line("host_mapped_bytes", stats.host_mapped_bytes);
+  line("gathered_bytes", stats.gathered_bytes);
   std::printf("%-24s %16.3f\n", "ms_per_pass", result.ms_per_pass);
   std::printf("%-24s %016" PRIx64 "\n", "checksum", result.checksum);
 }

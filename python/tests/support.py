@@ -33,6 +33,7 @@ STATS_KEYS = {
     "io_bytes",
     "host_pinned_bytes",
     "host_mapped_bytes",
+    "gathered_bytes",
 }
 BUDGETS = ["floor", 25, 50, 75, 100]
 

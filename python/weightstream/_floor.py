@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ._trace import KERNEL, PROBE
 
@@ -16,13 +16,19 @@ def occupied(nbytes: int, device: str) -> int:
     return -(-nbytes // granule) * granule
 
 
-def least_budgets(events: Sequence[tuple[int, int]], probes: Sequence[int], sizes: Sequence[int], direct: int) -> tuple[int, int]:
+def least_budgets(
+    events: Sequence[tuple[int, int]], probes: Sequence[int], sizes: Sequence[int], direct: int, in_place: Set[int] = frozenset()
+) -> tuple[int, int]:
     """``(floor, hard_minimum)`` in bytes.
 
     ``events`` is the trace, ``probes[i]`` the weight behind probe ``i``, ``sizes`` the bytes that each weight occupies, ``direct``
     those of all direct constants. The floor is ``direct + max over consecutive kernels of bytes(open(k) | open(k+1)) + the largest
-    copy in flight``, and never more than all weights together: with that much, everything is loaded up front.
+    copy in flight``, and never more than all weights together: with that much, everything is loaded up front. Probes that are read
+    ``in_place`` take nothing.
     """
+    nothing = len(sizes)
+    probes = [nothing if probe in in_place else weight for probe, weight in enumerate(probes)]
+    sizes = [*sizes, 0]
     leases: dict[int, int] = {}
     peak = 0
     kernels: list[frozenset[int]] = []

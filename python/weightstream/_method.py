@@ -16,6 +16,7 @@ from ._activations import UNBOUNDED
 from ._compile import Compiled
 from ._errors import ExportError
 from ._floor import least_budgets, occupied
+from ._gather import flatten, reads_in_place, row_reads
 from ._record import FORMAT_VERSION, Fields
 from ._target import Target
 from ._trace import PROBE, Constant
@@ -65,7 +66,9 @@ def record_of(
     nbytes = [held[constant.fqn].untyped_storage().nbytes() for constant in constants]
     sizes = [occupied(n, target.device) for n in nbytes]
     direct = sum(size for size, kind in zip(sizes, kinds) if kind != WEIGHT)
-    floor, hard_minimum = least_budgets(compiled.trace.events, probes, sizes, direct)
+    gathers = row_reads(program)
+    in_place = reads_in_place(gathers, probes, nbytes, [c.sizes[0] if c.sizes else 0 for c in constants])
+    floor, hard_minimum = least_budgets(compiled.trace.events, probes, sizes, direct, in_place)
     fields: Fields = {
         "format_version": [FORMAT_VERSION],
         "method": [method],
@@ -80,6 +83,7 @@ def record_of(
         "crc32": [zlib.crc32(raw_bytes(held[constant.fqn])) for constant in constants],
         "layouts": _flatten((len(c.sizes), *c.sizes, *c.strides) for c in constants),
         "probes": probes,
+        "gathers": flatten(gathers),
         "access_order": [probes[number] for op, number in compiled.trace.events if op == PROBE],
         "trace": [op + 4 * number for op, number in compiled.trace.events],
         "floor": [floor],

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use super::budget::AutoBudget;
 use super::compiled::{check_signature, compiled, match_constants, open};
 use super::engine::{Data, Engine, Run};
+use super::gather;
 use super::held::{self, Held, Needs};
 use super::side::{self, Side};
 use super::Delegate;
@@ -16,7 +17,7 @@ use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record, Wiring};
-use crate::schedule::{floor, Floor, Trace, WeightKind, WeightSpec};
+use crate::schedule::{Floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
 use crate::system_memory;
 use crate::weights::{check_target, verify_crc, Catalog, Host, MappedPtd};
@@ -107,11 +108,13 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     let record = &request.record;
     check_budget_has_effect(record, options)?;
     held::check(record, options)?;
-    let program = program(record)?;
-    let floor = check_floor(record, &program, options, device.granule())?;
+    let mut program = program(record)?;
+    check_floor(record, &program, options, device.granule())?;
     let file = MappedPtd::open(&request.data)?;
     let catalog = Catalog::build(record, &file)?;
     let held = hold(&device, record, options, &file, &catalog)?;
+    program.gather = gather::choose(record, options, &held)?;
+    let floor = program.floor(options.policy, device.granule())?;
     check_data(record, options, &catalog)?;
     let name = device.torch_name();
     let container = compiled(&device.scope(), "loading", || {
@@ -224,8 +227,7 @@ fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
     })
 }
 
-/// What the session needs to know of the record.
-/// What a session has to know of a method, from its record.
+/// What a session has to know of a method, from its record. Tables are read in place by the record's rule.
 pub fn program(record: &Record) -> Result<Program> {
     let constants = &record.constants;
     let weights = constants.iter().map(|constant| WeightSpec {
@@ -246,23 +248,13 @@ pub fn program(record: &Record) -> Result<Program> {
         weights: weights.collect(),
         layouts: layouts.collect(),
         trace: Trace::new(record.trace.clone(), record.probes.clone(), constants.len())?,
+        gather: gather::by_rule(record),
     })
 }
 
 /// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
-fn check_floor(
-    record: &Record,
-    program: &Program,
-    options: &Options,
-    granule: u64,
-) -> Result<Floor> {
-    let floor = floor(
-        &program.trace,
-        &program.weights,
-        options.policy,
-        &[],
-        granule,
-    );
+fn check_floor(record: &Record, program: &Program, options: &Options, granule: u64) -> Result<()> {
+    let floor = program.floor(options.policy, granule)?;
     let recorded = [
         ("floor", record.floor, floor.bytes()),
         ("hard minimum", record.hard_minimum, floor.hard_minimum),
@@ -277,7 +269,7 @@ fn check_floor(
             });
         }
     }
-    Ok(floor)
+    Ok(())
 }
 
 /// What `auto` comes to on this device now. The device's context is there, and the compiled library's bytes

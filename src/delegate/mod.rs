@@ -18,6 +18,7 @@ mod compiled;
 mod engine;
 #[cfg(any(test, feature = "sim"))]
 mod faulty;
+mod gather;
 mod held;
 mod inputs;
 mod load;

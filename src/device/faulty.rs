@@ -259,6 +259,11 @@ impl<D: Device> Device for Faulty<D> {
         Ok(())
     }
 
+    fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
+        self.faults.call("in_place")?;
+        self.inner.in_place(bytes)
+    }
+
     fn tidy_up(&mut self) -> Result<()> {
         self.faults.call("tidy_up")?;
         self.inner.tidy_up()

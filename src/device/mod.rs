@@ -215,6 +215,12 @@ pub trait Device: Send {
         Err(Error::Internal(format!("{} maps no memory", self.name())))
     }
 
+    /// The address at which kernels read these bytes of the host, which are never copied, as long as the device lives: only
+    /// read, and to be downloaded too. `None` where kernels do not reach them.
+    fn in_place(&mut self, _bytes: HostBytes) -> Result<Option<DevicePtr>> {
+        Ok(None)
+    }
+
     /// [`Device::alloc`] found no piece that is large enough: waits for the copy stream and tidies up, if
     /// that can help. Slow.
     fn tidy_up(&mut self) -> Result<()> {

@@ -70,6 +70,7 @@ mod ffi {
         io_bytes: u64,
         host_pinned_bytes: u64,
         host_mapped_bytes: u64,
+        gathered_bytes: u64,
     }
 
     unsafe extern "C++" {
@@ -281,6 +282,7 @@ impl Loaded {
             io_bytes: stats.io_bytes,
             host_pinned_bytes: stats.host_pinned_bytes,
             host_mapped_bytes: stats.host_mapped_bytes,
+            gathered_bytes: stats.gathered_bytes,
         }
     }
 

@@ -29,7 +29,7 @@ pub mod wiring;
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
 pub use pte::{ConstantMethod, Delegate, Pte};
 pub use record::{
-    BuildId, ConstantKind, Dim, InputSpec, OutputSpec, Record, RecordedConstant, Target,
+    BuildId, ConstantKind, Dim, Gather, InputSpec, OutputSpec, Record, RecordedConstant, Target,
 };
 pub use scalar::{sizes_text, ScalarType};
 pub use wiring::{Source, Wiring};

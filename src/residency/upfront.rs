@@ -2,7 +2,7 @@
 
 use super::{Action, Place, Policy, Served};
 use crate::error::Result;
-use crate::schedule::{ProbeId, WeightIndex, WeightKind, WeightSpec};
+use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
 #[derive(Debug)]
@@ -13,12 +13,17 @@ pub struct Upfront {
 }
 
 impl Upfront {
-    /// Lays out all weights one behind the other, each at a multiple of the granule.
-    pub fn new(weights: &[WeightSpec], granule: u64) -> Self {
+    /// Lays out all weights that are read one behind the other, each at a multiple of the granule.
+    pub fn new(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Self {
+        let mut read = vec![false; weights.len()];
+        trace
+            .probes()
+            .iter()
+            .for_each(|&weight| read[weight as usize] = true);
         let mut block = 0;
         let mut placed = Vec::new();
         for (index, spec) in (0..).zip(weights) {
-            if spec.kind == WeightKind::Weight && spec.bytes > 0 {
+            if read[index as usize] && spec.bytes > 0 {
                 placed.push((index, spec.bytes, block));
                 block += spec.occupied(granule);
             }
@@ -95,9 +100,10 @@ impl Policy for Upfront {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::{Event, WeightKind};
 
     #[test]
-    fn packs_weights_with_bytes_only() {
+    fn packs_weights_that_are_read_and_have_bytes() {
         let spec = |bytes, kind| WeightSpec {
             fqn: String::new(),
             bytes,
@@ -109,8 +115,11 @@ mod tests {
             spec(1000, WeightKind::Direct),
             spec(100, WeightKind::Weight),
             spec(1, WeightKind::Mutable),
+            spec(500, WeightKind::Weight),
         ];
-        let mut upfront = Upfront::new(&weights, 64);
+        let events = (0..3).map(Event::Probe).collect();
+        let trace = Trace::new(events, vec![0, 1, 3], weights.len()).unwrap();
+        let mut upfront = Upfront::new(&trace, &weights, 64);
         assert_eq!(upfront.validate(), Ok(()));
         assert_eq!(upfront.block_bytes(), 192);
         let mut actions = Vec::new();

@@ -69,16 +69,10 @@ impl Floor {
     }
 }
 
-/// Computes the floor of `trace` under `policy`. `weights` are all constants, `gather` those that are read
-/// in place and never copied, `granule` the device's allocation granule.
-pub fn floor(
-    trace: &Trace,
-    weights: &[WeightSpec],
-    policy: PolicyKind,
-    gather: &[WeightIndex],
-    granule: u64,
-) -> Floor {
-    let sizes = streamed_sizes(weights, gather, granule);
+/// Computes the floor of `trace` under `policy`. `weights` are all constants, `granule` the device's allocation granule. A
+/// read that takes nothing of the budget is one of a weight without bytes.
+pub fn floor(trace: &Trace, weights: &[WeightSpec], policy: PolicyKind, granule: u64) -> Floor {
+    let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
     let part = |w: WeightIndex| Part {
         fqn: weights[w as usize].fqn.clone(),
         bytes: sizes[w as usize],
@@ -91,23 +85,22 @@ pub fn floor(
                 first,
                 second,
                 bytes: sum(&set, &sizes),
-                weights: set.into_iter().map(part).collect(),
+                weights: set
+                    .into_iter()
+                    .map(part)
+                    .filter(|part| part.bytes > 0)
+                    .collect(),
             }),
             copy: largest_copy(trace, &sizes).map(part),
-            hard_minimum: hard_minimum(trace, weights, gather, granule),
+            hard_minimum: hard_minimum(trace, weights, granule),
             everything: everything(trace, &sizes),
         },
     }
 }
 
 /// Below this some probe cannot be served at all: the largest sum of open leases, plus direct constants.
-pub fn hard_minimum(
-    trace: &Trace,
-    weights: &[WeightSpec],
-    gather: &[WeightIndex],
-    granule: u64,
-) -> u64 {
-    let sizes = streamed_sizes(weights, gather, granule);
+pub fn hard_minimum(trace: &Trace, weights: &[WeightSpec], granule: u64) -> u64 {
+    let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
     let mut open = OpenLeases::default();
     let mut most = 0;
     for event in trace.events() {
@@ -130,15 +123,6 @@ fn everything(trace: &Trace, sizes: &[u64]) -> u64 {
 fn direct_bytes(weights: &[WeightSpec], granule: u64) -> u64 {
     let direct = weights.iter().filter(|w| w.kind != WeightKind::Weight);
     direct.fold(0, |total, w| total.saturating_add(w.occupied(granule)))
-}
-
-/// Occupied bytes per constant; 0 for those that are gathered in place and never copied.
-fn streamed_sizes(weights: &[WeightSpec], gather: &[WeightIndex], granule: u64) -> Vec<u64> {
-    let mut sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
-    for &w in gather {
-        sizes[w as usize] = 0;
-    }
-    sizes
 }
 
 fn sum(set: &[WeightIndex], sizes: &[u64]) -> u64 {

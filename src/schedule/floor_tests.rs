@@ -12,7 +12,7 @@ fn weight(fqn: &str, bytes: u64) -> WeightSpec {
 }
 
 fn lru(trace: &Trace, weights: &[WeightSpec]) -> Floor {
-    floor(trace, weights, PolicyKind::Lru, &[], 64)
+    floor(trace, weights, PolicyKind::Lru, 64)
 }
 
 /// Five kernels, each reading one weight alone: the RFC's case.
@@ -95,17 +95,6 @@ fn direct_constants_are_rounded_and_counted() {
     let floor = lru(&trace, &weights);
     assert_eq!((floor.direct, floor.hard_minimum), (192, 192 + 1024));
     assert_eq!(floor.bytes(), 192 + 128 + 1024 + 1024);
-}
-
-#[test]
-fn gathered_weights_need_nothing() {
-    let (trace, weights) = chain();
-    let floor = floor(&trace, &weights, PolicyKind::Lru, &[1], 64);
-    assert_eq!(
-        (floor.everything, floor.hard_minimum),
-        (128 + 64 + 64 + 960, 960)
-    );
-    assert_eq!(floor.bytes(), floor.everything);
 }
 
 #[test]

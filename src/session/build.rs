@@ -1,12 +1,12 @@
 //! From a checked record and the bytes of its weights to a session that is ready for its first pass.
 
-use super::{copies::Run, Session, Stats, Tenant};
+use super::{copies::Run, gather, Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, Figures, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::planned::{self, Plan, Planned};
 use crate::residency::{Lru, Policy, StreamOrdered, Upfront};
-use crate::schedule::{floor, Floor, Follower, Trace, WeightIndex, WeightKind, WeightSpec};
+use crate::schedule::{Floor, Follower, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec};
 
 /// Layout of what a probe of a constant returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Program {
     pub layouts: Vec<Layout>,
     /// The events of one pass.
     pub trace: Trace,
+    /// Reads that take some rows of a table, ascending: where the budget does not cover everything they are done in place.
+    pub gather: Vec<ProbeId>,
 }
 
 /// What the user chose.
@@ -111,20 +113,26 @@ impl<D: Device> Session<D> {
     ) -> Result<Self> {
         check(&program)?;
         let granule = device.granule();
-        let floor = floor(
-            &program.trace,
-            &program.weights,
-            options.policy,
-            &[],
-            granule,
-        );
-        let stats = accepted(&program, &floor, options.budget, granule, least(&floor))?;
+        let floor = program.floor(options.policy, granule)?;
+        let everything = program.everything(granule);
+        let (program, tables) = match options.budget.is_some_and(|budget| budget >= everything) {
+            true => (program, Vec::new()),
+            false => program.in_place()?,
+        };
+        let mut stats = accepted(&program, &floor, options.budget, granule, least(&floor))?;
+        let in_place = tables
+            .iter()
+            .map(|one| program.weights[one.table as usize].bytes);
+        stats.gathered_bytes = in_place.fold(0, u64::saturating_add);
         let budget = device.set_budget(stats.budget_bytes);
         budget.map_err(|error| {
             error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
         })?;
-        let bytes = source(&mut device)?;
-        check_bytes(&program, &bytes)?;
+        let mut bytes = source(&mut device)?;
+        let own = program.weights.len() - tables.len();
+        check_bytes(&program.weights[..own], &bytes)?;
+        let places = gather::addresses(&mut device, &program, &tables, &bytes)?;
+        bytes.resize(program.weights.len(), HostBytes::from_static(&[]));
         let residency = Residency::of(&program, &stats, options.policy, &device.figures());
         let fresh = program.clone();
         let policy = move || residency.policy(&fresh, granule);
@@ -136,6 +144,7 @@ impl<D: Device> Session<D> {
             policy: policy(),
             follower: Follower::new(&program.trace),
             tenants: (0..constants).map(|_| Tenant::empty()).collect(),
+            tables,
             leased: vec![false; reads],
             ended: vec![false; reads],
             program,
@@ -162,6 +171,9 @@ impl<D: Device> Session<D> {
             activation_peak: 0,
             checksums: None,
         };
+        for (weight, at) in places {
+            session.tenants[weight as usize].in_place = Some(at);
+        }
         session.choose_pool(&policy)?;
         session.load()?;
         Ok(session)
@@ -182,8 +194,9 @@ impl<D: Device> Session<D> {
         let started = self.carry_out();
         if self.policy.block_bytes() == 0 {
             let granule = self.device.granule();
-            let probed = self.program.weights.iter().filter(|w| is_probed(w));
-            let mut sizes: Vec<_> = probed.map(|w| w.occupied(granule)).collect();
+            let read = self.program.trace.probes().iter();
+            let specs = read.map(|&weight| &self.program.weights[weight as usize]);
+            let mut sizes: Vec<_> = specs.map(|w| w.occupied(granule)).collect();
             sizes.sort_unstable_by(|a, b| b.cmp(a));
             sizes.dedup();
             sizes.retain(|&size| size > 0);
@@ -223,6 +236,7 @@ impl<E> Tenant<E> {
     fn empty() -> Self {
         Tenant {
             at: DevicePtr::EMPTY,
+            in_place: None,
             pooled: false,
             copied: 0..0,
             ready: None,
@@ -237,6 +251,7 @@ fn check(program: &Program) -> Result<()> {
         weights,
         layouts,
         trace,
+        ..
     } = program;
     if weights.len() != layouts.len() {
         return Err(Error::Internal(format!(
@@ -260,8 +275,7 @@ fn check(program: &Program) -> Result<()> {
     }
 }
 
-fn check_bytes(program: &Program, bytes: &[HostBytes]) -> Result<()> {
-    let weights = &program.weights;
+fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
     if weights.len() != bytes.len() {
         return Err(Error::Internal(format!(
             "{} constants, {} byte ranges",
@@ -298,13 +312,13 @@ fn accepted(
             parts: floor.to_string(),
         });
     }
-    let probed = program.weights.iter().filter(|w| is_probed(w));
+    let total = program.everything(granule).saturating_sub(floor.direct);
     Ok(Stats {
         budget_bytes: budget,
         floor_bytes: floor.bytes(),
         hard_minimum_bytes: floor.hard_minimum,
         direct_bytes: floor.direct,
-        total_weight_bytes: probed.fold(0, |sum, w| sum.saturating_add(w.occupied(granule))),
+        total_weight_bytes: total,
         ..Stats::default()
     })
 }
@@ -334,7 +348,7 @@ impl Residency {
     fn policy(&self, program: &Program, granule: u64) -> Box<dyn Policy> {
         let (trace, weights) = (&program.trace, &program.weights);
         match self {
-            Residency::Upfront => Box::new(Upfront::new(weights, granule)),
+            Residency::Upfront => Box::new(Upfront::new(trace, weights, granule)),
             Residency::Lru { capacity } => Box::new(Lru::new(trace, weights, granule, *capacity)),
             Residency::Planned(plan) => Box::new(Planned::new(
                 plan.clone(),

@@ -120,7 +120,7 @@ impl<D: Device> Session<D> {
             // One wait orders every later kernel behind the copy, so the next probe needs none.
             tenant.ready = None;
         }
-        let at = tenant.at;
+        let at = tenant.in_place.unwrap_or(tenant.at);
         if self.checksums.is_some() {
             self.verify_read(id, at)?;
         }

@@ -12,12 +12,14 @@
 mod actions;
 mod build;
 mod copies;
+mod gather;
 mod hooks;
 mod rehearse;
 mod stats;
 mod verify;
 
 pub use build::{Layout, Program, SessionOptions};
+pub use gather::Table;
 pub use stats::Stats;
 
 use crate::device::{Device, DevicePtr, HostBytes};
@@ -32,6 +34,8 @@ use std::sync::Arc;
 struct Tenant<E> {
     /// Its address; kept when it is evicted, but then not handed out.
     at: DevicePtr,
+    /// Kernels find it there in host memory: it is never copied.
+    in_place: Option<DevicePtr>,
     /// Its memory was taken from the pool and holds it.
     pooled: bool,
     /// Its bytes that the last copy brought.
@@ -52,6 +56,8 @@ pub struct Session<D: Device> {
     follower: Follower,
     tenants: Vec<Tenant<D::Event>>,
     program: Program,
+    /// What is read in place.
+    tables: Vec<Table>,
     /// The bytes of each constant, by index.
     bytes: Vec<HostBytes>,
     floor: Floor,

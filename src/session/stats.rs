@@ -11,7 +11,7 @@ pub struct Stats {
     pub hard_minimum_bytes: u64,
     /// Occupied by direct constants.
     pub direct_bytes: u64,
-    /// What all weights that are read through probes would occupy together.
+    /// What all weights that are read through probes would occupy together, but for those that are only read in place.
     pub total_weight_bytes: u64,
     /// Most that weights and direct constants ever occupied at one time.
     pub peak_bytes: u64,
@@ -39,11 +39,13 @@ pub struct Stats {
     pub host_pinned_bytes: u64,
     /// Pages of the mapped file that are registered with the device, and so stay in memory.
     pub host_mapped_bytes: u64,
+    /// Tables of which kernels read rows in place, in host memory; not part of the budget.
+    pub gathered_bytes: u64,
 }
 
 impl Stats {
     /// All counters by name, in the order of documentation.
-    pub fn entries(&self) -> [(&'static str, u64); 17] {
+    pub fn entries(&self) -> [(&'static str, u64); 18] {
         [
             ("budget_bytes", self.budget_bytes),
             ("floor_bytes", self.floor_bytes),
@@ -62,6 +64,7 @@ impl Stats {
             ("io_bytes", self.io_bytes),
             ("host_pinned_bytes", self.host_pinned_bytes),
             ("host_mapped_bytes", self.host_mapped_bytes),
+            ("gathered_bytes", self.gathered_bytes),
         ]
     }
 }

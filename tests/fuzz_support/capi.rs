@@ -125,6 +125,7 @@ fn option(choices: &mut Choices<'_>) -> ws_option {
         c"weight_offload_policy",
         c"weight_offload_host",
         c"weight_offload_staging_mb",
+        c"weight_offload_gather",
         c"weight_offload_device",
         c"weight_offload_verify",
         c"weight_offload_data",

@@ -99,7 +99,7 @@ pub fn exercise_record(bytes: &[u8]) -> bool {
     let weights: Vec<_> = record.constants.iter().map(spec).collect();
     let trace = Trace::new(record.trace.clone(), record.probes.clone(), weights.len())
         .expect("the record's trace is one that can happen");
-    let floor = floor(&trace, &weights, PolicyKind::Lru, &[], 64);
+    let floor = floor(&trace, &weights, PolicyKind::Lru, 64);
     assert!(floor.hard_minimum <= floor.bytes());
     let _ = floor.to_string();
     true

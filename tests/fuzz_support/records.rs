@@ -92,7 +92,7 @@ fn schedule(rng: &mut Rng, record: &mut RecordSpec, kinds: &[i64], nbytes: &[i64
     let specs: Vec<_> = kinds.iter().zip(nbytes).map(specification).collect();
     let of = probes.iter().map(|p| *p as u32).collect();
     let trace = Trace::new(events.clone(), of, kinds.len()).unwrap();
-    let floor = floor(&trace, &specs, PolicyKind::Lru, &[], 64);
+    let floor = floor(&trace, &specs, PolicyKind::Lru, 64);
     let order: Vec<i64> = trace
         .order()
         .iter()

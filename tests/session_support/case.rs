@@ -9,7 +9,7 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::Sim;
 use weightstream::schedule::Event::Probe;
-use weightstream::schedule::{floor, Floor};
+use weightstream::schedule::Floor;
 use weightstream::session::{Program, Session};
 
 pub const GRANULE: u64 = 64;
@@ -41,6 +41,8 @@ pub struct Outcome {
     pub planned: bool,
     /// By one on pages.
     pub paged: bool,
+    /// Some reads were in place.
+    pub gathered: bool,
     /// A pass was aborted.
     pub aborted: bool,
     /// The pool had the bytes for a copy, but in pieces.
@@ -51,13 +53,15 @@ pub struct Outcome {
 
 /// The floor of a program on the simulator.
 pub fn floor_of(program: &Program) -> Floor {
-    floor(
-        &program.trace,
-        &program.weights,
-        PolicyKind::Lru,
-        &[],
-        GRANULE,
-    )
+    program.floor(PolicyKind::Lru, GRANULE).unwrap()
+}
+
+/// Some reads of every fourth case are in place.
+fn gathered(model: &Model, number: u64) -> Vec<u32> {
+    let mut draw = Seeded(number ^ 0x6761_7468_6572);
+    let (some, one_of) = (draw.one_in(4), draw.between(1, 8));
+    let probes = 0..model.program.trace.probes().len() as u32;
+    probes.filter(|_| draw.one_in(one_of) && some).collect()
 }
 
 impl Case {
@@ -65,7 +69,8 @@ impl Case {
     pub fn of(number: u64) -> Case {
         let mut draw = Seeded(number);
         let shape = Shape::ALL[draw.below(Shape::ALL.len() as u64) as usize];
-        let model = program(shape, &mut draw);
+        let mut model = program(shape, &mut draw);
+        model.program.gather = gathered(&model, number);
         let events = model.program.trace.events().len() as u64;
         let mut case = Case {
             shape,
@@ -134,6 +139,7 @@ impl Case {
             evictions: session.stats().evictions,
             planned: session.policy() == "planned",
             paged: session.device().mapped_bytes() > 0,
+            gathered: session.stats().gathered_bytes > 0,
             aborted: !self.passes.iter().all(Pass::is_complete),
             holes: session.pool_holes(),
             joined: session.device().copies_issued() - at_load < loads(&session),

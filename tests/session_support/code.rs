@@ -262,6 +262,7 @@ fn build(sizes: &[u64], tied: bool, direct: &[u64], code: Code) -> Model {
             layouts: weights.iter().map(layout).collect(),
             trace: Trace::new(code.events, code.probes, weights.len()).unwrap(),
             weights,
+            gather: Vec::new(),
         },
         bytes,
         file: None,

@@ -56,6 +56,7 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
             weights: specs,
             layouts,
             trace,
+            gather: Vec::new(),
         },
         bytes,
         file: None,

@@ -34,7 +34,7 @@ pub fn play_policy(draw: &mut impl Draw, steps: usize) -> Verdict {
     let capacity = least + draw.below(floor.everything - least + 1);
     let upfront = draw.one_in(8);
     let policy: Box<dyn Policy> = match upfront {
-        true => Box::new(Upfront::new(&weights, GRANULE)),
+        true => Box::new(Upfront::new(&trace, &weights, GRANULE)),
         false => Box::new(Lru::new(&trace, &weights, GRANULE, capacity)),
     };
     let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(GRANULE)).collect();

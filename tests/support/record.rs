@@ -36,7 +36,7 @@ impl RecordSpec {
             method: "forward".to_owned(),
             fields: Vec::new(),
         };
-        spec.set_ints("format_version", &[2]);
+        spec.set_ints("format_version", &[3]);
         spec.set_strings("method", &["forward"]);
         spec.set_strings("build_id", &[BUILD_ID]);
         spec.set_strings("so_key", &[&format!("weightstream_so_{digest}")]);

@@ -37,6 +37,8 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& host(const std::string& mode);
   // Size of the ring of "staged", in MB of 1,048,576 bytes.
   Options& staging_mb(int mb);
+  // Whether tables of which kernels only look rows up are read in place, in host memory: "auto", "on" or "off".
+  Options& gather(const std::string& mode);
   // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
   // "off"; "load": compare each weight with its checksum at load; or "every_read": at load, and on the device before
@@ -76,6 +78,7 @@ struct Stats {
   std::uint64_t io_bytes = 0;
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_mapped_bytes = 0;
+  std::uint64_t gathered_bytes = 0;
 };
 
 // The counters as a JSON object.

@@ -76,6 +76,8 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_policy        string  "planned" (the default): who stays and who streams is decided at load; "lru"
  *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": what a GPU copies from
  *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error otherwise
+ *   weight_offload_gather        string  tables of which kernels only look rows up are read in place, in host memory:
+ *                                        "auto" (the default), where a pass takes at most half of one; "on"; "off"
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
  *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
  *                                        load, and on the device before each read: slow, for debugging
@@ -155,6 +157,7 @@ typedef struct ws_stats_data {
   uint64_t io_bytes;              /* most device memory that a call took for its inputs; 0 on the CPU */
   uint64_t host_pinned_bytes;
   uint64_t host_mapped_bytes;
+  uint64_t gathered_bytes; /* tables of which kernels read rows in place, in host memory */
 } ws_stats_data;
 
 /* Levels of log lines. */

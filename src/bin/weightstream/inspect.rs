@@ -2,6 +2,7 @@
 
 use super::model::{Files, Model};
 use super::size::{grouped, megabytes};
+use super::tables;
 use clap::Args;
 use serde_json::{json, Value};
 use std::fmt::Write;
@@ -61,7 +62,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     let mut text = format!(
         "{}: method '{}', build {}\n\
          compiled for {} on {} {}, {}, torch {}\n\
-         {} bytes of constants ({}); floor {} bytes, hard minimum {} bytes\n\
+         {} bytes of constants ({}), without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
          {}\n",
         model.name,
         record.method,
@@ -113,7 +114,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
             sizes_text(&constant.sizes)
         );
     }
-    text
+    text + &tables::text(model)
 }
 
 fn object(model: &Model, checked: Option<&str>) -> Value {
@@ -155,6 +156,7 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
         "hard_minimum_bytes": model.floor.hard_minimum,
         "direct_bytes": model.floor.direct,
         "activations_bytes": record.activations,
+        "tables": tables::object(model),
         "inputs": inputs.collect::<Vec<_>>(),
         "outputs": outputs.collect::<Vec<_>>(),
         "constants": constants.collect::<Vec<_>>(),

@@ -7,6 +7,7 @@ mod model;
 mod picture;
 mod plan;
 mod size;
+mod tables;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

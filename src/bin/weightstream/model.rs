@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use weightstream::delegate::{program::check_files, session_program};
 use weightstream::device::Figures;
 use weightstream::format::{Pte, Record};
-use weightstream::schedule::{floor, Floor};
+use weightstream::schedule::Floor;
 use weightstream::session::Program;
 use weightstream::weights::{Catalog, MappedFile, MappedPtd};
 use weightstream::{config::PolicyKind, Error, Result};
@@ -32,6 +32,7 @@ const LARGEST: u64 = 1 << 60;
 pub struct Model {
     pub name: String,
     pub record: Record,
+    /// With tables that are read in place.
     pub program: Program,
     pub figures: Figures,
     pub floor: Floor,
@@ -46,15 +47,15 @@ impl Model {
             check_files(&files.pte, ptd, None)?;
             Catalog::build(&record, &MappedPtd::open(ptd)?)?;
         }
-        let program = session_program(&record)?;
+        let whole = session_program(&record)?;
         let figures = Figures::of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
                 record.method, record.device
             ))
         })?;
-        let (trace, weights) = (&program.trace, &program.weights);
-        let floor = floor(trace, weights, PolicyKind::Lru, &[], figures.granule);
+        let floor = whole.floor(PolicyKind::Lru, figures.granule)?;
+        let (program, _) = whole.in_place()?;
         let everything = floor.direct.saturating_add(floor.everything);
         if everything > LARGEST {
             return Err(Error::Unsupported(format!(

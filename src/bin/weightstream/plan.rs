@@ -4,6 +4,7 @@ use super::cost::{Cost, Link};
 use super::model::{Files, Model};
 use super::picture;
 use super::size::{grouped, megabytes, Budget};
+use super::tables;
 use clap::Args;
 use serde_json::{json, Value};
 use std::fmt::Write;
@@ -75,7 +76,7 @@ fn head(model: &Model) -> String {
     let events = model.record.trace.len();
     format!(
         "{}: method '{}' for {}: {} constants, {} bytes ({}), {} reads in a trace of {events} events\n\
-         floor {} bytes: {}\n",
+         floor {} bytes: {}\n{}",
         model.name,
         model.record.method,
         model.record.device,
@@ -84,7 +85,8 @@ fn head(model: &Model) -> String {
         megabytes(model.everything()),
         model.record.probes.len(),
         grouped(model.floor.bytes()),
-        model.floor
+        model.floor,
+        tables::text(model)
     )
 }
 
@@ -195,6 +197,7 @@ fn facts(model: &Model, link: &Link) -> Value {
         "hard_minimum_bytes": model.floor.hard_minimum,
         "direct_bytes": model.floor.direct,
         "everything_bytes": model.everything(),
+        "tables": tables::object(model),
         "link_gbps": link.link_gbps,
         "compute_ms": link.compute_ms,
     })

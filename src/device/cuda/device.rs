@@ -1,6 +1,7 @@
 //! The device's trait: each call checks the addresses that it is given, then goes to the pools and the streams.
 
 use super::context::Entered;
+use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
@@ -120,6 +121,18 @@ impl Device for CudaDevice {
             pool.discount(bytes);
         }
         Ok(())
+    }
+
+    fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
+        let entered = self.context.enter()?;
+        let pinned = self.pinned.iter().map(Pinned::registration);
+        for registration in self.registrations.iter().chain(pinned) {
+            if let Some(start) = registration.device_address(bytes, &entered)? {
+                self.in_place.push(start..start + bytes.len());
+                return Ok(Some(DevicePtr(start)));
+            }
+        }
+        Ok(None)
     }
 
     fn tidy_up(&mut self) -> Result<()> {

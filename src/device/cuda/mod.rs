@@ -94,6 +94,8 @@ pub struct CudaDevice {
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
     stage: Option<Stage>,
+    /// The device's addresses of host memory that kernels read in place.
+    in_place: Vec<Range<u64>>,
     /// Inputs of the call that runs, where they lie in the caller's memory.
     lent: Vec<DeviceBytes>,
     events: Arc<Events>,
@@ -191,6 +193,7 @@ impl CudaDevice {
             registrations: Vec::new(),
             pinned: Vec::new(),
             stage: None,
+            in_place: Vec::new(),
             lent: Vec::new(),
             events: Events::new(&context),
             copy,
@@ -328,16 +331,30 @@ impl CudaDevice {
     fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         let weights = self.weights.as_ref();
         let pooled = weights.is_some_and(|pool| pool.covers(ptr, len));
-        let beside = self.views.cover(ptr, len) || self.lasting.cover(ptr, len);
+        let read_only = self.views.cover(ptr, len) || self.is_in_place(ptr, len);
+        let beside = read_only || self.lasting.cover(ptr, len);
         match pooled || beside || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),
         }
     }
 
+    /// Whether it is host memory that kernels read in place.
+    fn is_in_place(&self, ptr: DevicePtr, len: u64) -> bool {
+        let inside = |range: &Range<u64>| range.contains(&ptr.0) && len <= range.end - ptr.0;
+        self.in_place.iter().any(inside)
+    }
+
     /// The same for what is written, by anything but a copy of weights.
     fn check_written(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         self.views.check_not_written(ptr)?;
+        if self.is_in_place(ptr, 0) {
+            return Err(Error::Internal(format!(
+                "{} {:#x} is host memory that kernels read in place: nothing writes there",
+                self.context.name(),
+                ptr.0
+            )));
+        }
         self.check_any(ptr, len)
     }
 }

@@ -45,6 +45,11 @@ impl Pinned {
         self.registration.begins_at(address)
     }
 
+    /// Its registration.
+    pub(super) fn registration(&self) -> &Registration {
+        &self.registration
+    }
+
     /// Registers memory. `cuts` as for [`Registration::new`].
     fn register(
         context: &Arc<Context>,

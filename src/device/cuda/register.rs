@@ -52,10 +52,15 @@ pub(super) fn can_read_only(context: &Context) -> Result<bool> {
     Ok(context.attribute(able)? != 0)
 }
 
+/// What one call registered.
+struct Chunk {
+    start: usize,
+    len: usize,
+}
+
 /// Host memory that the device may read, until this is dropped.
 pub(super) struct Registration {
-    /// Addresses of the chunks.
-    chunks: Vec<usize>,
+    chunks: Vec<Chunk>,
     bytes: u64,
     context: Arc<Context>,
 }
@@ -87,7 +92,29 @@ impl Registration {
 
     /// Whether a chunk begins at this address: a copy must not cross it.
     pub(super) fn begins_at(&self, address: usize) -> bool {
-        self.chunks.contains(&address)
+        self.chunks.iter().any(|chunk| chunk.start == address)
+    }
+
+    /// The device's address of these bytes, if they lie in one chunk.
+    pub(super) fn device_address(
+        &self,
+        bytes: HostBytes,
+        _entered: &Entered<'_>,
+    ) -> Result<Option<u64>> {
+        let (start, end) = (
+            bytes.as_ptr() as usize,
+            bytes.as_ptr() as usize + bytes.len() as usize,
+        );
+        let inside = |chunk: &&Chunk| chunk.start <= start && end <= chunk.start + chunk.len;
+        let Some(chunk) = self.chunks.iter().find(inside) else {
+            return Ok(None);
+        };
+        let mut address = 0;
+        // SAFETY: the start of memory that is registered, mapped for the device; the driver writes one address.
+        check("cuMemHostGetDevicePointer", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut address, chunk.start as *mut c_void, 0)
+        })?;
+        Ok(Some(address + (start - chunk.start) as u64))
     }
 
     /// Bytes registered.
@@ -122,7 +149,10 @@ impl Registration {
             },
             other => other,
         })?;
-        self.chunks.push(start as usize);
+        self.chunks.push(Chunk {
+            start: start as usize,
+            len,
+        });
         self.bytes += bytes.len();
         Ok(())
     }
@@ -135,9 +165,9 @@ impl Registration {
         let Some(_entered) = self.context.enter_to_drop() else {
             return self.chunks.is_empty();
         };
-        self.chunks.drain(..).fold(true, |ended, start| {
+        self.chunks.drain(..).fold(true, |ended, chunk| {
             // SAFETY: registered in `add`, and copies from it are done: the device has waited for them.
-            let code = unsafe { sys::cuMemHostUnregister(start as *mut c_void) };
+            let code = unsafe { sys::cuMemHostUnregister(chunk.start as *mut c_void) };
             let outcome = check("cuMemHostUnregister", code);
             let this = outcome.is_ok();
             log_failure(self.context.name(), outcome);

@@ -3,7 +3,7 @@
 use super::clock::{Actor, Clock, What};
 use super::problem::Problem;
 use super::streams::Op;
-use super::{stray, Issued, Sim};
+use super::{space, stray, Issued, Sim};
 use crate::device::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 use std::ops::Range;
@@ -167,6 +167,15 @@ impl Device for Sim {
             self.lose(Actor::Copy, What::Free, ptr, vec![range]);
         }
         Ok(())
+    }
+
+    /// Addresses of their own, that hold the bytes before any kernel that is issued later.
+    fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
+        let size = bytes.len().next_multiple_of(GRANULE);
+        let ptr = self.alloc_scratch(size)?;
+        self.in_place += size;
+        self.upload(ptr, space::read(&bytes))?;
+        Ok(Some(ptr))
     }
 
     fn prefers_one_block(&self) -> bool {

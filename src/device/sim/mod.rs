@@ -86,6 +86,8 @@ pub struct Sim {
     budget: Option<u64>,
     weights: Space,
     scratch: Space,
+    /// Bytes of it that stand for host memory.
+    in_place: u64,
     page: Option<u64>,
     views: Views,
     compute: Stream,
@@ -110,6 +112,7 @@ impl Sim {
             budget: None,
             weights: Space::new(WEIGHTS),
             scratch: Space::new(SCRATCH),
+            in_place: 0,
             page: Some(PAGE),
             views: Views::new(),
             compute: Stream::new(Actor::Compute),
@@ -189,7 +192,7 @@ impl Sim {
 
     /// Bytes of activations allocated and not freed.
     pub fn live_scratch_bytes(&self) -> u64 {
-        self.scratch.live_bytes()
+        self.scratch.live_bytes() - self.in_place
     }
 
     /// Counts the events that exist; goes on when the device is gone.

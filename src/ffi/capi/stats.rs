@@ -38,6 +38,7 @@ impl From<Stats> for ws_stats_data {
             io_bytes: stats.io_bytes,
             host_pinned_bytes: stats.host_pinned_bytes,
             host_mapped_bytes: stats.host_mapped_bytes,
+            gathered_bytes: stats.gathered_bytes,
         }
     }
 }

@@ -84,6 +84,7 @@ pub struct ws_stats_data {
     pub io_bytes: u64,
     pub host_pinned_bytes: u64,
     pub host_mapped_bytes: u64,
+    pub gathered_bytes: u64,
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
     let device = device(fields)?;
     let constants = constants::read(fields, offload)?;
     let probes = trace::probes(fields, &constants)?;
+    let gathers = trace::gathers(fields, &probes, &constants)?;
     let trace = trace::events(fields, probes.len())?;
     let access_order = trace::access_order(fields, &trace, &probes)?;
     let (floor, hard_minimum) = (fields.bytes("floor")?, fields.bytes("hard_minimum")?);
@@ -33,6 +34,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
         device,
         constants,
         probes,
+        gathers,
         access_order,
         trace,
         floor,

@@ -7,15 +7,16 @@ use crate::format::generated::record as fb;
 use crate::format::{flat, malformed, Pte};
 
 /// The version of records that this runtime reads and the exporter beside it writes.
-const FORMAT_VERSION: i64 = 2;
+const FORMAT_VERSION: i64 = 3;
 /// Fields that hold integers.
-const INT_FIELDS: [&str; 15] = [
+const INT_FIELDS: [&str; 16] = [
     "access_order",
     "activations",
     "crc32",
     "dtypes",
     "floor",
     "format_version",
+    "gathers",
     "hard_minimum",
     "inputs",
     "kinds",

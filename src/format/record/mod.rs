@@ -61,6 +61,8 @@ pub struct Record {
     pub constants: Vec<RecordedConstant>,
     /// Weight index of each probe.
     pub probes: Vec<WeightIndex>,
+    /// Probes whose only reader takes rows of the weight, and how many at the most, ascending.
+    pub gathers: Vec<Gather>,
     /// Weight indices in the order in which one pass reads them.
     pub access_order: Vec<WeightIndex>,
     /// One pass, in host issue order.
@@ -137,6 +139,30 @@ pub struct RecordedConstant {
     pub sizes: Vec<i64>,
     /// Its strides in elements; dense.
     pub strides: Vec<i64>,
+}
+
+/// A read of some rows of a weight (its first dimension).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gather {
+    /// The probe.
+    pub probe: ProbeId,
+    /// Most rows that a pass takes, equal ones counted each time; `None` if nobody can tell.
+    pub rows: Option<u64>,
+    /// Bytes of one row.
+    pub row_bytes: u64,
+}
+
+impl Gather {
+    /// Bytes that a pass takes at the most; saturates.
+    pub fn bytes(&self) -> Option<u64> {
+        self.rows.map(|rows| rows.saturating_mul(self.row_bytes))
+    }
+
+    /// Whether it pays to read a table of so many bytes in place: at most half of it, since rows that are read beside
+    /// copies arrive at about half of the link's speed, and a table that streams or stays costs its bytes once in a pass.
+    pub fn pays(&self, table: u64) -> bool {
+        table > 0 && self.bytes().is_some_and(|bytes| bytes <= table / 2)
+    }
 }
 
 /// One input of the compiled code.

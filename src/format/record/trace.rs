@@ -1,7 +1,7 @@
 //! The trace of a record: it must be a pass that can happen.
 
 use super::fields::Fields;
-use super::{ConstantKind, RecordedConstant};
+use super::{ConstantKind, Gather, RecordedConstant};
 use crate::error::Result;
 use crate::schedule::{Event, ProbeId, WeightIndex};
 
@@ -32,6 +32,51 @@ pub(super) fn probes(
         return Err(fields.bad("probes", "holds more probes than can be numbered"));
     }
     Ok(probes)
+}
+
+/// Pairs of a probe and its most rows, -1 where that is not known.
+pub(super) fn gathers(
+    fields: &Fields<'_>,
+    probes: &[WeightIndex],
+    constants: &[RecordedConstant],
+) -> Result<Vec<Gather>> {
+    let mut gathers: Vec<Gather> = Vec::new();
+    let mut cursor = fields.cursor("gathers");
+    while !cursor.at_end() {
+        let (id, rows) = (cursor.int()?, cursor.int()?);
+        let probe = ProbeId::try_from(id).ok();
+        let probe = probe.filter(|&id| gathers.last().is_none_or(|last| last.probe < id));
+        let weight = probe.and_then(|id| probes.get(id as usize));
+        let (Some(probe), Some(&weight)) = (probe, weight) else {
+            let count = probes.len();
+            return Err(cursor.bad(format!("holds probe {id} of {count} out of turn")));
+        };
+        if rows < -1 {
+            return Err(cursor.bad(format!("says that probe {id} takes {rows} rows")));
+        }
+        let constant = &constants[weight as usize];
+        let row_bytes = row_bytes(constant).ok_or_else(|| {
+            let fqn = &constant.fqn;
+            cursor.bad(format!(
+                "says that probe {id} takes rows of '{fqn}', which has none"
+            ))
+        })?;
+        gathers.push(Gather {
+            probe,
+            rows: u64::try_from(rows).ok(),
+            row_bytes,
+        });
+    }
+    Ok(gathers)
+}
+
+/// Bytes of what lies together at one index of the first dimension.
+fn row_bytes(constant: &RecordedConstant) -> Option<u64> {
+    let rows = u64::try_from(*constant.sizes.first()?)
+        .ok()
+        .filter(|&rows| rows > 0)?;
+    let outermost = constant.strides.iter().max() == constant.strides.first();
+    outermost.then_some(constant.nbytes / rows)
 }
 
 /// State of one probe while the trace is walked.

@@ -1,0 +1,52 @@
+//! Tables of which a pass takes rows: which are read in place, and by what figures.
+
+use super::model::Model;
+use super::size::grouped;
+use serde_json::{json, Value};
+use std::fmt::Write;
+use weightstream::format::Gather;
+
+/// A line for each read of rows, with the figures that decide.
+pub fn text(model: &Model) -> String {
+    let mut text = String::new();
+    for gather in &model.record.gathers {
+        let (fqn, bytes) = table(model, gather);
+        let rows = match gather.rows {
+            Some(rows) => format!(
+                "at most {} rows of {} bytes in a pass",
+                grouped(rows),
+                grouped(gather.row_bytes)
+            ),
+            None => format!(
+                "an unknown number of rows of {} bytes",
+                grouped(gather.row_bytes)
+            ),
+        };
+        let _ = match gather.pays(bytes) {
+            true => writeln!(text, "'{fqn}' ({} bytes) is read in place, in host memory, below a budget for all weights: {rows}", grouped(bytes)),
+            false => writeln!(text, "'{fqn}' ({} bytes) is no table to read in place: {rows}, not known to be at most half of it", grouped(bytes)),
+        };
+    }
+    text
+}
+
+/// The same for programs.
+pub fn object(model: &Model) -> Value {
+    let one = |gather: &Gather| {
+        let (fqn, bytes) = table(model, gather);
+        json!({
+            "fqn": fqn,
+            "probe": gather.probe,
+            "bytes": bytes,
+            "rows_per_pass": gather.rows,
+            "row_bytes": gather.row_bytes,
+            "in_place": gather.pays(bytes),
+        })
+    };
+    model.record.gathers.iter().map(one).collect()
+}
+
+fn table<'a>(model: &'a Model, gather: &Gather) -> (&'a str, u64) {
+    let found = model.record.probed(gather.probe);
+    found.map_or(("", 0), |constant| (&constant.fqn, constant.nbytes))
+}

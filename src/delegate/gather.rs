@@ -1,0 +1,78 @@
+//! Which tables are read in place: decided before anything is tried, by the record, the option and how the weights are
+//! held on the host. Each decision that differs from the record's rule is logged or asked for.
+#![deny(unsafe_code)]
+
+use super::held::Held;
+use crate::config::{Gathering, Options, GATHER, HOST};
+use crate::error::{bytes_text, Error, Result};
+use crate::format::{Gather, Record};
+use crate::schedule::ProbeId;
+
+/// The reads that are done in place by the rule alone: known to take at most half of their table.
+pub fn by_rule(record: &Record) -> Vec<ProbeId> {
+    reads(record, |gather, table| gather.pays(table))
+}
+
+/// The reads that are done in place in this load.
+pub(super) fn choose(record: &Record, options: &Options, held: &Held) -> Result<Vec<ProbeId>> {
+    let chosen = match options.gather {
+        Gathering::Off => return Ok(Vec::new()),
+        Gathering::Auto => by_rule(record),
+        Gathering::On => reads(record, |_, table| table > 0),
+    };
+    if let Held::Staged { .. } = held {
+        return match options.gather {
+            Gathering::On => Err(refused(format!(
+                "'on' cannot take effect with {HOST} = staged: kernels cannot read a file that need not be in memory"
+            ))),
+            _ => {
+                if let Some(&first) = chosen.first() {
+                    log::info!(
+                        "method '{}': tables such as '{}' are streamed, though only some of their rows are read: with {HOST} \
+                         = staged they need not be in memory",
+                        record.method,
+                        name(record, first)
+                    );
+                }
+                Ok(Vec::new())
+            }
+        };
+    }
+    if chosen.is_empty() && options.gather == Gathering::On {
+        return Err(refused(format!(
+            "'on' cannot take effect: method '{}' has no weight of which a kernel only looks rows up",
+            record.method
+        )));
+    }
+    for gather in record
+        .gathers
+        .iter()
+        .filter(|one| chosen.contains(&one.probe))
+    {
+        log::info!(
+            "method '{}': {} of '{}' are read in place, in host memory, where the budget does not cover all weights",
+            record.method,
+            gather.rows.map_or("rows".to_owned(), |rows| format!("at most {rows} rows of {} in a pass", bytes_text(gather.row_bytes))),
+            name(record, gather.probe)
+        );
+    }
+    Ok(chosen)
+}
+
+fn reads(record: &Record, which: impl Fn(&Gather, u64) -> bool) -> Vec<ProbeId> {
+    let table = |id: ProbeId| record.probed(id).map_or(0, |constant| constant.nbytes);
+    let chosen = record.gathers.iter();
+    let chosen = chosen.filter(|gather| which(gather, table(gather.probe)));
+    chosen.map(|gather| gather.probe).collect()
+}
+
+fn name(record: &Record, probe: ProbeId) -> &str {
+    record.probed(probe).map_or("", |constant| &constant.fqn)
+}
+
+fn refused(what: String) -> Error {
+    Error::Option {
+        key: GATHER.to_owned(),
+        what,
+    }
+}
