@@ -101,7 +101,11 @@ impl Cycle {
         }
         let (_, value) = solve(&problem);
         let found: Vec<f64> = prices.iter().map(|&price| value(price).max(0.0)).collect();
-        let room: f64 = found.iter().zip(room).map(|(price, room)| price * room).sum();
+        let room: f64 = found
+            .iter()
+            .zip(room)
+            .map(|(price, room)| price * room)
+            .sum();
         let beyond = |gap: &Gap| {
             let price: f64 = gap.kernels.iter().map(|&k| found[k]).sum();
             gap.bytes * (1.0 - price).max(0.0)
