@@ -8,6 +8,8 @@ mod lp;
 #[path = "optimum_support/traces.rs"]
 mod traces;
 
+use std::collections::BTreeMap;
+
 use lp::least_copied;
 use traces::{trace, weights, Case, Shape};
 use weightstream::config::PolicyKind;
@@ -48,70 +50,45 @@ fn equal_chains_have_the_optimum_that_is_known() {
     }
 }
 
+/// How far above the optimum a case is: bytes, and as a part of the optimum; and whether that is within 3 %, or one granule
+/// per read.
+fn distance(case: &Case) -> (f64, bool) {
+    let (trace, weights) = (&case.trace, &case.weights);
+    let floor = floor(trace, weights, PolicyKind::Lru, &[], GRANULE);
+    let least = floor.pair.as_ref().map_or(0, |pair| pair.bytes);
+    let budget = least + floor.everything.saturating_sub(least) * case.share / 1000;
+    let ours = copied(trace, weights, budget).expect("the floor is enough") as f64;
+    let optimum = least_copied(trace, weights, budget).expect("the floor is enough");
+    let over = ours - optimum;
+    assert!(
+        over >= -1e-6 * (1.0 + optimum),
+        "{ours} is less than {optimum}: {:?}",
+        case.shape
+    );
+    let granules = (GRANULE * trace.probes().len() as u64) as f64;
+    let within = over <= (0.03 * optimum).max(granules) + 1e-3;
+    (over / optimum.max(1.0), within)
+}
+
+/// Not all: a plan gives each read a fixed address for all passes, and memory for a copy in one piece, where the optimum
+/// may move everything. Odd cycles of few weights, everything that is close to its floor, leases over much of a short pass
+/// and weights that are read again cost more. At the floor there may be no plan at all, and the LRU copies everything.
 #[test]
-fn measure() {
-    let mut all: Vec<(f64, f64, bool, String, Shape)> = Vec::new();
+fn four_of_five_random_cycles_are_within_3_percent_of_the_optimum() {
+    let mut ratios = Vec::new();
+    let mut by_shape: BTreeMap<Shape, (u32, u32)> = BTreeMap::new();
     for number in 0..1000 {
         let case = Case::of(number);
-        let (trace, weights) = (&case.trace, &case.weights);
-        let floor = floor(trace, weights, PolicyKind::Lru, &[], GRANULE);
-        let least = floor.pair.as_ref().map_or(0, |pair| pair.bytes);
-        let budget = least + (floor.everything.saturating_sub(least)) * case.share / 1000;
-        let Some(ours) = copied(trace, weights, budget) else {
-            println!("{number}: none");
-            continue;
-        };
-        let optimum = least_copied(trace, weights, budget).unwrap();
-        let over = ours as f64 - optimum;
-        let reads = trace.probes().len() as f64;
-        let ratio = over / optimum.max(1.0);
-        let met = over <= (0.03 * optimum).max(GRANULE as f64 * reads) + 1e-3;
-        let by_plan = plan(
-            trace,
-            weights,
-            &Figures {
-                granule: GRANULE,
-                page: Some(GRANULE),
-                bytes_per_copy: 0,
-            },
-            budget,
-        )
-        .map(|p| (p.price.bytes, p.ring, p.streamed.len()));
-        let text = format!("{number} {:?} n {} reads {reads} share {} ours {ours} opt {optimum:.0} budget {budget} all {} over/granule/read {:.1} plan {by_plan:?}", case.shape, weights.len(), case.share, floor.everything, over / reads / 64.0);
-        all.push((ratio, over / reads / 64.0, met, text, case.shape));
+        let (ratio, within) = distance(&case);
+        let of_shape = by_shape.entry(case.shape).or_default();
+        of_shape.0 += u32::from(within);
+        of_shape.1 += 1;
+        ratios.push(ratio);
     }
-    for shape in [
-        None,
-        Some(Shape::Equal),
-        Some(Shape::Chain),
-        Some(Shape::Several),
-        Some(Shape::Long),
-        Some(Shape::Again),
-        Some(Shape::Mixed),
-    ] {
-        let mut list: Vec<_> = all
-            .iter()
-            .filter(|o| shape.is_none_or(|s| s == o.4))
-            .collect();
-        list.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let q = |p: f64| list[((list.len() - 1) as f64 * p) as usize].0;
-        let met = list.iter().filter(|o| o.2).count();
-        println!("{shape:?}: {met} of {} met; ratio 10% {:.4} 50% {:.4} 75% {:.4} 90% {:.4} 99% {:.4} max {:.4}", list.len(), q(0.1), q(0.5), q(0.75), q(0.9), q(0.99), q(1.0));
-    }
-    all.sort_by(|a, b| b.0.total_cmp(&a.0));
-    for shape in [
-        Shape::Equal,
-        Shape::Chain,
-        Shape::Several,
-        Shape::Long,
-        Shape::Again,
-        Shape::Mixed,
-    ] {
-        let missed: Vec<_> = all.iter().filter(|o| !o.2 && o.4 == shape).collect();
-        for at in [0, missed.len() / 4, missed.len() / 2, missed.len() * 3 / 4] {
-            if let Some(one) = missed.get(at) {
-                println!("{:.3} {}", one.0, one.3);
-            }
-        }
-    }
+    ratios.sort_by(f64::total_cmp);
+    let met: u32 = by_shape.values().map(|(met, _)| met).sum();
+    let (half, three_quarters, nine_tenths) = (ratios[500], ratios[750], ratios[900]);
+    println!("{met} within, half {half:.4}, 3/4 {three_quarters:.4}, 9/10 {nine_tenths:.4}: {by_shape:?}");
+    assert!(met >= 815, "{met}: {by_shape:?}");
+    assert!(half <= 0.025 && three_quarters <= 0.062 && nine_tenths <= 0.21);
 }

@@ -21,10 +21,40 @@ const EFFORT: usize = 40_000;
 /// Rounds in which what is left of the ring is shared.
 const ROUNDS: usize = 4;
 
+/// How a ring is shared.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Evenly; otherwise a part of it, and the rest to one after the other.
+    evenly: bool,
+    /// First those that are copied least often.
+    rare_first: bool,
+}
+
+const WAYS: [Way; 4] = [
+    Way {
+        evenly: true,
+        rare_first: true,
+    },
+    Way {
+        evenly: true,
+        rare_first: false,
+    },
+    Way {
+        evenly: false,
+        rare_first: true,
+    },
+    Way {
+        evenly: false,
+        rare_first: false,
+    },
+];
+
 /// A set of weights, and what shares the ring at each moment.
 struct Filling<'a> {
     planner: &'a Planner<'a>,
     page: u64,
+    /// Reads less far apart than so many events are served by one copy.
+    merged: usize,
     weights: Vec<WeightIndex>,
     order: Vec<(WeightIndex, usize)>,
     conflicts: Conflicts,
@@ -38,14 +68,13 @@ struct Filling<'a> {
     rows_of: Vec<Vec<usize>>,
 }
 
-/// The cheapest plan in which these weights stream.
-pub(super) fn cheapest(
-    planner: &Planner<'_>,
-    page: u64,
-    mut weights: Vec<WeightIndex>,
-) -> Option<Paged> {
-    weights.sort_unstable();
-    let filling = Filling::new(planner, page, weights)?;
+/// The cheapest plan in which all weights may stream. `merged` is what the planner was merged by.
+pub(super) fn cheapest(planner: &Planner<'_>, page: u64, merged: usize) -> Option<Paged> {
+    let read = |w: &WeightIndex| planner.sizes[*w as usize] > 0;
+    let weights = (0..planner.sizes.len() as WeightIndex)
+        .filter(read)
+        .collect();
+    let filling = Filling::new(planner, page, weights, merged)?;
     let all = |row: &Vec<usize>| row.iter().map(|&at| filling.pages[at]).sum::<u64>();
     let longest = filling.rows.iter().map(all).max()?;
     let most = (EFFORT / filling.order.len().max(1)) as i32;
@@ -61,17 +90,24 @@ pub(super) fn cheapest(
             continue;
         }
         last = ring;
-        let found = filling.fit(filling.tails(ring));
-        let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
-        if let Some(found) = found.filter(cheaper) {
-            best = Some(found);
+        for way in WAYS {
+            let found = filling.fit(filling.tails(ring, way));
+            let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
+            if let Some(found) = found.filter(cheaper) {
+                best = Some(found);
+            }
         }
     }
     best
 }
 
 impl<'a> Filling<'a> {
-    fn new(planner: &'a Planner<'a>, page: u64, weights: Vec<WeightIndex>) -> Option<Self> {
+    fn new(
+        planner: &'a Planner<'a>,
+        page: u64,
+        weights: Vec<WeightIndex>,
+        merged: usize,
+    ) -> Option<Self> {
         let numbered =
             |&w: &WeightIndex| (0..planner.tenancies[w as usize].len()).map(move |n| (w, n));
         let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
@@ -95,6 +131,7 @@ impl<'a> Filling<'a> {
             pages: weights.iter().map(pages).collect(),
             planner,
             page,
+            merged,
             weights,
             order,
             conflicts,
@@ -106,30 +143,44 @@ impl<'a> Filling<'a> {
 
     /// Pages of tails that share so many at each moment: some rounds in which each gets its part of what is left, and one
     /// in which each, one after the other, gets as much as there is.
-    fn tails(&self, ring: u64) -> Vec<u64> {
+    fn tails(&self, ring: u64, way: Way) -> Vec<u64> {
         let mut tails = vec![0; self.weights.len()];
         let mut left = vec![ring; self.rows.len()];
-        for round in 0..=ROUNDS {
-            let open: Vec<u64> = (self.rows.iter())
-                .map(|row| row.iter().filter(|&&at| tails[at] < self.pages[at]).count() as u64)
-                .collect();
+        let mut all: Vec<usize> = (0..tails.len()).collect();
+        if !way.rare_first {
+            self.share(&all, way, &mut tails, &mut left);
+            return tails;
+        }
+        all.sort_by_key(|&at| self.times(at));
+        for group in all.chunk_by(|&a, &b| self.times(a) == self.times(b)) {
+            self.share(group, way, &mut tails, &mut left);
+        }
+        tails
+    }
+
+    fn share(&self, group: &[usize], way: Way, tails: &mut [u64], left: &mut [u64]) {
+        // Unevenly, everyone gets a quarter of an equal part.
+        let (rounds, of_part) = if way.evenly { (ROUNDS, 1) } else { (1, 4) };
+        for round in 0..=rounds {
+            let mut open = vec![0u64; left.len()];
+            for &at in group.iter().filter(|&&at| tails[at] < self.pages[at]) {
+                self.rows_of[at].iter().for_each(|&row| open[row] += 1);
+            }
             let parts: Vec<u64> = left.iter().zip(&open).map(|(l, o)| l / o.max(&1)).collect();
-            for at in 0..tails.len() {
+            for &at in group {
                 let rows = &self.rows_of[at];
-                let part = match round < ROUNDS {
-                    true => rows.iter().map(|&row| parts[row]).min(),
-                    // It may be there twice at one moment.
-                    false => rows
-                        .chunk_by(|a, b| a == b)
-                        .map(|r| left[r[0]] / r.len() as u64)
-                        .min(),
-                };
-                let more = part.unwrap_or(0).min(self.pages[at] - tails[at]);
+                // It may be there twice at one moment.
+                let twice = rows.chunk_by(|a, b| a == b);
+                let room = twice.map(|same| left[same[0]] / same.len() as u64).min();
+                let mut more = room.unwrap_or(0).min(self.pages[at] - tails[at]);
+                if round < rounds {
+                    let part = rows.iter().map(|&row| parts[row]).min().unwrap_or(0);
+                    more = more.min(part.div_ceil(of_part));
+                }
                 tails[at] += more;
                 rows.iter().for_each(|&row| left[row] -= more);
             }
         }
-        tails
     }
 
     /// With these tails, or shorter ones where there is room.
@@ -153,6 +204,7 @@ impl<'a> Filling<'a> {
             ring: Ring {
                 weights: self.weights.clone(),
                 order: self.order.clone(),
+                merged: self.merged,
                 offsets: layout.offsets,
                 pages: layout.bytes,
             },

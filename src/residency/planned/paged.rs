@@ -45,6 +45,8 @@ pub(super) struct Ring {
     pub weights: Vec<WeightIndex>,
     /// Their tenancies, by time: weight and number among the weight's.
     pub order: Vec<(WeightIndex, usize)>,
+    /// Reads less far apart than so many events are served by one copy.
+    pub merged: usize,
     /// The first page of each tenancy's tail.
     pub offsets: Vec<u64>,
     /// Pages in all.
@@ -74,8 +76,9 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
         }
     }
     if !planner.is_large() {
-        for set in filled_sets(planner) {
-            let found = filled::cheapest(planner, page, set);
+        for merged in merges(planner) {
+            let other = planner.merged(merged);
+            let found = filled::cheapest(&other, page, merged);
             let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
             if let Some(found) = found.filter(cheaper) {
                 best = Some(found);
@@ -85,21 +88,16 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
     best
 }
 
-/// All weights, and all that one copy in a pass serves.
-fn filled_sets(planner: &Planner<'_>) -> Vec<Vec<WeightIndex>> {
-    let most = planner.tenancies.iter().map(Vec::len).max().unwrap_or(0);
-    let set = |most: usize| -> Vec<WeightIndex> {
-        let streams =
-            |at: usize| (1..=most).contains(&planner.tenancies[at].len()) && planner.sizes[at] > 0;
-        (0..planner.sizes.len())
-            .filter(|&at| streams(at))
-            .map(|at| at as WeightIndex)
-            .collect()
-    };
-    let mut sets = vec![set(1), set(most)];
-    sets.retain(|set| !set.is_empty());
-    sets.dedup();
-    sets
+/// How far apart reads of a weight may be that one copy serves, in events: none, and parts of the pass.
+fn merges(planner: &Planner<'_>) -> Vec<usize> {
+    let again = planner.tenancies.iter().any(|list| list.len() > 1);
+    match again {
+        true => [0, 16, 8, 5, 3, 2]
+            .iter()
+            .map(|&part| planner.events.checked_div(part).unwrap_or(0))
+            .collect(),
+        false => vec![0],
+    }
 }
 
 /// Sets of weights that may stream: parts of those of some pages, and everything.
@@ -227,6 +225,7 @@ impl Split {
         }
         Some(Paged {
             ring: Ring {
+                merged: 0,
                 offsets: self.slot_of.iter().map(|&slot| starts[slot]).collect(),
                 weights: self.weights,
                 order: self.order,
@@ -319,6 +318,7 @@ impl Paged {
     }
 
     pub(super) fn finish(&self, planner: &Planner<'_>) -> Plan {
+        let planner = &planner.merged(self.ring.merged);
         let mut view = Builder::default();
         let mut resident = self.packed(planner, &mut view);
         let head_of = self.heads(planner, &mut view);
