@@ -18,7 +18,7 @@ struct Cycle {
 }
 
 /// The least bytes that a pass copies in steady state with `budget` bytes for weights, if at each kernel what it and the
-/// next one read is there, around the end of the pass as well. At most this, for every schedule, whatever it does with
+/// next one read is there, around the end of the pass as well. No schedule copies less, whatever it does with
 /// addresses: at each kernel, of each weight of which a use is neither going on nor the next one some bytes are there.
 /// Those of them that are there at every kernel between two uses need not be copied for the second, and only those; what is
 /// more of it at some kernels only takes room. In a steady state passes may differ, but the mean of what they keep in a gap
