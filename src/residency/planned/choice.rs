@@ -110,6 +110,26 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// The same with one copy for reads of a weight that are less than so many events apart.
+    pub(super) fn merged(&self, distance: usize) -> Planner<'a> {
+        let mut tenancies = self.tenancies.clone();
+        for list in &mut tenancies {
+            list.dedup_by(|next, before| {
+                let close = next.first < before.last + distance;
+                if close {
+                    before.probes.append(&mut next.probes);
+                    before.last = before.last.max(next.last);
+                }
+                close
+            });
+        }
+        Planner {
+            sizes: self.sizes.clone(),
+            tenancies,
+            ..*self
+        }
+    }
+
     /// The largest size that may stream: from the smallest with which enough can. Sizes that differ little are one.
     fn sizes_to_try(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self

@@ -37,6 +37,23 @@ pub(super) fn conflicts(streamed: &[&Tenancy], events: usize) -> Option<Conflict
     Some(listed(pairs, count))
 }
 
+/// The tenancies that are wanted at one time, for each moment at which one more is, and those of which the one is the next
+/// behind the other. All that conflict are together in one list.
+pub(super) fn moments(streamed: &[&Tenancy], events: usize) -> Vec<Vec<usize>> {
+    let mut moments: Vec<Vec<usize>> = Vec::new();
+    let mut active: Vec<(i64, usize)> = Vec::new();
+    for (wanted, last, index) in spans(streamed, events as i64) {
+        active.retain(|(end, _)| *end >= wanted);
+        active.push((last, index));
+        moments.push(active.iter().map(|&(_, index)| index).collect());
+    }
+    let count = streamed.len();
+    if count > 1 {
+        moments.extend((0..count).map(|index| vec![index, (index + 1) % count]));
+    }
+    moments
+}
+
 /// What is wanted when, by start, within one pass: what begins in the pass before stands there twice.
 fn spans(streamed: &[&Tenancy], events: i64) -> Vec<(i64, i64, usize)> {
     let mut spans: Vec<(i64, i64, usize)> = Vec::with_capacity(streamed.len() + 8);

@@ -14,6 +14,7 @@
 //! | `choice` | which weights stream |
 //! | `draft` | the places that follow from that, and what they cost |
 //! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
+//! | `filled` | the same with tails that differ
 //! | `plan` | what a plan says |
 //! | `price` | what the LRU would copy |
 //! | `policy` | carries the plan out |
@@ -21,6 +22,7 @@
 mod choice;
 mod conflicts;
 mod draft;
+mod filled;
 mod layout;
 mod paged;
 mod plan;

@@ -11,6 +11,7 @@
 
 use super::choice::Planner;
 use super::conflicts::conflicts;
+use super::filled;
 use super::plan::{Plan, Resident, Streamed};
 use super::price::Price;
 use super::tenancies::Tenancy;
@@ -38,17 +39,27 @@ struct Split {
     slots: Vec<u64>,
 }
 
+/// Where tails lie in the memory that they share.
+pub(super) struct Ring {
+    /// Weights that stream, by index.
+    pub weights: Vec<WeightIndex>,
+    /// Their tenancies, by time: weight and number among the weight's.
+    pub order: Vec<(WeightIndex, usize)>,
+    /// Reads less far apart than so many events are served by one copy.
+    pub merged: usize,
+    /// The first page of each tenancy's tail.
+    pub offsets: Vec<u64>,
+    /// Pages in all.
+    pub pages: u64,
+}
+
 /// A set with its tails.
 pub(super) struct Paged {
-    split: Split,
-    page: u64,
-    /// Pages of the longest tails.
-    longest: u64,
-    /// In so many slots, the first ones, the longest have a page less.
-    short: usize,
+    pub ring: Ring,
+    pub page: u64,
     /// Pages of each weight's tail, in the order of the set.
-    tails: Vec<u64>,
-    price: Price,
+    pub tails: Vec<u64>,
+    pub price: Price,
     pub cost: u64,
 }
 
@@ -64,7 +75,29 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
             }
         }
     }
+    if !planner.is_large() {
+        for merged in merges(planner) {
+            let other = planner.merged(merged);
+            let found = filled::cheapest(&other, page, merged);
+            let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
+            if let Some(found) = found.filter(cheaper) {
+                best = Some(found);
+            }
+        }
+    }
     best
+}
+
+/// How far apart reads of a weight may be that one copy serves, in events: none, and parts of the pass.
+fn merges(planner: &Planner<'_>) -> Vec<usize> {
+    let again = planner.tenancies.iter().any(|list| list.len() > 1);
+    match again {
+        true => [0, 16, 8, 5, 3, 2]
+            .iter()
+            .map(|&part| planner.events.checked_div(part).unwrap_or(0))
+            .collect(),
+        false => vec![0],
+    }
 }
 
 /// Sets of weights that may stream: parts of those of some pages, and everything.
@@ -184,11 +217,21 @@ impl Split {
                 .bytes
                 .saturating_add(times * (planner.weights[weight as usize].bytes - head));
         }
+        let mut starts = Vec::with_capacity(self.slots.len());
+        let mut ring = 0;
+        for (slot, &pages) in self.slots.iter().enumerate() {
+            starts.push(ring);
+            ring += pages.min(longest - u64::from(slot < short));
+        }
         Some(Paged {
-            split: self,
+            ring: Ring {
+                merged: 0,
+                offsets: self.slot_of.iter().map(|&slot| starts[slot]).collect(),
+                weights: self.weights,
+                order: self.order,
+                pages: ring,
+            },
             page,
-            longest,
-            short,
             tails,
             cost: price.in_bytes(planner.per_copy),
             price,
@@ -270,32 +313,29 @@ impl Split {
 
 impl Paged {
     fn tail_of(&self, weight: WeightIndex) -> Option<u64> {
-        let at = self.split.weights.binary_search(&weight).ok()?;
+        let at = self.ring.weights.binary_search(&weight).ok()?;
         Some(self.tails[at])
     }
 
     pub(super) fn finish(&self, planner: &Planner<'_>) -> Plan {
+        let planner = &planner.merged(self.ring.merged);
         let mut view = Builder::default();
         let mut resident = self.packed(planner, &mut view);
         let head_of = self.heads(planner, &mut view);
         let ring_at = view.memory;
-        let mut slot_at = Vec::with_capacity(self.split.slots.len());
-        for (slot, &pages) in self.split.slots.iter().enumerate() {
-            slot_at.push(view.memory);
-            let longest = self.longest - u64::from(slot < self.short);
-            view.memory += pages.min(longest) * self.page;
-        }
+        view.memory += self.ring.pages * self.page;
         let mut streamed = Vec::new();
-        for (&(weight, number), &slot) in self.split.order.iter().zip(&self.split.slot_of) {
+        for (&(weight, number), &offset) in self.ring.order.iter().zip(&self.ring.offsets) {
+            let memory = ring_at + offset * self.page;
             let tail = self.tail_of(weight).unwrap_or(0) * self.page;
             if number > 0 && tail == 0 {
                 continue;
             }
             let bytes = planner.weights[weight as usize].bytes;
-            let at = self.split.weights.binary_search(&weight).unwrap_or(0);
+            let at = self.ring.weights.binary_search(&weight).unwrap_or(0);
             let head = bytes.next_multiple_of(self.page) - tail;
             let offset = view.show(head_of[at], head);
-            view.show(slot_at[slot], tail);
+            view.show(memory, tail);
             if number == 0 && head > 0 {
                 let range = 0..head.min(bytes);
                 resident.push(Resident {
@@ -309,7 +349,7 @@ impl Paged {
                     weight,
                     range: head..bytes,
                     offset,
-                    memory: slot_at[slot]..slot_at[slot] + tail,
+                    memory: memory..memory + tail,
                     probes: planner.tenancies[weight as usize][number].probes.clone(),
                 });
             }
@@ -348,7 +388,7 @@ impl Paged {
     /// Memory for the head of each weight of the set.
     fn heads(&self, planner: &Planner<'_>, view: &mut Builder) -> Vec<u64> {
         let mut starts = Vec::with_capacity(self.tails.len());
-        for (&weight, &tail) in self.split.weights.iter().zip(&self.tails) {
+        for (&weight, &tail) in self.ring.weights.iter().zip(&self.tails) {
             starts.push(view.memory);
             view.memory += planner.weights[weight as usize]
                 .bytes

@@ -1,0 +1,146 @@
+//! The least that any schedule copies in a pass, as a linear program.
+
+use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
+use std::collections::BTreeSet;
+use weightstream::schedule::{Event, Trace, WeightSpec};
+
+/// Kernels of a pass between two uses of a weight.
+struct Gap {
+    bytes: f64,
+    kernels: Vec<usize>,
+}
+
+/// What has to be there, by the kernels that read weights, in order.
+struct Cycle {
+    gaps: Vec<Gap>,
+    /// Bytes that must be there as a whole at each kernel.
+    there: Vec<f64>,
+}
+
+/// The least bytes that a pass copies in steady state with `budget` bytes for weights, if at each kernel what it and the
+/// next one read is there, around the end of the pass as well. No schedule copies less, whatever it does with
+/// addresses: at each kernel, of each weight of which a use is neither going on nor the next one some bytes are there.
+/// Those of them that are there at every kernel between two uses need not be copied for the second, and only those; what is
+/// more of it at some kernels only takes room. In a steady state passes may differ, but the mean of what they keep in a gap
+/// keeps to the same inequalities, and copies the mean. Fractions of a byte, and a place between any others, are allowed
+/// here. `None` if there is not room for what is there as a whole.
+pub fn least_copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<f64> {
+    let cycle = Cycle::of(trace, weights);
+    let room: Vec<f64> = cycle.there.iter().map(|&b| budget as f64 - b).collect();
+    if room.iter().any(|&room| room < 0.0) {
+        return None;
+    }
+    let (reached, bound) = (cycle.reached(&room), cycle.bound(&room));
+    let scale = cycle.gaps.iter().map(|gap| gap.bytes).sum::<f64>().max(1.0);
+    assert!(
+        (reached - bound).abs() <= 1e-6 * scale,
+        "{reached} can be reached, {bound} is the bound"
+    );
+    Some(bound.max(0.0))
+}
+
+impl Cycle {
+    fn of(trace: &Trace, weights: &[WeightSpec]) -> Cycle {
+        let open = open_at_kernels(trace);
+        let count = open.len();
+        let used = |k: usize, weight: u32| {
+            open[k].contains(&weight) || open[(k + 1) % count].contains(&weight)
+        };
+        let bytes = |weight: u32| weights[weight as usize].bytes as f64;
+        let mut cycle = Cycle {
+            gaps: Vec::new(),
+            there: vec![0.0; count],
+        };
+        for weight in open.iter().flatten().copied().collect::<BTreeSet<u32>>() {
+            for k in 0..count {
+                if used(k, weight) {
+                    cycle.there[k] += bytes(weight);
+                    let next = (1..count).map(|step| (k + step) % count);
+                    let kernels: Vec<usize> = next.take_while(|&k| !used(k, weight)).collect();
+                    if !kernels.is_empty() {
+                        cycle.gaps.push(Gap {
+                            bytes: bytes(weight),
+                            kernels,
+                        });
+                    }
+                }
+            }
+        }
+        cycle
+    }
+
+    /// What is copied if the best part of each weight is kept in each gap.
+    fn reached(&self, room: &[f64]) -> f64 {
+        let mut problem = Problem::new(OptimizationDirection::Maximize);
+        let kept: Vec<Variable> = (self.gaps.iter())
+            .map(|gap| problem.add_var(1.0, (0.0, gap.bytes)))
+            .collect();
+        for (k, &room) in room.iter().enumerate() {
+            let over = self.gaps.iter().zip(&kept);
+            let row: Vec<_> = over
+                .filter(|(gap, _)| gap.kernels.contains(&k))
+                .map(|(_, &kept)| (kept, 1.0))
+                .collect();
+            problem.add_constraint(&row, ComparisonOp::Le, room);
+        }
+        self.bytes() - solve(&problem).0
+    }
+
+    /// A bound that holds whatever the solver found: a price for a byte at each kernel. A byte in a gap saves at most 1, so
+    /// that no more is saved than what the room is worth, and what each gap's bytes are worth beyond their price.
+    fn bound(&self, room: &[f64]) -> f64 {
+        let mut problem = Problem::new(OptimizationDirection::Minimize);
+        let prices: Vec<Variable> = (room.iter())
+            .map(|&room| problem.add_var(room, (0.0, 1.0)))
+            .collect();
+        for gap in &self.gaps {
+            let beyond = problem.add_var(gap.bytes, (0.0, 1.0));
+            let mut row = vec![(beyond, 1.0)];
+            row.extend(gap.kernels.iter().map(|&k| (prices[k], 1.0)));
+            problem.add_constraint(&row, ComparisonOp::Ge, 1.0);
+        }
+        let (_, value) = solve(&problem);
+        let found: Vec<f64> = prices.iter().map(|&price| value(price).max(0.0)).collect();
+        let room: f64 = found
+            .iter()
+            .zip(room)
+            .map(|(price, room)| price * room)
+            .sum();
+        let beyond = |gap: &Gap| {
+            let price: f64 = gap.kernels.iter().map(|&k| found[k]).sum();
+            gap.bytes * (1.0 - price).max(0.0)
+        };
+        self.bytes() - room - self.gaps.iter().map(beyond).sum::<f64>()
+    }
+
+    fn bytes(&self) -> f64 {
+        self.gaps.iter().map(|gap| gap.bytes).sum()
+    }
+}
+
+fn solve(problem: &Problem) -> (f64, impl Fn(Variable) -> f64) {
+    let outcome = problem.solve().expect("a bounded program with a solution");
+    let solution = outcome.into_solution().expect("there is no time limit");
+    (solution.objective(), move |variable| {
+        solution.var_value(variable)
+    })
+}
+
+/// The weights whose leases are open at each kernel at which there are any.
+fn open_at_kernels(trace: &Trace) -> Vec<BTreeSet<u32>> {
+    let mut open = BTreeSet::new();
+    let mut found = Vec::new();
+    for event in trace.events() {
+        match *event {
+            Event::Probe(id) => {
+                open.insert(id);
+            }
+            Event::Release(id) => {
+                open.remove(&id);
+            }
+            Event::Kernel(_) if open.is_empty() => {}
+            Event::Kernel(_) => found.push(open.iter().map(|&id| trace.weight(id)).collect()),
+        }
+    }
+    found
+}
