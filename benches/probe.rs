@@ -129,8 +129,14 @@ fn hit(c: &mut Criterion) {
     group.finish();
 }
 
-/// A decoder of 1,111 layers: 10,001 reads, nine weights a layer, in a few sizes.
+/// Decoders of 111 and of 1,111 layers: nine weights a layer, in a few sizes.
 fn plans(c: &mut Criterion) {
+    for layers in [111, 1111] {
+        plan_of(c, layers);
+    }
+}
+
+fn plan_of(c: &mut Criterion, layers: usize) {
     const MB: u64 = 1 << 20;
     let layer = [
         8 << 10,
@@ -145,7 +151,7 @@ fn plans(c: &mut Criterion) {
     ];
     let sizes: Vec<u64> = [250 * MB, 250 * MB]
         .into_iter()
-        .chain(layer.repeat(1111))
+        .chain(layer.repeat(layers))
         .collect();
     let weight = |(at, &bytes): (usize, &u64)| WeightSpec {
         fqn: format!("weights.{at}"),
@@ -164,7 +170,7 @@ fn plans(c: &mut Criterion) {
         page: Some(2 << 20),
         bytes_per_copy: 192 << 10,
     };
-    let mut group = c.benchmark_group("a plan for 10,001 reads");
+    let mut group = c.benchmark_group(format!("a plan for {} reads", reads.len()));
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {

@@ -54,7 +54,7 @@ fn equal_chains_have_the_optimum_that_is_known() {
 /// per read.
 fn distance(case: &Case) -> (f64, bool) {
     let (trace, weights) = (&case.trace, &case.weights);
-    let floor = floor(trace, weights, PolicyKind::Lru, &[], GRANULE);
+    let floor = floor(trace, weights, PolicyKind::Lru, GRANULE);
     let least = floor.pair.as_ref().map_or(0, |pair| pair.bytes);
     let budget = least + floor.everything.saturating_sub(least) * case.share / 1000;
     let ours = copied(trace, weights, budget).expect("the floor is enough") as f64;

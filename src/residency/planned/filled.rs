@@ -30,6 +30,7 @@ struct Way {
     rare_first: bool,
 }
 
+/// Those that are tried. None is always best: what is read again, and how much is wanted at one time, decide.
 const WAYS: [Way; 4] = [
     Way {
         evenly: true,

@@ -237,12 +237,18 @@ proptest! {
         }
     }
 
+}
+
+proptest! {
+    // Each case is a sweep.
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
     #[test]
     fn more_memory_never_costs_more((weights, trace) in programs(), per_copy in 0..3 * PAGE) {
         let everything: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
         let mut before = u64::MAX;
-        for step in 0..=100 {
-            let capacity = everything * step / 100;
+        for step in 0..=50 {
+            let capacity = everything * step / 50;
             let planner = Planner::new(&trace, &weights, &figures(Some(PAGE), per_copy), capacity);
             if let Some(found) = cheapest(&planner, PAGE) {
                 prop_assert!(found.cost <= before, "{} with {capacity}, {before} with less", found.cost);
