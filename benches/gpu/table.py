@@ -84,7 +84,9 @@ def row(line: Line, whole_ms: float, speed: float, weights: int, resident: float
     if "copied" in line and system == "weightstream":
         spent = line["copied"] / speed / 1e6
         copied = f"{line['ms'] / spent:.3f}" if spent > 0.01 * whole_ms else "nothing copied"
-        missing = max(0.0, weights - line["stats"]["budget_bytes"]) / speed / 1e6
+        # Tables that are read in place are no part of what streams.
+        streamed = weights - line["stats"].get("gathered_bytes", 0)
+        missing = max(0.0, streamed - line["stats"]["budget_bytes"]) / speed / 1e6
     else:
         missing = weights * (1 - line["share"] / 100) / speed / 1e6 if "share" in line else None
     if missing is not None and resident is not None:
