@@ -17,8 +17,6 @@ from environment import BUNDLE, Settings
 #: No command of a suite may hang for longer, in seconds.
 TIME_LIMIT = 540
 STARTED = time.monotonic()
-#: A probe that hits may cost so many nanoseconds on a GPU.
-MOST_PROBE_NS = 500
 #: Models of the C++ tests, and of the Rust tests that load models.
 CPP_MODELS = ["mlp", "demo"]
 RUST_MODELS = ["mlp", "kv_decoder", "fact_returned"]
@@ -113,11 +111,11 @@ def rust(runner: Runner) -> Counts:
 
 
 def probe_cost(runner: Runner) -> Counts:
-    """What a probe that hits costs on the GPU; more than the limit is a failure."""
+    """What a probe that hits costs on the GPU: printed, since timings decide no test."""
     program = BUNDLE / "bin" / "gpu_probe"
     if runner.settings.device != "cuda" or not program.exists() or runner.settings.filter not in "gpu_probe":
         return Counts()
-    status, text = runner.run("rust gpu_probe", [str(program), str(MOST_PROBE_NS)])
+    status, text = runner.run("rust gpu_probe", [str(program)])
     if runner.settings.dry_run:
         return Counts()
     print(text.rstrip(), flush=True)

@@ -328,4 +328,28 @@ MUTANTS = [
         "passes that were not rehearsed run where the places of the weights do not come back",
         ("session_mutants", "session_random"),
     ),
+    Mutant(
+        "read-in-place-gets-the-pools-address",
+        HOOKS,
+        "tenant.in_place.unwrap_or(tenant.at)",
+        "tenant.at",
+        "a kernel looks rows up where nothing was copied",
+        ("session_cases",),
+    ),
+    Mutant(
+        "in-place-however-many-rows",
+        "src/format/record/mod.rs",
+        "bytes <= table / 2",
+        "bytes > 0 || table > 0",
+        "a pass reads more of a table through the link than streaming it would copy",
+        ("format_record",),
+    ),
+    Mutant(
+        "table-in-place-is-loaded-too",
+        "src/residency/upfront.rs",
+        "read[index as usize] && spec.bytes > 0",
+        "(read[index as usize] || spec.kind == crate::schedule::WeightKind::Weight) && spec.bytes > 0",
+        "a table that is read in place takes memory that the budget has not",
+        ("lib:upfront", "session_cases"),
+    ),
 ]
