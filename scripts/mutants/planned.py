@@ -70,8 +70,8 @@ MUTANTS = [
     Mutant(
         "paged-memory-of-a-tail",
         PAGED,
-        "memory: slot_at[slot]..slot_at[slot] + tail,",
-        "memory: slot_at[slot]..slot_at[slot] + tail.min(self.page),",
+        "memory: memory..memory + tail,",
+        "memory: memory..memory + tail.min(self.page),",
         "a copy goes over the rest of a tail that is being read",
         TESTS,
     ),
@@ -94,9 +94,25 @@ MUTANTS = [
     Mutant(
         "paged-slot-is-short",
         PAGED,
-        "view.memory += pages.min(longest) * self.page;",
-        "view.memory += pages.min(longest).div_ceil(2) * self.page;",
+        "ring += pages.min(longest - u64::from(slot < short));",
+        "ring += pages.min(longest - u64::from(slot < short)).div_ceil(2);",
         "two slots have the same memory",
+        TESTS,
+    ),
+    Mutant(
+        "filled-ring-is-short",
+        "src/residency/planned/filled.rs",
+        "pages: layout.bytes,",
+        "pages: layout.bytes.div_ceil(2),",
+        "tails of different lengths reach beyond the memory that they share",
+        TESTS,
+    ),
+    Mutant(
+        "merged-read-is-forgotten",
+        "src/residency/planned/choice.rs",
+        "before.last = before.last.max(next.last);",
+        "",
+        "a copy that serves two reads is overwritten behind the first",
         TESTS,
     ),
     Mutant(
