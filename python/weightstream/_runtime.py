@@ -327,7 +327,11 @@ class Module:
 
 
 def required_budget(pte: str | os.PathLike, method: str = "forward") -> int:
-    """The least budget with which a method can be loaded, in bytes. Loads nothing."""
+    """The least budget with which a method can be loaded, in bytes. Loads nothing.
+
+    Tables of which a pass looks few rows up count as read in place; where they are not (``weight_offload_gather="off"``,
+    ``weight_offload_host="staged"``) a load needs more, and its refusal names the budget.
+    """
     library = _library()
     budget = ctypes.c_uint64()
     if library.ws_required_budget(os.fsencode(pte), method.encode(), ctypes.byref(budget)) != 0:
