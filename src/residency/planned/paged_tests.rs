@@ -224,7 +224,7 @@ proptest! {
         let spans: Vec<_> = plan.streamed.iter().map(|one| {
             let mut of = all[one.weight as usize].iter().filter(|t| one.probes.contains(&t.probes[0]));
             let first = of.next().unwrap();
-            (first.wanted, of.last().unwrap_or(first).last as i64, &one.memory)
+            (first.wanted, of.next_back().unwrap_or(first).last as i64, &one.memory)
         }).collect();
         let events = trace.events().len() as i64;
         let at = |span: &(i64, i64, &std::ops::Range<u64>), time: i64| [time, time - events].iter().any(|&x| span.0 <= x && x <= span.1);
