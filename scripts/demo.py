@@ -145,7 +145,8 @@ def compare(runner: Path, folder: Path, passes: int) -> int:
             first = first or data
             if data != first:
                 raise DemoFailed(f"'{policy}' at {budget} bytes gave other bits than '{label}' under 'lru'")
-            if before is not None and stats["bytes_copied_last_pass"] > before:
+            # Only a plan promises that; the LRU copies nearly everything, a little more or less.
+            if policy == "planned" and before is not None and stats["bytes_copied_last_pass"] > before:
                 raise DemoFailed(f"'{policy}' copied more at {budget} bytes than with less")
             before = stats["bytes_copied_last_pass"]
     print()
