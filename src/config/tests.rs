@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Error;
 
 fn int(key: &str, value: i64) -> Spec {
     Spec {

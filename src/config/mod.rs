@@ -1,10 +1,16 @@
 //! Options of one load. Every key is known and checked here; nothing is ignored.
 #![deny(unsafe_code)]
 
+mod values;
+
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use values::{
+    budget_from_bytes, budget_from_word, choice, data_path, device_index, digest, from_mb, refuse,
+    refuse_cut, switch,
+};
 
 /// Which residency policy to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,6 +100,8 @@ pub struct Options {
     pub policy: PolicyKind,
     /// Checksum policy.
     pub verify: Verify,
+    /// Whether every kernel is waited for before the next one, so that a fault is found where it happened.
+    pub sync: bool,
     /// Path of the `.ptd`; needed when the caller has no mapped named data.
     pub data: Option<PathBuf>,
     /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
@@ -118,6 +126,8 @@ pub const STAGING_MB: &str = "weight_offload_staging_mb";
 pub const GATHER: &str = "weight_offload_gather";
 /// Key of the index of the device: an integer.
 pub const DEVICE: &str = "weight_offload_device";
+/// Key of whether every kernel is waited for: 0 or 1.
+pub const SYNC: &str = "weight_offload_sync";
 /// Key of the path of the `.ptd`.
 pub const DATA: &str = "weight_offload_data";
 /// Key of the SHA-256 that the whole `.pte` must have: 64 hexadecimal digits. A backend of ExecuTorch is not given
@@ -128,7 +138,7 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     BUDGET,
     BUDGET_MB,
     BUDGET_BYTES,
@@ -138,6 +148,7 @@ const KEYS: [&str; 11] = [
     GATHER,
     DEVICE,
     VERIFY,
+    SYNC,
     DATA,
     PTE_SHA256,
 ];
@@ -162,7 +173,7 @@ const HOSTS: [(&str, HostMemory); 4] = [
 /// The value of one runtime spec. ExecuTorch knows these three types.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpecValue {
-    /// A truth value. No option of ours takes one.
+    /// A truth value.
     Bool(bool),
     /// An integer.
     Int(i64),
@@ -253,6 +264,10 @@ impl Options {
                 self.verify = choice(spec, &VERIFIES)?;
                 Ok(())
             }
+            SYNC => {
+                self.sync = switch(spec)?;
+                Ok(())
+            }
             DATA => {
                 self.data = Some(data_path(spec)?);
                 Ok(())
@@ -280,131 +295,5 @@ impl Options {
     }
 }
 
-fn refuse(key: &str, what: String) -> Error {
-    Error::Option {
-        key: key.to_owned(),
-        what,
-    }
-}
-
-fn wrong(spec: &Spec, accepted: &str) -> Error {
-    refuse(
-        &spec.key,
-        format!("takes {accepted}, not {}", spec.value.describe()),
-    )
-}
-
-fn refuse_cut(spec: &Spec) -> Result<()> {
-    match &spec.value {
-        SpecValue::Text(text) if text.len() >= CUT_LENGTH => Err(refuse(
-            &spec.key,
-            format!(
-                "the value has {} characters or more and may have been cut: ExecuTorch keeps {CUT_LENGTH} \
-                 characters of a string; use at most {}",
-                text.len(),
-                CUT_LENGTH - 1
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn from_mb(spec: &Spec) -> Result<u64> {
-    const ACCEPTED: &str = "a positive int, in MB of 1,048,576 bytes";
-    let SpecValue::Int(value) = spec.value else {
-        return Err(wrong(spec, ACCEPTED));
-    };
-    let mb = u64::try_from(value)
-        .ok()
-        .filter(|&mb| mb > 0)
-        .ok_or_else(|| wrong(spec, ACCEPTED))?;
-    mb.checked_mul(MB)
-        .ok_or_else(|| refuse(&spec.key, format!("{mb} MB do not fit in 64 bits of bytes")))
-}
-
-fn budget_from_word(spec: &Spec) -> Result<Budget> {
-    match &spec.value {
-        SpecValue::Text(text) if text == "auto" => Ok(Budget::Auto),
-        _ => Err(wrong(
-            spec,
-            &format!("'auto'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}"),
-        )),
-    }
-}
-
-fn device_index(spec: &Spec) -> Result<u32> {
-    let index = match spec.value {
-        SpecValue::Int(value) => u32::try_from(value).ok(),
-        _ => None,
-    };
-    index.ok_or_else(|| wrong(spec, "the index of a device, an int from 0 up"))
-}
-
-fn budget_from_bytes(spec: &Spec) -> Result<u64> {
-    const ACCEPTED: &str = "a positive number of bytes, as a string of decimal digits";
-    let bytes = match &spec.value {
-        SpecValue::Text(text) => decimal(text),
-        SpecValue::Int(value) => u64::try_from(*value).ok(),
-        SpecValue::Bool(_) => None,
-    };
-    bytes
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| wrong(spec, ACCEPTED))
-}
-
-/// Digits only: `u64::from_str` would also take a plus sign.
-fn decimal(text: &str) -> Option<u64> {
-    text.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| text.parse().ok())
-        .flatten()
-}
-
-fn choice<T: Copy>(spec: &Spec, known: &[(&str, T)]) -> Result<T> {
-    if let SpecValue::Text(text) = &spec.value {
-        if let Some((_, value)) = known.iter().find(|(name, _)| name == text) {
-            return Ok(*value);
-        }
-    }
-    let names: Vec<String> = known.iter().map(|(name, _)| format!("'{name}'")).collect();
-    Err(wrong(
-        spec,
-        &format!("a string, one of {}", names.join(", ")),
-    ))
-}
-
-fn data_path(spec: &Spec) -> Result<PathBuf> {
-    match &spec.value {
-        SpecValue::Text(text) if !text.is_empty() => Ok(PathBuf::from(text)),
-        _ => Err(wrong(spec, "the path of the .ptd, as a string")),
-    }
-}
-
-fn digest(spec: &Spec) -> Result<Sha256Digest> {
-    let bytes = match &spec.value {
-        SpecValue::Text(text) => from_hex(text),
-        _ => None,
-    };
-    bytes.map(Sha256Digest).ok_or_else(|| {
-        wrong(
-            spec,
-            "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)",
-        )
-    })
-}
-
-/// Digits only: `u8::from_str_radix` would also take a plus sign.
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;
