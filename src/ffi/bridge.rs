@@ -5,14 +5,15 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::pin::Pin;
 
+use super::allocator::{device_allocate, device_copy_in, device_copy_out, device_free};
 use super::status::{caught, set_last_error, Failure, Status};
 use crate::aoti::outputs::Output;
 use crate::config::{Options, Spec, SpecValue};
 use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest, Memory};
-use crate::device::cuda::memory;
-use crate::device::{DeviceBytes, DevicePtr};
+use crate::device::DeviceBytes;
 use crate::error::Error;
 use crate::format::{Record, Wiring};
+use crate::system_memory;
 
 #[cxx::bridge(namespace = "weightstream_bridge")]
 #[allow(missing_docs, clippy::missing_safety_doc)]
@@ -99,6 +100,7 @@ mod ffi {
             named: &NamedData,
         ) -> Result<Box<Loaded>>;
         fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<()>;
+        fn check_plan(method: &str, bytes: u64) -> Result<()>;
         /// The places of the inputs and of the room must be what they say, during the call.
         unsafe fn execute(
             self: &Loaded,
@@ -121,7 +123,8 @@ mod ffi {
     }
 }
 
-use ffi::{Counters, Input, NamedData, OutputSink, Place, RuntimeSpec, SpecKind};
+pub(super) use ffi::Place;
+use ffi::{Counters, Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
 
 thread_local! {
     static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
@@ -145,7 +148,7 @@ fn clear_error() {
 }
 
 /// Runs `work` behind the boundary. What fails is kept for [`last_status`] and `ws_last_error`.
-fn crossing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
+pub(super) fn crossing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
     caught(work).map_err(|failure| {
         let (status, text): (Status, String) = failure.report();
         LAST_STATUS.set(status as i32);
@@ -199,6 +202,11 @@ fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<(), Stri
         let pin = options(specs)?.pte_sha256;
         Ok(program::check_files(pte.as_ref(), ptd.as_ref(), pin)?)
     })
+}
+
+/// Whether there is memory for what ExecuTorch takes on the host when it loads a method.
+fn check_plan(method: &str, bytes: u64) -> Result<(), String> {
+    crossing(|| Ok(system_memory::available()?.check_plan(method, bytes)?))
 }
 
 fn options(specs: Vec<RuntimeSpec>) -> crate::Result<Options> {
@@ -352,7 +360,7 @@ impl Place {
 
     /// # Safety
     /// As `DeviceBytes::new` asks for.
-    unsafe fn on_device(&self) -> crate::Result<DeviceBytes> {
+    pub(super) unsafe fn on_device(&self) -> crate::Result<DeviceBytes> {
         if self.device_type != 1 {
             return Err(Error::InvalidInput(format!(
                 "its memory is on a device of type {}; 0 is the CPU, 1 CUDA",
@@ -365,44 +373,7 @@ impl Place {
     }
 }
 
-fn device_index(index: i32) -> crate::Result<u32> {
+pub(super) fn device_index(index: i32) -> crate::Result<u32> {
     u32::try_from(index)
         .map_err(|_| Error::InvalidInput(format!("{index} is no index of a device")))
-}
-
-/// See [`memory::allocate`].
-fn device_allocate(index: i32, bytes: usize, alignment: usize) -> Result<usize, String> {
-    super::log::install();
-    crossing(|| {
-        let index = device_index(index)?;
-        Ok(memory::allocate(index, bytes as u64, alignment as u64)?.0 as usize)
-    })
-}
-
-/// See [`memory::free`].
-fn device_free(index: i32, address: usize) -> Result<(), String> {
-    crossing(|| {
-        Ok(memory::free(
-            device_index(index)?,
-            DevicePtr(address as u64),
-        )?)
-    })
-}
-
-/// See [`memory::copy_in`].
-///
-/// # Safety
-/// `dst` must be what it says, and nobody else's during the call.
-unsafe fn device_copy_in(dst: Place, src: &[u8]) -> Result<(), String> {
-    // SAFETY: by this function's contract.
-    crossing(|| Ok(memory::copy_in(unsafe { dst.on_device() }?, src)?))
-}
-
-/// See [`memory::copy_out`].
-///
-/// # Safety
-/// `src` must be what it says, and not be written during the call.
-unsafe fn device_copy_out(dst: &mut [u8], src: Place) -> Result<(), String> {
-    // SAFETY: by this function's contract.
-    crossing(|| Ok(memory::copy_out(dst, unsafe { src.on_device() }?)?))
 }

@@ -5,9 +5,11 @@
 //! |---|---|
 //! | [`capi`] | the C interface of `weightstream.h` |
 //! | [`bridge`] | what the C++ adapter of ExecuTorch calls |
+//! | `allocator` | memory of a GPU for ExecuTorch's own tensors |
 //! | [`status`] | status codes, the last error of a thread, the boundary that no panic crosses |
 //! | [`log`] | where log lines go |
 
+mod allocator;
 pub mod bridge;
 pub mod capi;
 pub mod log;

@@ -46,7 +46,7 @@ impl From<&Error> for Status {
             Error::Poisoned(_) => Status::Poisoned,
             Error::Compiled { .. } => Status::CompiledCode,
             Error::OutOfMemory { .. } => Status::OutOfMemory,
-            Error::Device { .. } => Status::Device,
+            Error::Device { .. } | Error::Lost { .. } => Status::Device,
             Error::Internal(_) => Status::Internal,
         }
     }
