@@ -91,6 +91,13 @@ pub enum Error {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// The device failed for good during a pass.
+    Lost {
+        /// The first failure.
+        cause: Box<Error>,
+        /// Names of the weights that kernels may have been using.
+        weights: Vec<String>,
+    },
     /// A device call failed.
     Device {
         /// The call.
@@ -108,6 +115,14 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{bytes} bytes ({}.{} MB)", tenths / 10, tenths % 10)
 }
 
+/// `'a', 'b'`, or `none`.
+fn quoted(names: &[String]) -> String {
+    match names.is_empty() {
+        true => "none".to_owned(),
+        false => format!("'{}'", names.join("', '")),
+    }
+}
+
 impl Error {
     /// The same with what it was for, where a device call failed or memory ran out: the device does not know.
     pub(crate) fn during(self, what: impl FnOnce() -> String) -> Error {
@@ -121,6 +136,14 @@ impl Error {
                 bytes,
             },
             other => other,
+        }
+    }
+
+    /// The same from a device that failed for good while kernels used `weights`.
+    pub(crate) fn lost(self, weights: Vec<String>) -> Error {
+        Error::Lost {
+            cause: Box::new(self),
+            weights,
         }
     }
 
@@ -171,6 +194,12 @@ impl fmt::Display for Error {
                 write!(f, "out of memory: {} for {what}", bytes_text(*bytes))
             }
             Error::Device { call, what } => write!(f, "{call} failed: {what}"),
+            Error::Lost { cause, weights } => write!(
+                f,
+                "{cause}; the device's context is lost, and this process cannot use it any more. Weights leased since the \
+                 last kernel that is known to have ended: {}",
+                quoted(weights)
+            ),
             Error::Internal(what) => write!(f, "internal error, please report it: {what}"),
         }
     }

@@ -32,6 +32,21 @@ impl Available {
         let held = used.saturating_sub(self.cgroup_reclaimable);
         self.mem_available.min(limit.saturating_sub(held))
     }
+
+    /// Refuses a method that could not be loaded: ExecuTorch takes `bytes` of memory for it at once, and writes zeros into all of
+    /// them, so that a system which promises more memory than it has ends this process.
+    pub fn check_plan(&self, method: &str, bytes: u64) -> Result<()> {
+        if bytes <= self.bytes() {
+            return Ok(());
+        }
+        Err(Error::OutOfMemory {
+            what: format!(
+                "the inputs and outputs of method '{method}' at their largest, by ExecuTorch's plan, with {self}; export with lower \
+                 upper bounds of its dynamic dimensions (torch.export.Dim(..., max=...))"
+            ),
+            bytes,
+        })
+    }
 }
 
 impl fmt::Display for Available {

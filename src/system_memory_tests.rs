@@ -179,3 +179,21 @@ fn this_machine_tells() {
         "{found:?}"
     );
 }
+
+#[test]
+fn a_plan_is_refused_where_one_byte_is_missing() {
+    let held = Available {
+        mem_available: 1 << 20,
+        cgroup_limit: None,
+        cgroup_used: None,
+        cgroup_reclaimable: 0,
+    };
+    assert_eq!(held.check_plan("forward", 1 << 20), Ok(()));
+    let error = held.check_plan("forward", (1 << 20) + 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "out of memory: 1048577 bytes (1.1 MB) for the inputs and outputs of method 'forward' at their largest, by \
+         ExecuTorch's plan, with 1048576 bytes (1.0 MB) of available memory (MemAvailable); export with lower upper \
+         bounds of its dynamic dimensions (torch.export.Dim(..., max=...))"
+    );
+}

@@ -125,6 +125,7 @@ impl Case {
             (Fault::Memory(_), Error::OutOfMemory { .. }) => {}
             (Fault::Call(_) | Fault::From(_), Error::Device { .. } | Error::Poisoned(_))
                 if named => {}
+            (Fault::From(_), Error::Lost { .. }) if named => {}
             _ => panic!("{fault:?}: {failed:?} failed, the error is: {text}"),
         }
         let constants = &self.model.record.constants;

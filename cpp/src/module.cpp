@@ -102,6 +102,32 @@ bool plans_device_memory(const et::Program& program) {
   return false;
 }
 
+// Whether this machine has the memory that ExecuTorch takes on the host for each of the program's methods.
+Error check_plans(const et::Program& program) {
+  for (std::size_t at = 0; at < program.num_methods(); ++at) {
+    const auto name = program.get_method_name(at);
+    if (!name.ok()) {
+      continue;
+    }
+    std::uint64_t bytes = 0;
+    const auto meta = program.method_meta(*name);
+    for (std::size_t buffer = 0; meta.ok() && buffer < meta->num_memory_planned_buffers(); ++buffer) {
+      const auto device = meta->memory_planned_buffer_device(buffer);
+      const auto size = meta->memory_planned_buffer_size(buffer);
+      if (size.ok() && (!device.ok() || device->is_cpu())) {
+        bytes += static_cast<std::uint64_t>(*size);
+      }
+    }
+    try {
+      rs::check_plan(*name, bytes);
+    } catch (const rust::Error& error) {
+      log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
+      return to_error(static_cast<ws_status>(rs::last_status()));
+    }
+  }
+  return Error::Ok;
+}
+
 // Marks a Module as executing while it lives.
 class Turn {
  public:
@@ -142,6 +168,8 @@ Options& Options::policy(const std::string& name) { return set("weight_offload_p
 
 Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }
 
+Options& Options::sync(bool on) { return set("weight_offload_sync", on); }
+
 Options& Options::pte_sha256(const std::string& hex) { return set(kPteSha256, hex); }
 
 Options& Options::set(const std::string& key, Value value) {
@@ -177,7 +205,7 @@ Error Module::load(Verification verification) { return load(et::LoadBackendOptio
 
 Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verification verification) {
   if (is_loaded()) {
-    return Error::Ok;
+    return check_program();
   }
   if (backend_options.has_options(kBackendId)) {
     return fail(Error::InvalidArgument, std::string("options of ") + kBackendId +
@@ -199,10 +227,21 @@ Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verificatio
   if (loaded != Error::Ok && last_error().empty()) {
     rs::set_error(explain_files(pte_path_, loaded));
   }
-  if (loaded == Error::Ok && plans_device_memory(*program())) {
-    register_cuda_allocator();
+  return loaded == Error::Ok ? check_program() : loaded;
+}
+
+Error Module::check_program() {
+  if (!checked_) {
+    const Error fits = check_plans(*program());
+    if (fits != Error::Ok) {
+      return fits;
+    }
+    if (plans_device_memory(*program())) {
+      register_cuda_allocator();
+    }
+    checked_ = true;
   }
-  return loaded;
+  return Error::Ok;
 }
 
 et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_name,

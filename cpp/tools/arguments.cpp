@@ -27,6 +27,7 @@ constexpr const char* kHelp =
     "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
     "                       device before each read (slow)\n"
+    "  --sync               wait for every kernel, so that a fault of one names what it had leased (GPU; slow)\n"
     "  --pte-sha256 HEX     SHA-256 that MODEL.pte must have\n"
     "  --passes K           number of passes (1)\n"
     "  --seed S             seed of the random inputs (0)\n"
@@ -48,6 +49,7 @@ enum Id {
   kDevice,
   kPolicy,
   kVerify,
+  kSync,
   kPteSha256,
   kPasses,
   kSeed,
@@ -68,6 +70,7 @@ const option kOptions[] = {
     {"device", required_argument, nullptr, kDevice},
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
+    {"sync", no_argument, nullptr, kSync},
     {"pte-sha256", required_argument, nullptr, kPteSha256},
     {"passes", required_argument, nullptr, kPasses},
     {"seed", required_argument, nullptr, kSeed},
@@ -149,6 +152,9 @@ bool take(int id, Arguments& arguments) {
       return true;
     case kVerify:
       arguments.options.verify(optarg);
+      return true;
+    case kSync:
+      arguments.options.sync(true);
       return true;
     case kPteSha256:
       arguments.options.pte_sha256(optarg);

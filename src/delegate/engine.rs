@@ -43,6 +43,8 @@ pub struct Data {
     pub held: Held,
     /// When they are compared with their checksums.
     pub verify: Verify,
+    /// Whether every kernel is waited for.
+    pub sync: bool,
 }
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
@@ -84,6 +86,9 @@ impl<D: Side> Engine<D> {
         let mut session = Session::with_source(device, program, source, options)?;
         if data.verify == Verify::EveryRead {
             session.verify_every_read(checksums(&data.catalog))?;
+        }
+        if data.sync {
+            session.wait_for_every_kernel();
         }
         let bindings = bindings(&data.catalog, &session, constants)?;
         // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
@@ -147,8 +152,7 @@ impl<D: Side> Engine<D> {
     /// whatever it held cannot be trusted.
     fn settle(&mut self) -> Result<()> {
         self.session
-            .device_mut()
-            .finish_compute()
+            .finish_kernels()
             .map_err(|error| error.during(|| "waiting for the end of the pass".into()))
             .inspect_err(|error| {
                 self.poisoned
@@ -212,7 +216,11 @@ impl<D: Side> Run for Engine<D> {
             .fold(Ok(()), Result::and);
         // The first error comes first: it is the cause of the others.
         let settled = self.settle();
-        ran.and(freed).and(settled)
+        let outcome = ran.and(freed).and(settled);
+        outcome.map_err(|error| match self.session.device().is_lost() {
+            true => error.lost(self.session.weights_in_use()),
+            false => error,
+        })
     }
 
     fn stats(&self) -> Stats {

@@ -11,7 +11,9 @@ use super::gather;
 use super::held::{self, Held, Needs};
 use super::side::{self, Side};
 use super::Delegate;
-use crate::config::{Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, VERIFY};
+use crate::config::{
+    Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, SYNC, VERIFY,
+};
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
@@ -108,6 +110,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     let record = &request.record;
     check_budget_has_effect(record, options)?;
     held::check(record, options)?;
+    check_sync(record, options)?;
     let mut program = program(record)?;
     check_floor(record, &program, options, device.granule())?;
     let file = MappedPtd::open(&request.data)?;
@@ -135,8 +138,24 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         file,
         held,
         verify: options.verify,
+        sync: options.sync,
     };
     Engine::new(device, container, program, data, &constants, budget)
+}
+
+/// On the CPU a kernel has ended when it returns, and a fault in it ends the process there and then.
+fn check_sync(record: &Record, options: &Options) -> Result<()> {
+    match options.sync && record.device == "cpu" {
+        false => Ok(()),
+        true => Err(Error::Option {
+            key: SYNC.to_owned(),
+            what: format!(
+                "waits for kernels of a GPU, and method '{}' was exported for 'cpu', where each has ended before the next \
+                 begins",
+                record.method
+            ),
+        }),
+    }
 }
 
 /// Who has the program's bytes compares them and takes the option out; here they are not known.

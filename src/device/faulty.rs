@@ -97,6 +97,12 @@ impl Faults {
         })
     }
 
+    /// Whether calls fail from now on.
+    fn is_lost(&self) -> bool {
+        let state = self.state();
+        matches!(state.fault, Fault::From(n) if state.calls >= n)
+    }
+
     /// A call that takes memory is about to be made.
     fn take(&self, call: &'static str, what: &str, bytes: u64) -> Result<()> {
         self.call(call)?;
@@ -320,6 +326,10 @@ impl<D: Device> Device for Faulty<D> {
     fn finish_compute(&mut self) -> Result<()> {
         self.faults.call("finish_compute")?;
         self.inner.finish_compute()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.faults.is_lost() || self.inner.is_lost()
     }
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {

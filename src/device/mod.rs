@@ -277,6 +277,11 @@ pub trait Device: Send {
         Ok(())
     }
 
+    /// Whether the device failed in such a way that nothing on it can be used any more.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
 

@@ -1,6 +1,6 @@
 //! From a checked record and the bytes of its weights to a session that is ready for its first pass.
 
-use super::{copies::Run, gather, Session, Stats, Tenant};
+use super::{copies::Run, gather, trail, Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, Figures, HostBytes};
 use crate::error::{bytes_text, Error, Result};
@@ -169,6 +169,7 @@ impl<D: Device> Session<D> {
             copied_before_pass: 0,
             activation_bytes: 0,
             activation_peak: 0,
+            trail: trail::Trail::default(),
             checksums: None,
         };
         for (weight, at) in places {

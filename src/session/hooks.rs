@@ -46,6 +46,9 @@ impl<D: Device> PassHooks for Session<D> {
             }
         }
         self.open_leases -= 1;
+        if self.in_pass && self.failed.is_none() {
+            self.failed = self.wait_if_asked().err();
+        }
         self.end_lease(id as ProbeId);
     }
 
@@ -105,6 +108,7 @@ fn activation(doing: &str, bytes: u64, error: Error) -> Error {
 
 impl<D: Device> Session<D> {
     fn serve(&mut self, id: i64) -> Result<DevicePtr> {
+        self.wait_if_asked()?;
         // Before anything else: the address that follows is only right for this probe.
         let id = self
             .follower

@@ -16,6 +16,7 @@ mod gather;
 mod hooks;
 mod rehearse;
 mod stats;
+mod trail;
 mod verify;
 
 pub use build::{Layout, Program, SessionOptions};
@@ -92,6 +93,7 @@ pub struct Session<D: Device> {
     copied_before_pass: u64,
     activation_bytes: u64,
     activation_peak: u64,
+    trail: trail::Trail,
     /// The CRC-32 of each constant, if every read is verified.
     checksums: Option<verify::Checksums>,
 }
@@ -174,6 +176,7 @@ impl<D: Device> Session<D> {
         }
         self.check_no_lease()?;
         self.follower.restart();
+        self.trail.begin();
         self.in_pass = true;
         self.failed = None;
         self.kept = None;
@@ -191,6 +194,7 @@ impl<D: Device> Session<D> {
             ));
         }
         self.in_pass = false;
+        self.trail.end(self.follower.position());
         self.end_tail();
         self.stats.bytes_copied_last_pass = self.stats.bytes_copied - self.copied_before_pass;
         let outcome = self.outcome(completed);

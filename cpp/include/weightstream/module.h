@@ -44,6 +44,9 @@ class WEIGHTSTREAM_EXPORT Options {
   // "off"; "load": compare each weight with its checksum at load; or "every_read": at load, and on the device before
   // each read, which is slow and meant for debugging.
   Options& verify(const std::string& when);
+  // Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow; for methods of a
+  // GPU, an error for those of the CPU.
+  Options& sync(bool on);
   // SHA-256 of the whole `.pte`, 64 hexadecimal digits: a program that has another one is refused before ExecuTorch
   // opens it.
   Options& pte_sha256(const std::string& hex);
@@ -123,6 +126,10 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   executorch::runtime::Result<std::uint64_t> required_budget(const std::string& method_name = "forward") const;
 
  private:
+  // Whether this machine can load the methods of the program; asked again until it can. ExecuTorch keeps a program that
+  // it has loaded.
+  executorch::runtime::Error check_program();
+
   // What is wrong with the device of an input; empty if nothing is.
   std::string misplaced_input(const std::string& method_name, const std::vector<executorch::runtime::EValue>& inputs);
 
@@ -132,6 +139,7 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   std::shared_ptr<Loads> loads_;
   std::vector<executorch::runtime::BackendOption> specs_;
   std::atomic<bool> executing_{false};
+  bool checked_ = false;
   bool asked_for_inputs_ = false;
 };
 

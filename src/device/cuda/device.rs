@@ -205,6 +205,11 @@ impl Device for CudaDevice {
         self.check_stage()
     }
 
+    fn is_lost(&self) -> bool {
+        let entered = self.context.enter();
+        entered.map_or(true, |entered| self.compute.is_lost(&entered))
+    }
+
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         if src.is_empty() {
             return Ok(());

@@ -17,7 +17,7 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 const OLDEST: c_int = 12020;
 
 /// Every function that this module's parent calls.
-const FUNCTIONS: [&str; 55] = [
+const FUNCTIONS: [&str; 56] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -68,6 +68,7 @@ const FUNCTIONS: [&str; 55] = [
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamGetCtx",
+    "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",

@@ -79,6 +79,16 @@ impl Stream {
         })
     }
 
+    /// Whether the driver refuses it for good: after a fault in a kernel every call gives that kernel's error.
+    pub(super) fn is_lost(&self, _entered: &Entered<'_>) -> bool {
+        // SAFETY: the stream lives as long as `self`.
+        let code = unsafe { sys::cuStreamQuery(self.raw) };
+        !matches!(
+            code,
+            CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_NOT_READY
+        )
+    }
+
     /// Whether a graph is being captured from it.
     pub(super) fn is_capturing(&self, _entered: &Entered<'_>) -> Result<bool> {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;

@@ -1,0 +1,88 @@
+"""Dynamic shapes: what compiling must not assume about them, and must not change."""
+
+from __future__ import annotations
+
+import unittest.mock
+
+import pytest
+import sympy
+import torch
+import weightstream as ws
+from device_under_test import DEVICE, exact_products
+from doctor import Pte
+from executorch.exir import to_edge_transform_and_lower
+from torch import nn
+from torch._inductor import utils
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.virtualized import V
+from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.value_ranges import ValueRanges
+from weightstream._shapes import fits_in_32_bits
+
+ROWS, DIM = 4, 8
+
+
+class RowSums(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(DIM, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.layer(x).sum(1), -1)
+
+
+def saved(folder, **bounds):
+    """A model with a dynamic batch and a dynamic length, saved; the example has 4 and 6."""
+    torch.manual_seed(1)
+    exact_products()
+    model = RowSums().eval()
+    shapes = ({0: Dim("batch", min=2, **bounds), 1: Dim("length", min=2, **bounds)},)
+    program = torch.export.export(model, (torch.randn(ROWS, 6, DIM),), dynamic_shapes=shapes)
+    edge = to_edge_transform_and_lower(
+        ws.apply_weight_offload(program),
+        partitioner=[ws.WeightStreamPartitioner(device=DEVICE)],
+        compile_config=ws.edge_compile_config(),
+    )
+    ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
+    return model, str(folder / "model.pte"), str(folder / "model.ptd")
+
+
+@pytest.fixture(scope="module")
+def unbounded(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("unbounded"))
+
+
+def test_without_an_upper_bound_the_example_is_the_largest_shape(unbounded):
+    """ExecuTorch's rule; what the compiler found fast for the example (a length of at most 4096) is none."""
+    model, pte, ptd = unbounded
+    dims = Pte(pte).payload["inputs"][2:]
+    assert [largest for _, largest, _ in zip(*[iter(dims)] * 3)][:2] == [2**62, 2**62]
+    x = torch.randn(ROWS, 6, DIM)
+    with ws.Module(pte, ptd) as module:
+        assert torch.allclose(module(x), model(x), atol=1e-5)
+        assert torch.allclose(module(x[:2, :3]), model(x[:2, :3]), atol=1e-5)
+        with pytest.raises(RuntimeError, match=r"input 0.*\[4, 6, 8\]"):
+            module(torch.randn(ROWS, 7, DIM))
+        assert torch.allclose(module(x), model(x), atol=1e-5)
+
+
+def test_a_plan_that_no_memory_can_hold_is_refused(tmp_path):
+    """ExecuTorch would take it, and zero it byte by byte until the system ends the process."""
+    _, pte, ptd = saved(tmp_path, max=2**24)
+    with pytest.raises(RuntimeError, match=r"out of memory: \d+ bytes .* method 'forward' .* available memory .* max=") as refused:
+        ws.Module(pte, ptd)
+    planned = int(str(refused.value).split("out of memory: ")[1].split()[0])
+    assert planned >= 2**48 * DIM * 4
+
+
+@pytest.mark.parametrize(("largest", "fits"), [(sympy.oo, False), (2**25 - 1, True), (2**25, False)])
+def test_an_index_has_32_bits_only_where_every_size_allows_it(largest, fits):
+    """The compiler itself goes by the example where there is no upper bound."""
+    environment, size = ShapeEnv(), sympy.Symbol("s0", integer=True, positive=True)
+    environment.var_to_range[size] = ValueRanges(2, torch.utils._sympy.numbers.int_oo if largest is sympy.oo else largest)
+    environment.backed_var_to_val[size] = sympy.Integer(6)
+    graph = unittest.mock.Mock(sizevars=SizeVarAllocator(environment))
+    with V.set_graph_handler(graph), V.set_aot_compilation(True):
+        assert fits_in_32_bits(size * 64) is fits
+        assert utils.expr_fits_within_32bit(size * 64) is (fits or largest is sympy.oo)

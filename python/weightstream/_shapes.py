@@ -1,0 +1,42 @@
+"""The shapes that a program takes: compiling must neither narrow them nor assume that they are small."""
+
+from __future__ import annotations
+
+import contextlib
+import unittest.mock
+from collections.abc import Iterator
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor.codegen import simd, triton_utils
+from torch._inductor.virtualized import V
+
+_INT32_MAX = torch.iinfo(torch.int32).max
+
+
+@contextlib.contextmanager
+def every_shape(inputs: tuple[Any, ...]) -> Iterator[None]:
+    """What is compiled inside is right for every shape that ``inputs`` stand for, and leaves their symbols' ranges as they are.
+
+    Where a size has no upper bound, the compiler indexes with 32 bits if the example is small enough, and notes that as a guard. In
+    ahead-of-time compilation nobody checks guards: past 2**31 elements a kernel would read and write somewhere else. Other guards are
+    choices of what is fast for the example (a batch below 16, a row below 4096), not limits of the code; but each narrows the range of
+    its symbol, and ExecuTorch plans the memory of inputs and outputs for the upper end of the range, which may be hundreds of GB.
+    """
+    environments = [dim.node.shape_env for value in inputs for dim in getattr(value, "shape", ()) if isinstance(dim, torch.SymInt)]
+    before = [(environment, dict(environment.var_to_range)) for environment in environments[:1]]
+    try:
+        with (
+            unittest.mock.patch.object(simd, "expr_fits_within_32bit", fits_in_32_bits),
+            unittest.mock.patch.object(triton_utils, "expr_fits_within_32bit", fits_in_32_bits),
+        ):
+            yield
+    finally:
+        for environment, ranges in before:
+            environment.var_to_range.update(ranges)
+
+
+def fits_in_32_bits(size: sympy.Expr) -> bool:
+    """Whether a size is at most 2**31 - 1 for every value of its symbols, not only for the example's."""
+    return V.graph.sizevars.statically_known_true(size <= _INT32_MAX)
