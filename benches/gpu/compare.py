@@ -2,13 +2,13 @@
 
 Every section runs in a process of its own and writes its figures to `--out` at once, one JSON object per line, so that a run that is
 cut short loses one section. Prints Markdown tables of ratios at the end; `--table FILE...` prints them from files of earlier runs.
-The *baseline* is the same program exported without `apply_weight_offload`, compiled and run by the same runtime: no probes, all
-weights loaded up front. Needs torch, ExecuTorch and the runtime library (WEIGHTSTREAM_LIBRARY, or the installed package).
+The *baseline* is the same program exported without `apply_weight_offload`, compiled with the same choice of kernels and run by the same
+runtime: no probes, all weights loaded up front. Needs torch, ExecuTorch and the runtime library (WEIGHTSTREAM_LIBRARY, or the installed package).
 
     python benches/gpu/compare.py --tokens 1 --keep /tmp/models --out results.jsonl
     python benches/gpu/compare.py --tokens 512 8192 --keep /tmp/models --out results.jsonl --peers accelerate,diffusers
 
-Estimates for the 7 GB model on an H200, per number of tokens: exports 2 x 75 s (`--export-jobs 2`: both at once), link 2 x 10 s, eager
+Estimates for the 7 GB model on an H200, per number of tokens: exports 75 s and 50 s (`--export-jobs 2`: of two numbers of tokens at once), link 2 x 10 s, eager
 15 s, pairs 15 s, six budgets 50 s, accelerate 25 s, diffusers 25 s, comfy-aimdo 40 s: six minutes, or five. Disk: 14 GB.
 """
 
@@ -88,12 +88,13 @@ def finish(process: subprocess.Popen, section: str) -> bool:
 
 
 def run_exports(arguments: argparse.Namespace) -> bool:
-    wanted = [(kind, count) for count in arguments.tokens for kind in ("export offload", "export baseline")]
+    """The baselines behind the others, whose choice of kernels they take over."""
     right = True
-    for at in range(0, len(wanted), arguments.export_jobs):
-        some = [(kind, start(arguments, kind, count)) for kind, count in wanted[at : at + arguments.export_jobs]]
-        outcomes = [finish(process, kind) for kind, process in some]
-        right = all(outcomes) and right
+    for kind in ("export offload", "export baseline"):
+        for at in range(0, len(arguments.tokens), arguments.export_jobs):
+            some = [start(arguments, kind, count) for count in arguments.tokens[at : at + arguments.export_jobs]]
+            outcomes = [finish(process, kind) for process in some]
+            right = all(outcomes) and right
     return right
 
 

@@ -7,11 +7,13 @@ import gc
 import os
 import statistics
 import time
+import unittest.mock
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch._inductor.codecache
 from llama import build, tokens, weight_sizes
 from measure import Results, distance, link, median_ms, say, timed_ms
 
@@ -65,6 +67,15 @@ def into(log: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def tuning_of(job: Job) -> Iterator[None]:
+    """Keeps what the compiler measured of its kernels, so that both exports of a job choose the same ones: tuned twice, equal
+    products may get kernels that differ by several percent, which is what a comparison of the two would then show."""
+    kept = staticmethod(lambda: job.folder / "tuning.json")
+    with unittest.mock.patch.object(torch._inductor.codecache.CacheBase, "get_local_cache_path", kept):
+        yield
+
+
 def export(job: Job, kind: str) -> None:
     """`offload`: as the README shows it; `baseline`: the same without `apply_weight_offload`, so that nothing is probed or streamed."""
     import weightstream as ws
@@ -77,7 +88,7 @@ def export(job: Job, kind: str) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     model = build(job.layers)
-    with into(job.folder / f"{kind}.log"):
+    with into(job.folder / f"{kind}.log"), tuning_of(job):
         program = torch.export.export(model, (tokens(job.count),))
         if kind == "offload":
             program = ws.apply_weight_offload(program)
