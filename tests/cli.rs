@@ -14,8 +14,12 @@ struct Files {
 
 impl Files {
     fn new() -> Files {
+        Files::of(&RecordSpec::small())
+    }
+
+    fn of(record: &RecordSpec) -> Files {
         let folder = tempfile::tempdir().unwrap();
-        let program = pte(&PteSpec::new(&RecordSpec::small(), b"not a library"));
+        let program = pte(&PteSpec::new(record, b"not a library"));
         std::fs::write(folder.path().join("model.pte"), program).unwrap();
         std::fs::write(
             folder.path().join("model.ptd"),
@@ -74,6 +78,22 @@ fn a_budget_says_what_a_pass_copies() {
         text.contains("everything is resident") && text.contains("budget 256 bytes"),
         "{text}"
     );
+}
+
+/// 'a.weight' has 48 bytes in 4 rows, and is read twice.
+#[test]
+fn a_table_that_is_not_read_in_place_says_why() {
+    let mut record = RecordSpec::small();
+    record.set_ints("gathers", &[0, 3, 2, -1]);
+    let text = printed(&Files::of(&record).run("plan", &["--budget", "100%"]));
+    let expected = [
+        "at most 3 rows of 12 bytes in a pass, more than half of it",
+        "an unknown number of rows of 12 bytes; export with an upper bound of its dynamic dimensions",
+        "or load with weight_offload_gather=on",
+    ];
+    for words in expected {
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ POLICY = "src/residency/planned/policy.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
 PAGED = "src/residency/planned/paged.rs"
+SHOWN = "src/residency/planned/shown.rs"
 POOL = "src/residency/pool.rs"
 LAYOUT = "src/residency/planned/layout.rs"
 TENANCIES = "src/residency/planned/tenancies.rs"
@@ -69,7 +70,7 @@ MUTANTS = [
     ),
     Mutant(
         "paged-memory-of-a-tail",
-        PAGED,
+        SHOWN,
         "memory: memory..memory + tail,",
         "memory: memory..memory + tail.min(self.page),",
         "a copy goes over the rest of a tail that is being read",
@@ -77,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         "paged-head-is-short",
-        PAGED,
+        SHOWN,
         "let range = 0..head.min(bytes);",
         "let range = 0..head.min(bytes) - 1;",
         "a byte of a weight is never copied",
@@ -85,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "paged-heads-overlap",
-        PAGED,
+        SHOWN,
         ".next_multiple_of(self.page)\n                - tail * self.page;",
         ".next_multiple_of(self.page)\n                - tail * self.page.min(tail + 1);",
         "heads of two weights have the same memory",

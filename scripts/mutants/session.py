@@ -8,6 +8,7 @@ COPIES = "src/session/copies.rs"
 SESSION = "src/session/mod.rs"
 BUILD = "src/session/build.rs"
 REHEARSE = "src/session/rehearse.rs"
+TRAIL = "src/session/trail.rs"
 
 MUTANTS = [
     # --- the two rules of stream order
@@ -351,5 +352,38 @@ MUTANTS = [
         "(read[index as usize] || spec.kind == crate::schedule::WeightKind::Weight) && spec.bytes > 0",
         "a table that is read in place takes memory that the budget has not",
         ("lib:upfront", "session_cases"),
+    ),
+    # --- which weights a fault in a kernel names
+    Mutant(
+        "lease-ends-without-the-wait",
+        HOOKS,
+        "self.failed = self.wait_if_asked().err();",
+        "self.failed = None;",
+        "a fault is found behind the next kernel's reads, and named after them",
+        ("lost_device",),
+    ),
+    Mutant(
+        "idle-stream-is-forgotten",
+        TRAIL,
+        "self.trail.idle_at = self.follower.position();",
+        "self.trail.idle_at = 0;",
+        "a fault names weights of kernels that had ended",
+        ("lost_device",),
+    ),
+    Mutant(
+        "open-lease-is-not-named",
+        TRAIL,
+        "self.trail.open.extend(open.map(|(id, _)| id));",
+        "self.trail.open.extend(open.map(|(id, _)| id).take(0));",
+        "a fault does not name a weight that was leased before the stream was last idle",
+        ("lost_device",),
+    ),
+    Mutant(
+        "finished-pass-is-still-named",
+        TRAIL,
+        "self.device.finish_compute()?;\n        self.trail.begin();",
+        "self.device.finish_compute()?;",
+        "a failure between passes names the weights of the last one",
+        ("lost_device",),
     ),
 ]

@@ -24,7 +24,17 @@ pub fn text(model: &Model) -> String {
         };
         let _ = match gather.pays(bytes) {
             true => writeln!(text, "'{fqn}' ({} bytes) is read in place, in host memory, below a budget for all weights: {rows}", grouped(bytes)),
-            false => writeln!(text, "'{fqn}' ({} bytes) is no table to read in place: {rows}, not known to be at most half of it", grouped(bytes)),
+            false if gather.rows.is_none() => writeln!(
+                text,
+                "'{fqn}' ({} bytes) is no table to read in place: {rows}; export with an upper bound of its dynamic dimensions \
+                 (torch.export.Dim(..., max=...)), or load with weight_offload_gather=on",
+                grouped(bytes)
+            ),
+            false => writeln!(
+                text,
+                "'{fqn}' ({} bytes) is no table to read in place: {rows}, more than half of it",
+                grouped(bytes)
+            ),
         };
     }
     text

@@ -14,7 +14,8 @@
 //! | `choice` | which weights stream |
 //! | `draft` | the places that follow from that, and what they cost |
 //! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
-//! | `filled` | the same with tails that differ
+//! | `filled` | the same with tails that differ |
+//! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
 //! | `price` | what the LRU would copy |
 //! | `policy` | carries the plan out |
@@ -28,6 +29,7 @@ mod paged;
 mod plan;
 mod policy;
 mod price;
+mod shown;
 mod tenancies;
 
 pub use choice::plan;

@@ -12,10 +12,8 @@
 use super::choice::Planner;
 use super::conflicts::conflicts;
 use super::filled;
-use super::plan::{Plan, Resident, Streamed};
 use super::price::Price;
 use super::tenancies::Tenancy;
-use crate::device::{Piece, View};
 use crate::schedule::WeightIndex;
 
 /// Sets of weights that are tried; in large programs fewer.
@@ -309,123 +307,6 @@ impl Split {
             .take(usize::try_from(slack).unwrap_or(usize::MAX))
         {
             tails[at] -= 1;
-        }
-    }
-}
-
-impl Paged {
-    fn tail_of(&self, weight: WeightIndex) -> Option<u64> {
-        let at = self.ring.weights.binary_search(&weight).ok()?;
-        Some(self.tails[at])
-    }
-
-    pub(super) fn finish(&self, planner: &Planner<'_>) -> Plan {
-        let merged = (self.ring.merged > 0).then(|| planner.merged(self.ring.merged));
-        let planner = merged.as_ref().unwrap_or(planner);
-        let mut view = Builder::default();
-        let mut resident = self.packed(planner, &mut view);
-        let head_of = self.heads(planner, &mut view);
-        let ring_at = view.memory;
-        view.memory += self.ring.pages * self.page;
-        let mut streamed = Vec::new();
-        for (&(weight, number), &offset) in self.ring.order.iter().zip(&self.ring.offsets) {
-            let memory = ring_at + offset * self.page;
-            let tail = self.tail_of(weight).unwrap_or(0) * self.page;
-            if number > 0 && tail == 0 {
-                continue;
-            }
-            let bytes = planner.weights[weight as usize].bytes;
-            let at = self.ring.weights.binary_search(&weight).unwrap_or(0);
-            let head = bytes.next_multiple_of(self.page) - tail;
-            let offset = view.show(head_of[at], head);
-            view.show(memory, tail);
-            if number == 0 && head > 0 {
-                let range = 0..head.min(bytes);
-                resident.push(Resident {
-                    weight,
-                    range,
-                    offset,
-                });
-            }
-            if tail > 0 {
-                streamed.push(Streamed {
-                    weight,
-                    range: head..bytes,
-                    offset,
-                    memory: memory..memory + tail,
-                    probes: planner.tenancies[weight as usize][number].probes.clone(),
-                });
-            }
-        }
-        let view = view.finish();
-        Plan {
-            block: view.memory,
-            ring: view.memory - ring_at,
-            view: Some(view),
-            resident,
-            streamed,
-            price: self.price,
-        }
-    }
-
-    /// Memory for what stays as a whole, without gaps.
-    fn packed(&self, planner: &Planner<'_>, view: &mut Builder) -> Vec<Resident> {
-        let mut resident = Vec::new();
-        let mut end = 0;
-        for (weight, &size) in (0..).zip(&planner.sizes) {
-            if size > 0 && self.tail_of(weight).is_none() {
-                let range = 0..planner.weights[weight as usize].bytes;
-                resident.push(Resident {
-                    weight,
-                    range,
-                    offset: end,
-                });
-                end += size;
-            }
-        }
-        view.memory = end.next_multiple_of(self.page);
-        view.show(0, view.memory);
-        resident
-    }
-
-    /// Memory for the head of each weight of the set.
-    fn heads(&self, planner: &Planner<'_>, view: &mut Builder) -> Vec<u64> {
-        let mut starts = Vec::with_capacity(self.tails.len());
-        for (&weight, &tail) in self.ring.weights.iter().zip(&self.tails) {
-            starts.push(view.memory);
-            view.memory += planner.weights[weight as usize]
-                .bytes
-                .next_multiple_of(self.page)
-                - tail * self.page;
-        }
-        starts
-    }
-}
-
-/// A view that grows.
-#[derive(Default)]
-struct Builder {
-    bytes: u64,
-    memory: u64,
-    pieces: Vec<Piece>,
-}
-
-impl Builder {
-    /// Shows so many bytes of the memory at the next address, which it returns.
-    fn show(&mut self, memory: u64, bytes: u64) -> u64 {
-        let at = self.bytes;
-        if bytes > 0 {
-            self.pieces.push(Piece { at, memory, bytes });
-            self.bytes += bytes;
-        }
-        at
-    }
-
-    fn finish(self) -> View {
-        View {
-            bytes: self.bytes,
-            memory: self.memory,
-            pieces: self.pieces,
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::super::{plan, tenancies};
 use super::*;
 use crate::device::Figures;
+use crate::residency::planned::Plan;
 use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
 use proptest::prelude::*;
 
