@@ -76,6 +76,27 @@ def test_a_plan_that_no_memory_can_hold_is_refused(tmp_path):
     assert planned >= 2**48 * DIM * 4
 
 
+def test_activations_are_those_of_the_largest_shape(tmp_path):
+    """The compiler chooses a layout by the example's batch, and takes it for less than 16 from there on."""
+    torch.manual_seed(1)
+    exact_products()
+    model = nn.Conv2d(3, 4, 3, padding=1).eval()
+    shapes = ({0: Dim("batch", min=2, max=64)},)
+    program = torch.export.export(model, (torch.randn(4, 3, 16, 16),), dynamic_shapes=shapes)
+    edge = to_edge_transform_and_lower(
+        ws.apply_weight_offload(program),
+        partitioner=[ws.WeightStreamPartitioner(device=DEVICE)],
+        compile_config=ws.edge_compile_config(),
+    )
+    pte, ptd = str(tmp_path / "model.pte"), str(tmp_path / "model.ptd")
+    ws.save(edge, pte, ptd)
+    x = torch.randn(64, 3, 16, 16)
+    with ws.Module(pte, ptd) as module:
+        assert torch.allclose(module(x), model(x), atol=1e-5)
+        taken = module.stats()["activation_peak_bytes"]
+    assert Pte(pte).payload["activations"][0] >= taken >= 64 * 4 * 16 * 16 * 4
+
+
 @pytest.mark.parametrize(("largest", "fits"), [(sympy.oo, False), (2**25 - 1, True), (2**25, False)])
 def test_an_index_has_32_bits_only_where_every_size_allows_it(largest, fits):
     """The compiler itself goes by the example where there is no upper bound."""

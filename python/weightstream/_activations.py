@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from sympy import sympify
 from torch._inductor import ir
 from torch._inductor.codegen import wrapper as lines
 from torch._inductor.ir import get_dtype_size
 from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from ._shapes import Ranges
 
 # More than any device has: a dimension without an upper bound, or one that nobody meant.
 UNBOUNDED = 2**62
 
 
 class Activations:
-    """Follows the lines of one graph, allocations rounded up to ``granule`` bytes."""
+    """Follows the lines of one graph, allocations rounded up to ``granule`` bytes, sizes at the upper ends of ``ranges``: those that
+    the compiler has are narrowed to what it chose its code for."""
 
-    def __init__(self, granule: int):
+    def __init__(self, granule: int, ranges: Ranges):
         self.granule = granule
+        self.ranges = ranges
         self.storages: dict[str, list[int]] = {}  # buffer name -> the storages that it keeps alive
         self.shared: list[int] = []  # storage -> number of buffers
         self.bytes: list[int] = []
@@ -40,7 +46,7 @@ class Activations:
     def line(self, line: Any) -> None:
         """The next line of the program; probes, which allocate nothing, are left out by the caller."""
         if isinstance(line, lines.AllocateLine):
-            self._allocate(line.node.get_name(), _storage_bytes(line.node))
+            self._allocate(line.node.get_name(), self._storage_bytes(line.node))
         elif isinstance(line, lines.ExternKernelAllocLine):
             self._results(line.node)
         elif isinstance(line, lines.MultiOutputLine):
@@ -59,7 +65,7 @@ class Activations:
         counts as both: as memory of its own, and as one more name of what it may look at."""
         for buffer in tree_leaves(node.outputs) if isinstance(node.layout, ir.MultiOutputLayout) else [node]:
             if isinstance(getattr(buffer, "layout", None), ir.Layout):
-                self._allocate(buffer.get_name(), _storage_bytes(buffer))
+                self._allocate(buffer.get_name(), self._storage_bytes(buffer))
                 for source in buffer.get_inputs_that_alias_output():
                     self._share(source, buffer.get_name())
 
@@ -78,6 +84,14 @@ class Activations:
                 held.append(storage)
                 self.shared[storage] += 1
 
+    def _storage_bytes(self, buffer: Any) -> int:
+        return self._largest(V.graph.get_allocation_storage_size(buffer)) * get_dtype_size(buffer.get_dtype())
+
+    def _largest(self, size: Any) -> int:
+        """The size at the upper bounds of its symbols; :data:`UNBOUNDED` if one has none."""
+        upper = bound_sympy(sympify(size), {**V.graph.sizevars.shape_env.var_to_range, **self.ranges}).upper
+        return int(upper) if upper < UNBOUNDED else UNBOUNDED
+
     def _end(self, name: str) -> None:
         for storage in self.storages.pop(name, ()):
             self.shared[storage] -= 1
@@ -85,16 +99,6 @@ class Activations:
                 self.live -= self.bytes[storage]
 
 
-def _storage_bytes(buffer: Any) -> int:
-    return _largest(V.graph.get_allocation_storage_size(buffer)) * get_dtype_size(buffer.get_dtype())
-
-
 def _constant_bytes(name: str) -> int:
     value = V.graph.get_original_value_of_constant(name)
     return value.numel() * value.element_size()
-
-
-def _largest(size: Any) -> int:
-    """The size at the upper bounds of its symbols; :data:`UNBOUNDED` if one has none."""
-    upper = V.graph.sizevars.shape_env.bound_sympy(size).upper
-    return int(upper) if upper < UNBOUNDED else UNBOUNDED

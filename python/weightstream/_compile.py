@@ -51,7 +51,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(_compiler_flags(target.isa))
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
-        stack.enter_context(every_shape(inputs))
+        ranges = stack.enter_context(every_shape(inputs))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         # Operators of oneDNN (an LSTM layer) have no function in the runtime; without it they decompose.
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
@@ -59,7 +59,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(
             inductor_config.patch(post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader)
         )
-        traces = stack.enter_context(capture(probes, mutable, GRANULES[target.device]))
+        traces = stack.enter_context(capture(probes, mutable, GRANULES[target.device], ranges))
         stack.enter_context(step("compiling with AOTInductor and the C++ compiler"))
         options = {**_options(), **target.options(), "aot_inductor.output_path": os.path.join(work, "out", "")}
         torch._inductor.aot_compile(module, inputs, options=options)

@@ -11,13 +11,18 @@ import sympy
 import torch
 from torch._inductor.codegen import simd, triton_utils
 from torch._inductor.virtualized import V
+from torch.utils._sympy.value_ranges import ValueRanges
+
+#: The values that each symbol of a program may have.
+Ranges = dict[sympy.Symbol, ValueRanges]
 
 _INT32_MAX = torch.iinfo(torch.int32).max
 
 
 @contextlib.contextmanager
-def every_shape(inputs: tuple[Any, ...]) -> Iterator[None]:
-    """What is compiled inside is right for every shape that ``inputs`` stand for, and leaves their symbols' ranges as they are.
+def every_shape(inputs: tuple[Any, ...]) -> Iterator[Ranges]:
+    """What is compiled inside is right for every shape that ``inputs`` stand for, and leaves their symbols' ranges, which it gives, as
+    they are.
 
     Where a size has no upper bound, the compiler indexes with 32 bits if the example is small enough, and notes that as a guard. In
     ahead-of-time compilation nobody checks guards: past 2**31 elements a kernel would read and write somewhere else. Other guards are
@@ -25,16 +30,17 @@ def every_shape(inputs: tuple[Any, ...]) -> Iterator[None]:
     its symbol, and ExecuTorch plans the memory of inputs and outputs for the upper end of the range, which may be hundreds of GB.
     """
     environments = [dim.node.shape_env for value in inputs for dim in getattr(value, "shape", ()) if isinstance(dim, torch.SymInt)]
-    before = [(environment, dict(environment.var_to_range)) for environment in environments[:1]]
+    # All inputs of a program have one environment.
+    before = dict(environments[0].var_to_range) if environments else {}
     try:
         with (
             unittest.mock.patch.object(simd, "expr_fits_within_32bit", fits_in_32_bits),
             unittest.mock.patch.object(triton_utils, "expr_fits_within_32bit", fits_in_32_bits),
         ):
-            yield
+            yield before
     finally:
-        for environment, ranges in before:
-            environment.var_to_range.update(ranges)
+        if environments:
+            environments[0].var_to_range.update(before)
 
 
 def fits_in_32_bits(size: sympy.Expr) -> bool:

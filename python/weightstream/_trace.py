@@ -20,6 +20,7 @@ from torch._inductor.virtualized import V
 from ._activations import Activations
 from ._errors import ExportError
 from ._probe import is_probe_kernel
+from ._shapes import Ranges
 
 PROBE, KERNEL, RELEASE = 0, 1, 2
 
@@ -67,11 +68,11 @@ class DroppedProbes(Exception):
 
 
 @contextlib.contextmanager
-def capture(probes: list[str], mutable: set[str], granule: int) -> Iterator[list[CompiledTrace]]:
+def capture(probes: list[str], mutable: set[str], granule: int, ranges: Ranges) -> Iterator[list[CompiledTrace]]:
     """Collects the trace of each graph that is compiled inside the block.
 
     ``probes`` holds the FQN behind each probe id, ``mutable`` those of the buffers that the program writes; the device rounds
-    allocations up to ``granule`` bytes. Raises :class:`ExportError` from inside the compilation if the compiled program breaks a rule: a
+    allocations up to ``granule`` bytes; ``ranges`` are those of the program's symbols. Raises :class:`ExportError` from inside the compilation if the compiled program breaks a rule: a
     write into a weight, a read of a weight around its probe, a probe of something that is not a weight.
     """
     found: list[CompiledTrace] = []
@@ -82,7 +83,7 @@ def capture(probes: list[str], mutable: set[str], granule: int) -> Iterator[list
     def run_and_read(self: Any, is_inference: bool) -> None:
         original(self, is_inference)
         try:
-            found.append(_Reader(self, probes, mutable, granule).read())
+            found.append(_Reader(self, probes, mutable, Activations(granule, ranges)).read())
         except (ExportError, DroppedProbes) as refusal:
             refusals.append(refusal)
             raise
@@ -102,7 +103,7 @@ def capture(probes: list[str], mutable: set[str], granule: int) -> Iterator[list
 class _Reader:
     """Walks the wrapper lines of one graph."""
 
-    def __init__(self, wrapper: Any, probes: list[str], mutable: set[str], granule: int):
+    def __init__(self, wrapper: Any, probes: list[str], mutable: set[str], activations: Activations):
         self.wrapper = wrapper
         self.graph = V.graph
         self.probes = len(probes)
@@ -114,7 +115,7 @@ class _Reader:
         self.layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.events: list[tuple[int, int]] = []
         self.kernels = 0
-        self.activations = Activations(granule)
+        self.activations = activations
 
     def read(self) -> CompiledTrace:
         for line in self.wrapper.lines:
