@@ -50,6 +50,27 @@ fn equal_chains_have_the_optimum_that_is_known() {
     }
 }
 
+/// Where each read has fixed pages, an odd cycle of `n` needs `2 + 2 / (n - 1)` tails of room and not 2: one page serves `(n - 1) / 2` of
+/// them in turn.
+#[test]
+fn plans_of_equal_chains_are_the_best_with_fixed_pages() {
+    const C: u64 = 100 * GRANULE;
+    for n in [4, 5, 7, 8, 31] {
+        let reads: Vec<_> = (0..n).map(|weight| vec![(weight, 0)]).collect();
+        let (trace, weights) = (trace(&reads, n as usize), weights(&vec![C; n as usize]));
+        let room = 2.0 + (n % 2) as f64 * 2.0 / (n - 1) as f64;
+        for budget in [3 * C, (n - 1) * C] {
+            let found = copied(&trace, &weights, budget).unwrap() as f64;
+            let best = (n * (n * C - budget)) as f64 / (n as f64 - room);
+            let over = found - best;
+            assert!(
+                (-1e-6..=(n * GRANULE) as f64).contains(&over),
+                "{n}, {budget}: {found}, {best}"
+            );
+        }
+    }
+}
+
 /// How far above the optimum a case is: bytes, and as a part of the optimum; and whether that is within 3 %, or one granule
 /// per read.
 fn distance(case: &Case) -> (f64, bool) {
@@ -70,11 +91,10 @@ fn distance(case: &Case) -> (f64, bool) {
     (over / optimum.max(1.0), within)
 }
 
-/// Not all: a plan gives each read a fixed address for all passes, and memory for a copy in one piece, where the optimum
-/// may move everything. Odd cycles of few weights, everything that is close to its floor, leases over much of a short pass
+/// Not all: a plan gives each read fixed pages for all passes, where the optimum may move everything. What is close to its floor, leases over much of a short pass
 /// and weights that are read again cost more. At the floor there may be no plan at all, and the LRU copies everything.
 #[test]
-fn four_of_five_random_cycles_are_within_3_percent_of_the_optimum() {
+fn seven_of_eight_random_cycles_are_within_3_percent_of_the_optimum() {
     let mut ratios = Vec::new();
     let mut by_shape: BTreeMap<Shape, (u32, u32)> = BTreeMap::new();
     for number in 0..1000 {
@@ -89,6 +109,6 @@ fn four_of_five_random_cycles_are_within_3_percent_of_the_optimum() {
     let met: u32 = by_shape.values().map(|(met, _)| met).sum();
     let (half, three_quarters, nine_tenths) = (ratios[500], ratios[750], ratios[900]);
     println!("{met} within, half {half:.4}, 3/4 {three_quarters:.4}, 9/10 {nine_tenths:.4}: {by_shape:?}");
-    assert!(met >= 815, "{met}: {by_shape:?}");
-    assert!(half <= 0.025 && three_quarters <= 0.062 && nine_tenths <= 0.21);
+    assert!(met >= 880, "{met}: {by_shape:?}");
+    assert!(half <= 0.015 && three_quarters <= 0.047 && nine_tenths <= 0.19);
 }

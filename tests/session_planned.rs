@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use session_support::case::{floor_of, GRANULE};
 use session_support::code::programs;
 use session_support::{chain, play, Model, Pass};
+use std::ops::Range;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Figures, Sim};
@@ -44,9 +45,11 @@ fn copied(plan: &Plan) -> u64 {
             .filter(|&other| other != at)
             .all(|other| {
                 let other = &plan.streamed[other];
-                let theirs = &other.memory;
-                other.weight != plan.streamed[at].weight
-                    && (theirs.end <= mine.start || mine.end <= theirs.start)
+                let apart = |theirs: &Range<u64>| {
+                    mine.iter()
+                        .all(|mine| theirs.end <= mine.start || mine.end <= theirs.start)
+                };
+                other.weight != plan.streamed[at].weight && other.memory.iter().all(apart)
             })
     };
     let streaming = (0..plan.streamed.len()).filter(|&at| !alone(at));

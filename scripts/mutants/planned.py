@@ -71,8 +71,8 @@ MUTANTS = [
     Mutant(
         "paged-memory-of-a-tail",
         SHOWN,
-        "memory: memory..memory + tail,",
-        "memory: memory..memory + tail.min(self.page),",
+        "                    memory,\n",
+        "                    memory: memory.into_iter().take(1).map(|m| m.start..m.start + self.page).collect(),\n",
         "a copy goes over the rest of a tail that is being read",
         TESTS,
     ),
@@ -103,9 +103,25 @@ MUTANTS = [
     Mutant(
         "filled-ring-is-short",
         "src/residency/planned/filled.rs",
-        "pages: layout.bytes,",
-        "pages: layout.bytes.div_ceil(2),",
+        "pages: ring,",
+        "pages: ring.div_ceil(2),",
         "tails of different lengths reach beyond the memory that they share",
+        TESTS,
+    ),
+    Mutant(
+        "scattered-pieces-overlap",
+        "src/residency/planned/scatter.rs",
+        "at = at.max(used.end);",
+        "at = at.max(used.start);",
+        "two tails that are wanted at one time share memory",
+        TESTS,
+    ),
+    Mutant(
+        "other-pieces-stay-present",
+        POLICY,
+        "while let Some(victim) = self.first_overlapping(at) {",
+        "if let Some(victim) = self.first_overlapping(at) {",
+        "a copy goes over what is still there by the policy's count",
         TESTS,
     ),
     Mutant(

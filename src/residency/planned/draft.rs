@@ -5,6 +5,7 @@ use super::layout::Layout;
 use super::plan::{Plan, Resident, Streamed};
 use super::price::Price;
 use crate::schedule::WeightIndex;
+use std::iter;
 use std::ops::Range;
 
 /// A set of weights, laid out.
@@ -256,7 +257,7 @@ impl Fitted {
                 let end = copied.end.next_multiple_of(planner.granule);
                 streamed.push(Streamed {
                     weight,
-                    memory: offset + copied.start..offset + end,
+                    memory: iter::once(offset + copied.start..offset + end).collect(),
                     range: copied,
                     offset,
                     probes: planner.tenancies[weight as usize][number].probes.clone(),

@@ -9,8 +9,11 @@ use super::conflicts::{conflicts, moments, Conflicts};
 use super::layout::place;
 use super::paged::{Paged, Ring};
 use super::price::Price;
+use super::scatter::scatter;
 use super::tenancies::Tenancy;
 use crate::schedule::WeightIndex;
+use std::iter;
+use std::ops::Range;
 
 /// Lengths of the ring between one and its double.
 const STEPS: i32 = 16;
@@ -187,11 +190,11 @@ impl<'a> Filling<'a> {
     /// With these tails, or shorter ones where there is room.
     fn fit(&self, mut tails: Vec<u64>) -> Option<Paged> {
         let planner = self.planner;
-        let lengths: Vec<u64> = self.weight_of.iter().map(|&at| tails[at]).collect();
-        let layout = place(&lengths, &self.conflicts);
         let packed = (planner.total - planner.bytes_of(&self.weights)).div_ceil(self.page);
         let heads: u64 = self.pages.iter().zip(&tails).map(|(a, b)| a - b).sum();
-        let slack = (planner.capacity / self.page).checked_sub(packed + heads + layout.bytes)?;
+        let room = (planner.capacity / self.page).checked_sub(packed + heads)?;
+        let (places, ring) = self.places(&tails, room)?;
+        let slack = room - ring;
         self.shorten(&mut tails, slack);
         let mut price = Price::default();
         for (at, &tail) in tails.iter().enumerate().filter(|(_, tail)| **tail > 0) {
@@ -206,14 +209,34 @@ impl<'a> Filling<'a> {
                 weights: self.weights.clone(),
                 order: self.order.clone(),
                 merged: self.merged,
-                offsets: layout.offsets,
-                pages: layout.bytes,
+                places,
+                pages: ring,
             },
             page: self.page,
             tails,
             cost: price.in_bytes(planner.per_copy),
             price,
         })
+    }
+
+    /// Places for tails of these lengths, and how many pages they share: in one piece each, or in several where that takes
+    /// less. `None` if there is no room for that.
+    fn places(&self, tails: &[u64], room: u64) -> Option<(Vec<Vec<Range<u64>>>, u64)> {
+        let together = |row: &Vec<usize>| row.iter().map(|&at| tails[at]).sum::<u64>();
+        let least = self.rows.iter().map(together).max().unwrap_or(0);
+        if least > room {
+            return None;
+        }
+        let lengths: Vec<u64> = self.weight_of.iter().map(|&at| tails[at]).collect();
+        let layout = place(&lengths, &self.conflicts);
+        if let Some(found) = scatter(&lengths, &self.conflicts, least, layout.bytes) {
+            return (found.bytes <= room).then_some((found.pieces, found.bytes));
+        }
+        let whole = layout.offsets.iter().zip(&lengths);
+        let places = whole
+            .map(|(&at, &length)| iter::once(at..at + length).collect())
+            .collect();
+        (layout.bytes <= room).then_some((places, layout.bytes))
     }
 
     fn times(&self, at: usize) -> u64 {

@@ -15,6 +15,7 @@
 //! | `draft` | the places that follow from that, and what they cost |
 //! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
 //! | `filled` | the same with tails that differ |
+//! | `scatter` | their places in several pieces |
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
 //! | `price` | what the LRU would copy |
@@ -29,6 +30,7 @@ mod paged;
 mod plan;
 mod policy;
 mod price;
+mod scatter;
 mod shown;
 mod tenancies;
 

@@ -15,6 +15,8 @@ use super::filled;
 use super::price::Price;
 use super::tenancies::Tenancy;
 use crate::schedule::WeightIndex;
+use std::iter;
+use std::ops::Range;
 
 /// Sets of weights that are tried; in large programs fewer.
 const SETS: u64 = 16;
@@ -45,8 +47,8 @@ pub(super) struct Ring {
     pub order: Vec<(WeightIndex, usize)>,
     /// Reads less far apart than so many events are served by one copy.
     pub merged: usize,
-    /// The first page of each tenancy's tail.
-    pub offsets: Vec<u64>,
+    /// The pages for each tenancy's tail, in its order: as many as it has, or more.
+    pub places: Vec<Vec<Range<u64>>>,
     /// Pages in all.
     pub pages: u64,
 }
@@ -226,7 +228,11 @@ impl Split {
         Some(Paged {
             ring: Ring {
                 merged: 0,
-                offsets: self.slot_of.iter().map(|&slot| starts[slot]).collect(),
+                places: self
+                    .slot_of
+                    .iter()
+                    .map(|&slot| iter::once(starts[slot]..ring).collect())
+                    .collect(),
                 weights: self.weights,
                 order: self.order,
                 pages: ring,

@@ -151,6 +151,10 @@ fn apart(a: &std::ops::Range<u64>, b: &std::ops::Range<u64>) -> bool {
     a.end <= b.start || b.end <= a.start
 }
 
+fn all_apart(a: &[std::ops::Range<u64>], b: &[std::ops::Range<u64>]) -> bool {
+    a.iter().all(|a| b.iter().all(|b| apart(a, b)))
+}
+
 /// What has to hold for any plan, seen through its view.
 fn check(plan: &Plan, weights: &[WeightSpec], trace: &Trace, capacity: u64) {
     let Some(view) = &plan.view else { return };
@@ -173,13 +177,27 @@ fn check(plan: &Plan, weights: &[WeightSpec], trace: &Trace, capacity: u64) {
     }
     for one in &plan.streamed {
         let parts = behind(one.offset, &one.range);
-        assert_eq!(parts.len(), 1);
+        // As the view shows it, but for what the last page has behind the weight's end; neighbours are one part there.
+        let seen: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        assert_eq!(seen, one.range.end - one.range.start);
+        let inside = |part: &std::ops::Range<u64>| {
+            let pages = (part.start..part.end).step_by(PAGE as usize);
+            let mine = |page: u64| one.memory.iter().any(|piece| piece.contains(&page));
+            pages.into_iter().all(mine)
+        };
+        assert!(parts.iter().all(inside), "{one:?} is at {parts:?}");
+        let all: u64 = one.memory.iter().map(|piece| piece.end - piece.start).sum();
+        assert_eq!(all, seen.next_multiple_of(PAGE));
+        assert_eq!(parts[0].start, one.memory[0].start);
+        for (number, piece) in one.memory.iter().enumerate() {
+            assert!(
+                all_apart(&one.memory[..number], std::slice::from_ref(piece)),
+                "{one:?}"
+            );
+        }
         assert!(
-            one.memory.start == parts[0].start && parts[0].end <= one.memory.end,
-            "{one:?} is at {parts:?}"
-        );
-        assert!(
-            kept.iter().all(|(_, other)| apart(&one.memory, other)),
+            kept.iter()
+                .all(|(_, other)| all_apart(&one.memory, std::slice::from_ref(other))),
             "{one:?} lies over what stays"
         );
         // In front of what is copied lies what stays of the same weight.
@@ -228,11 +246,11 @@ proptest! {
             (first.wanted, of.next_back().unwrap_or(first).last as i64, &one.memory)
         }).collect();
         let events = trace.events().len() as i64;
-        let at = |span: &(i64, i64, &std::ops::Range<u64>), time: i64| [time, time - events].iter().any(|&x| span.0 <= x && x <= span.1);
+        let at = |span: &(i64, i64, &Vec<std::ops::Range<u64>>), time: i64| [time, time - events].iter().any(|&x| span.0 <= x && x <= span.1);
         for (a, one) in spans.iter().enumerate() {
             for other in &spans[..a] {
                 if (0..=events).any(|time| at(one, time) && at(other, time)) {
-                    prop_assert!(apart(one.2, other.2), "{:?} {:?}", one, other);
+                    prop_assert!(all_apart(one.2, other.2), "{:?} {:?}", one, other);
                 }
             }
         }

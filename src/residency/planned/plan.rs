@@ -25,8 +25,8 @@ pub struct Streamed {
     pub range: Range<u64>,
     /// Where the weight's first byte lies in the block.
     pub offset: u64,
-    /// The device memory that these bytes occupy. Without a view that is where they lie in the block.
-    pub memory: Range<u64>,
+    /// The device memory that these bytes occupy, in their order. Without a view that is where they lie in the block.
+    pub memory: Vec<Range<u64>>,
     /// The reads, in the order of the pass.
     pub probes: Vec<ProbeId>,
 }

@@ -24,7 +24,7 @@ struct Slot {
     /// Where the weight's first byte lies.
     offset: u64,
     /// Device memory that the copied part occupies.
-    bytes: Range<u64>,
+    pieces: Vec<Range<u64>>,
     /// Reads that the copy serves.
     reads: u32,
     /// Its bytes are there, or on their way.
@@ -53,8 +53,8 @@ pub struct Planned {
     held: Vec<u32>,
     /// The slot that each weight was evicted from last.
     evicted: Vec<u32>,
-    /// Slots that are present, by where their bytes begin. They never overlap.
-    present: Vec<u32>,
+    /// The pieces of slots that are present, by where they begin, each with its slot. They never overlap.
+    present: Vec<(Range<u64>, u32)>,
     /// The slot whose copy comes next.
     next: u32,
     /// The next copy's bytes are in use, and nothing has ended since.
@@ -72,7 +72,7 @@ impl Planned {
             }
             slots.push(Slot {
                 weight: one.weight,
-                bytes: one.memory,
+                pieces: one.memory,
                 range: one.range,
                 offset: one.offset,
                 reads: one.probes.len() as u32,
@@ -85,7 +85,7 @@ impl Planned {
             block: plan.block,
             view: plan.view,
             resident: plan.resident,
-            present: Vec::with_capacity(slots.len()),
+            present: Vec::with_capacity(slots.iter().map(|slot: &Slot| slot.pieces.len()).sum()),
             slots,
             slot_of,
             held: vec![NONE; constants],
@@ -100,15 +100,14 @@ impl Planned {
     fn load(&mut self, at: u32, ahead: bool, actions: &mut Vec<Action>) -> bool {
         let weight = self.slots[at as usize].weight;
         let held = self.held[weight as usize];
-        let victims = self.overlapping(at);
-        let mut all = victims.clone().map(|place| self.present[place]);
+        let mut all = self.overlapping(at);
         if held != NONE && !self.slots[held as usize].idle()
             || !all.all(|victim| self.slots[victim as usize].idle())
         {
             return false;
         }
-        for _ in victims.clone() {
-            let victim = self.present[victims.start];
+        drop(all);
+        while let Some(victim) = self.first_overlapping(at) {
             self.evict(victim, actions);
         }
         // The same weight for an earlier read, elsewhere; if it was not among those.
@@ -135,23 +134,32 @@ impl Planned {
         actions.push(Action::Evict { weight });
     }
 
-    /// Places in the list of those present whose bytes slot `at` needs.
-    fn overlapping(&self, at: u32) -> Range<usize> {
-        let wanted = &self.slots[at as usize].bytes;
-        let bytes = |other: u32| &self.slots[other as usize].bytes;
-        let from = self
-            .present
-            .partition_point(|&other| bytes(other).end <= wanted.start);
-        let behind = self.present[from..].partition_point(|&other| bytes(other).start < wanted.end);
-        from..from + behind
+    /// Those present whose bytes slot `at` needs; one may come more than once.
+    fn overlapping(&self, at: u32) -> impl Iterator<Item = u32> + '_ {
+        let wanted = self.slots[at as usize].pieces.iter();
+        wanted.flat_map(|wanted| {
+            let from = self
+                .present
+                .partition_point(|(piece, _)| piece.end <= wanted.start);
+            let there = self.present[from..].iter();
+            there
+                .take_while(|(piece, _)| piece.start < wanted.end)
+                .map(|&(_, slot)| slot)
+        })
+    }
+
+    fn first_overlapping(&self, at: u32) -> Option<u32> {
+        self.overlapping(at).next()
     }
 
     fn arrive(&mut self, at: u32) {
-        let start = self.slots[at as usize].bytes.start;
-        let place = self
-            .present
-            .partition_point(|&other| self.slots[other as usize].bytes.start < start);
-        self.present.insert(place, at);
+        for number in 0..self.slots[at as usize].pieces.len() {
+            let piece = self.slots[at as usize].pieces[number].clone();
+            let place = self
+                .present
+                .partition_point(|(other, _)| other.start < piece.start);
+            self.present.insert(place, (piece, at));
+        }
         let slot = &mut self.slots[at as usize];
         slot.present = true;
         slot.unread = slot.reads;
@@ -159,7 +167,7 @@ impl Planned {
     }
 
     fn leave(&mut self, at: u32) {
-        self.present.retain(|&other| other != at);
+        self.present.retain(|(_, other)| *other != at);
         let slot = &mut self.slots[at as usize];
         slot.present = false;
         slot.unread = 0;
@@ -212,7 +220,11 @@ impl Policy for Planned {
             }
             return Ok(Served::Hit);
         }
-        let bytes = slot.bytes.end - slot.bytes.start;
+        let bytes = slot
+            .pieces
+            .iter()
+            .map(|piece| piece.end - piece.start)
+            .sum();
         match self.load(at, false, actions) {
             true => {
                 self.go_on_behind(at);
@@ -262,8 +274,8 @@ impl Policy for Planned {
     }
 
     fn abort(&mut self) {
-        for &at in &self.present {
-            self.slots[at as usize].unread = 0;
+        for (_, at) in &self.present {
+            self.slots[*at as usize].unread = 0;
         }
         self.next = 0;
         self.blocked = false;
@@ -273,7 +285,7 @@ impl Policy for Planned {
         let idle = self
             .present
             .iter()
-            .copied()
+            .map(|&(_, at)| at)
             .find(|&at| self.slots[at as usize].idle());
         idle.inspect(|&at| self.evict(at, actions)).is_some()
     }
@@ -300,29 +312,29 @@ impl Policy for Planned {
 
     fn validate(&self) -> std::result::Result<(), String> {
         let mut end = 0;
-        for &at in &self.present {
-            let slot = &self.slots[at as usize];
-            if !slot.present || self.held[slot.weight as usize] != at || slot.bytes.start < end {
+        for (piece, at) in &self.present {
+            let slot = &self.slots[*at as usize];
+            if !slot.present || self.held[slot.weight as usize] != *at || piece.start < end {
                 return Err(format!(
                     "slot {at} of weight {} is wrongly present: {slot:?}",
                     slot.weight
                 ));
             }
-            end = slot.bytes.end;
+            end = piece.end;
         }
-        let there = self.slots.iter().filter(|slot| slot.present).count();
+        let there = self.slots.iter().filter(|slot| slot.present);
+        let (slots, pieces) = there.fold((0, 0), |(slots, pieces), slot| {
+            (slots + 1, pieces + slot.pieces.len())
+        });
         let held = self.held.iter().filter(|&&at| at != NONE).count();
         let wanted = self
             .slots
             .iter()
             .find(|slot| !slot.present && slot.unread + slot.leases > 0);
-        match (
-            wanted,
-            (there, held) == (self.present.len(), self.present.len()),
-        ) {
+        match (wanted, (pieces, held) == (self.present.len(), slots)) {
             (None, true) if end <= self.block => Ok(()),
             _ => Err(format!(
-                "{there} slots present, {held} weights held, listed {:?}; {wanted:?}",
+                "{slots} slots present, {held} weights held, listed {:?}; {wanted:?}",
                 self.present
             )),
         }

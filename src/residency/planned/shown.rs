@@ -5,6 +5,7 @@ use super::paged::Paged;
 use super::plan::{Plan, Resident, Streamed};
 use crate::device::{Piece, View};
 use crate::schedule::WeightIndex;
+use std::ops::Range;
 
 impl Paged {
     fn tail_of(&self, weight: WeightIndex) -> Option<u64> {
@@ -21,8 +22,7 @@ impl Paged {
         let ring_at = view.memory;
         view.memory += self.ring.pages * self.page;
         let mut streamed = Vec::new();
-        for (&(weight, number), &offset) in self.ring.order.iter().zip(&self.ring.offsets) {
-            let memory = ring_at + offset * self.page;
+        for (&(weight, number), place) in self.ring.order.iter().zip(&self.ring.places) {
             let tail = self.tail_of(weight).unwrap_or(0) * self.page;
             if number > 0 && tail == 0 {
                 continue;
@@ -31,7 +31,10 @@ impl Paged {
             let at = self.ring.weights.binary_search(&weight).unwrap_or(0);
             let head = bytes.next_multiple_of(self.page) - tail;
             let offset = view.show(head_of[at], head);
-            view.show(memory, tail);
+            let memory = self.first(tail, place, ring_at);
+            for piece in &memory {
+                view.show(piece.start, piece.end - piece.start);
+            }
             if number == 0 && head > 0 {
                 let range = 0..head.min(bytes);
                 resident.push(Resident {
@@ -45,7 +48,7 @@ impl Paged {
                     weight,
                     range: head..bytes,
                     offset,
-                    memory: memory..memory + tail,
+                    memory,
                     probes: planner.tenancies[weight as usize][number].probes.clone(),
                 });
             }
@@ -59,6 +62,21 @@ impl Paged {
             streamed,
             price: self.price,
         }
+    }
+
+    /// The memory of the first `bytes` of a place in the ring, which begins at `ring_at`.
+    fn first(&self, bytes: u64, place: &[Range<u64>], ring_at: u64) -> Vec<Range<u64>> {
+        let mut left = bytes;
+        let mut memory = Vec::with_capacity(place.len());
+        for pages in place {
+            let start = ring_at + pages.start * self.page;
+            let some = left.min((pages.end - pages.start) * self.page);
+            if some > 0 {
+                memory.push(start..start + some);
+            }
+            left -= some;
+        }
+        memory
     }
 
     /// Memory for what stays as a whole, without gaps.
