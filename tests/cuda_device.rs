@@ -3,6 +3,7 @@
 
 mod device_support;
 
+use device_support::gate::{stream_like, while_captured};
 use device_support::{gpu, Bench, Source};
 use std::time::Instant;
 use weightstream::device::{cuda, CudaDevice, Device, HostDevice, Piece, View};
@@ -98,6 +99,21 @@ fn free_memory_in_pieces_is_found_or_reported() {
         matches!(device.alloc(512), Err(Error::OutOfMemory { .. })),
         "over the cap"
     );
+}
+
+#[test]
+fn a_stream_that_is_captured_is_not_lost() {
+    let Some(_gpu) = gpu("a_stream_that_is_captured_is_not_lost") else {
+        return;
+    };
+    let home = CudaDevice::open(0);
+    let stream = stream_like(home.native_stream());
+    // SAFETY: a stream of the device's primary context, which lasts to the end of the process.
+    let device = unsafe { CudaDevice::with_stream(0, stream) }.unwrap();
+    assert!(!device.is_lost());
+    let while_captured = while_captured(stream, || device.is_lost());
+    assert!(!while_captured, "a stream that is captured lives");
+    assert!(!device.is_lost());
 }
 
 #[test]

@@ -71,9 +71,10 @@ class DroppedProbes(Exception):
 def capture(probes: list[str], mutable: set[str], granule: int, ranges: Ranges) -> Iterator[list[CompiledTrace]]:
     """Collects the trace of each graph that is compiled inside the block.
 
-    ``probes`` holds the FQN behind each probe id, ``mutable`` those of the buffers that the program writes; the device rounds
-    allocations up to ``granule`` bytes; ``ranges`` are those of the program's symbols. Raises :class:`ExportError` from inside the compilation if the compiled program breaks a rule: a
-    write into a weight, a read of a weight around its probe, a probe of something that is not a weight.
+    ``probes`` holds the FQN behind each probe id, ``mutable`` those of the buffers that the program writes; the device
+    rounds allocations up to ``granule`` bytes; ``ranges`` are those of the program's symbols. Raises :class:`ExportError`
+    from inside the compilation if the compiled program breaks a rule: a write into a weight, a read of a weight around its
+    probe, a probe of something that is not a weight.
     """
     found: list[CompiledTrace] = []
     original = lines.PythonWrapperCodegen.run_wrapper_ir_passes

@@ -88,6 +88,23 @@ pub fn stream_like(other: *mut c_void) -> *mut c_void {
     })
 }
 
+/// Runs `body` while a graph is captured from the stream, and throws that graph away.
+pub fn while_captured<R>(stream: *mut c_void, body: impl FnOnce() -> R) -> R {
+    let stream: CUstream = stream.cast();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a stream that lives.
+    check(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) });
+    let result = body();
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: it is being captured; the driver writes one pointer. Null, or with an error, if something ended the capture.
+    let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) };
+    if ended == CUresult::CUDA_SUCCESS && !graph.is_null() {
+        // SAFETY: just made, and nobody else has it.
+        check(unsafe { sys::cuGraphDestroy(graph) });
+    }
+    result
+}
+
 /// Whether everything issued to the stream is done.
 pub fn is_idle(stream: *mut c_void) -> bool {
     // SAFETY: a stream that lives.

@@ -79,14 +79,16 @@ impl Stream {
         })
     }
 
-    /// Whether the driver refuses it for good: after a fault in a kernel every call gives that kernel's error.
+    /// Whether the driver refuses it for good: after a fault in a kernel every call gives that kernel's error. A stream
+    /// of the caller's that is being captured is refused too, but lives.
     pub(super) fn is_lost(&self, _entered: &Entered<'_>) -> bool {
         // SAFETY: the stream lives as long as `self`.
         let code = unsafe { sys::cuStreamQuery(self.raw) };
-        !matches!(
-            code,
-            CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_NOT_READY
-        )
+        let of_capture = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32
+            ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as u32;
+        code != CUresult::CUDA_SUCCESS
+            && code != CUresult::CUDA_ERROR_NOT_READY
+            && !of_capture.contains(&(code as u32))
     }
 
     /// Whether a graph is being captured from it.

@@ -80,6 +80,20 @@ fn listed(pairs: Vec<(usize, usize)>, count: usize) -> Conflicts {
     }
 }
 
+/// So many in turn, each wanted with the one before it, around the end of the pass.
+#[cfg(test)]
+pub(super) fn chain(count: usize) -> Conflicts {
+    let tenancy = |i: usize| Tenancy {
+        weight: i as u32,
+        probes: vec![],
+        first: 3 * i,
+        last: 3 * i + 2,
+        wanted: 3 * i as i64 - 2,
+    };
+    let all: Vec<_> = (0..count).map(tenancy).collect();
+    conflicts(&all.iter().collect::<Vec<_>>(), 3 * count).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,26 +54,13 @@ fn first_fit(order: &[usize], sizes: &[u64], conflicts: &Conflicts) -> Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::super::conflicts::conflicts;
+    use super::super::conflicts::{chain, conflicts};
     use super::super::tenancies::Tenancy;
     use super::*;
     use proptest::prelude::*;
 
-    fn chain(count: usize) -> Vec<Tenancy> {
-        let tenancy = |i: usize| Tenancy {
-            weight: i as u32,
-            probes: vec![],
-            first: 3 * i,
-            last: 3 * i + 2,
-            wanted: 3 * i as i64 - 2,
-        };
-        (0..count).map(tenancy).collect()
-    }
-
     fn ring(sizes: &[u64]) -> u64 {
-        let chain = chain(sizes.len());
-        let found = conflicts(&chain.iter().collect::<Vec<_>>(), 3 * sizes.len()).unwrap();
-        place(sizes, &found).bytes
+        place(sizes, &chain(sizes.len())).bytes
     }
 
     #[test]

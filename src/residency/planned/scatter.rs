@@ -86,23 +86,9 @@ fn around(sizes: &[u64], conflicts: &Conflicts, ring: u64) -> Option<Vec<Vec<Ran
 
 #[cfg(test)]
 mod tests {
-    use super::super::conflicts::conflicts;
-    use super::super::tenancies::Tenancy;
+    use super::super::conflicts::chain;
     use super::*;
     use proptest::prelude::*;
-
-    /// Each wanted with the one before it, around the end of the pass.
-    fn chain(count: usize) -> Conflicts {
-        let tenancy = |i: usize| Tenancy {
-            weight: i as u32,
-            probes: vec![],
-            first: 3 * i,
-            last: 3 * i + 2,
-            wanted: 3 * i as i64 - 2,
-        };
-        let all: Vec<_> = (0..count).map(tenancy).collect();
-        conflicts(&all.iter().collect::<Vec<_>>(), 3 * count).unwrap()
-    }
 
     #[test]
     fn five_in_turn_need_two_and_a_half() {
