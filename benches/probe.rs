@@ -12,7 +12,7 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
 use weightstream::device::{Figures, HostBytes, HostDevice};
-use weightstream::residency::planned::plan;
+use weightstream::residency::planned::{lru_price, plan};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -175,6 +175,10 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
             bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent).unwrap())
+        });
+        group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
+            let price = || lru_price(&trace, &weights, 512, everything / 100 * percent).unwrap();
+            bencher.iter(price)
         });
     }
     group.finish();

@@ -39,11 +39,14 @@ def test_planned_gives_the_same_bits_and_copies_no_more(name, budget, exported, 
     limit, copied = budget_of(files, budget), {}
     for policy in ("lru", "planned"):
         module = open_module(files, limit, weight_offload_policy=policy)
-        for number, found in enumerate(run_passes(module, spec.passes(4))):
+        passes = []
+        for number, inputs in enumerate(spec.passes(4)):
+            (found,) = run_passes(module, [inputs])
             assert bits(found) == resident_bits(name)[number], f"pass {number} of '{policy}' at {limit} bytes: other bits"
-        stats = module.stats()
-        assert stats["peak_bytes"] <= limit
-        copied[policy] = stats["bytes_copied_last_pass"]
+            passes.append(module.stats()["bytes_copied_last_pass"])
+        assert module.stats()["peak_bytes"] <= limit
+        # The first pass starts with nothing. Under the LRU one that copies little follows one that copied much.
+        copied[policy] = max(passes[1:])
     assert copied["planned"] <= copied["lru"]
 
 

@@ -3,7 +3,7 @@
 from mutant import Mutant
 
 LRU = "src/residency/lru.rs"
-ARENA = "src/residency/arena.rs"
+PIECES = "src/residency/pieces.rs"
 POOL = "src/residency/pool.rs"
 DIVERGENCE = "src/schedule/divergence.rs"
 FLOOR = "src/schedule/floor.rs"
@@ -110,15 +110,15 @@ MUTANTS = [
     ),
     Mutant(
         "piece-that-is-too-small",
-        ARENA,
-        "find(|(_, &len)| len >= bytes);",
-        "find(|(_, &len)| len + 64 >= bytes);",
+        PIECES,
+        "find(|&(_, len)| len >= bytes)?;",
+        "find(|&(_, len)| len + 64 >= bytes)?;",
         "two weights lie in the same bytes",
         ("lib:residency", "session_random"),
     ),
     Mutant(
         "rest-of-a-piece-overlaps",
-        ARENA,
+        PIECES,
         "self.free.insert(offset + bytes, len - bytes);",
         "self.free.insert(offset + bytes - 64, len - bytes);",
         "two weights share a granule",
@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "pieces-join-over-a-tenant",
-        ARENA,
+        PIECES,
         "if before + bytes == offset {",
         "if before + bytes <= offset {",
         "what lies between two free pieces is handed out although it is in use",

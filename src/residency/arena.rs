@@ -7,18 +7,17 @@
 //! neighbours are one piece again at once. Weights go in the order in which they were read, so that neighbours
 //! are mostly freed one after the other.
 
+use super::pieces::Pieces;
 use super::Pool;
 use crate::device::{Device, DevicePtr, View};
 use crate::error::{Error, Result};
-use std::collections::BTreeMap;
 
 /// A pool in one block. First fit, lowest address first.
 #[derive(Debug)]
 pub struct Arena {
     block: DevicePtr,
     cap: u64,
-    /// Free pieces: offset and length. No two of them touch.
-    free: BTreeMap<u64, u64>,
+    free: Pieces,
     used: u64,
     peak: u64,
 }
@@ -27,33 +26,13 @@ impl Arena {
     /// Takes a block of `cap` bytes (a multiple of the granule) from the device.
     pub fn open<D: Device>(device: &mut D, cap: u64) -> Result<Arena> {
         let block = device.alloc(cap)?;
-        let free = (cap > 0).then_some((0, cap)).into_iter().collect();
         Ok(Arena {
             block,
             cap,
-            free,
+            free: Pieces::of(cap),
             used: 0,
             peak: 0,
         })
-    }
-
-    fn largest_piece(&self) -> u64 {
-        self.free.values().copied().max().unwrap_or(0)
-    }
-
-    /// Puts a piece back, joined with its neighbours.
-    fn join(&mut self, mut offset: u64, mut len: u64) {
-        if let Some((&before, &bytes)) = self.free.range(..offset).next_back() {
-            if before + bytes == offset {
-                self.free.remove(&before);
-                offset = before;
-                len += bytes;
-            }
-        }
-        if let Some(behind) = self.free.remove(&(offset + len)) {
-            len += behind;
-        }
-        self.free.insert(offset, len);
     }
 }
 
@@ -68,21 +47,16 @@ impl<D: Device> Pool<D> for Arena {
                 self.used, self.cap
             )));
         }
-        let fits = self.free.iter().find(|(_, &len)| len >= bytes);
-        let Some((&offset, &len)) = fits else {
+        let Some(offset) = self.free.take(bytes) else {
             return Err(Error::OutOfMemory {
                 what: format!(
                     "a weight: {} bytes are free, in pieces of at most {}",
                     self.cap - self.used,
-                    self.largest_piece()
+                    self.free.largest()
                 ),
                 bytes,
             });
         };
-        self.free.remove(&offset);
-        if len > bytes {
-            self.free.insert(offset + bytes, len - bytes);
-        }
         self.used += bytes;
         self.peak = self.peak.max(self.used);
         Ok(self.block.offset(offset))
@@ -104,7 +78,7 @@ impl<D: Device> Pool<D> for Arena {
             return Ok(());
         }
         device.discard(ptr, bytes)?;
-        self.join(ptr.0 - self.block.0, bytes);
+        self.free.give(ptr.0 - self.block.0, bytes);
         self.used -= bytes;
         Ok(())
     }
@@ -135,7 +109,7 @@ impl<D: Device> Pool<D> for Arena {
     fn validate(&self) -> std::result::Result<(), String> {
         let mut end = None;
         let mut free = 0;
-        for (&offset, &len) in &self.free {
+        for (offset, len) in self.free.iter() {
             // Pieces that touch would be one.
             if len == 0 || end.is_some_and(|end| offset <= end) {
                 return Err(format!("the piece at {offset} is not apart: {self:?}"));
@@ -171,7 +145,7 @@ mod tests {
         for at in [2, 4, 3] {
             arena.give(&mut device, pieces[at], 64).unwrap();
         }
-        assert_eq!(arena.free, BTreeMap::from([(128, 192)]));
+        assert!(arena.free.iter().eq([(128, 192)]));
         assert_eq!(take(&mut arena, &mut device, 192).unwrap(), pieces[2]);
         assert_eq!((arena.used, arena.peak), (640, 640));
     }
@@ -223,11 +197,11 @@ mod tests {
                     if let Ok(ptr) = take(&mut arena, &mut device, bytes) {
                         live.push((ptr, bytes));
                     } else {
-                        prop_assert!(arena.largest_piece() < bytes);
+                        prop_assert!(arena.free.largest() < bytes);
                     }
                 }
                 // Live and free pieces, by address, tile the block.
-                let free = arena.free.iter().map(|(o, l)| (arena.block.0 + o, *l));
+                let free = arena.free.iter().map(|(o, l)| (arena.block.0 + o, l));
                 let mut all: Vec<_> = live.iter().map(|(p, b)| (p.0, *b)).chain(free).collect();
                 all.sort_unstable();
                 let end = all.iter().fold(arena.block.0, |at, (start, len)| {
@@ -236,7 +210,7 @@ mod tests {
                 });
                 prop_assert_eq!(end, arena.block.0 + arena.cap);
                 let touching = arena.free.iter().zip(arena.free.iter().skip(1));
-                prop_assert!(touching.into_iter().all(|((o, l), (next, _))| o + l < *next));
+                prop_assert!(touching.into_iter().all(|((o, l), (next, _))| o + l < next));
             }
         }
     }

@@ -5,6 +5,7 @@
 mod arena;
 mod list;
 mod lru;
+mod pieces;
 pub mod planned;
 mod pool;
 mod upfront;

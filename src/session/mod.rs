@@ -104,6 +104,11 @@ impl<D: Device> Session<D> {
         self.holes
     }
 
+    /// Whether all weights lie in one block, whose holes are the same in every run.
+    pub fn is_one_block(&self) -> bool {
+        self.pool.is_one_block()
+    }
+
     /// How often a read was served only after the device had waited for its copies and tidied up.
     pub fn pool_rescues(&self) -> u64 {
         self.rescues

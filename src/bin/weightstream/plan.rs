@@ -120,7 +120,7 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
     }
     let _ = writeln!(
         text,
-        "\nat {} GB/s; the limit is what exceeds the budget",
+        "\nat {} GB/s; the limit is what exceeds the budget; passes under the LRU may differ: their mean",
         link.link_gbps
     );
     match &cost.plan {

@@ -37,4 +37,4 @@ mod tenancies;
 pub use choice::plan;
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;
-pub use price::{lru_price, Price};
+pub use price::{lru_passes, lru_price, LruPasses, Price};
