@@ -170,6 +170,8 @@ Options& Options::verify(const std::string& when) { return set("weight_offload_v
 
 Options& Options::sync(bool on) { return set("weight_offload_sync", on); }
 
+Options& Options::cuda_graph(bool on) { return set("weight_offload_cuda_graph", on); }
+
 Options& Options::pte_sha256(const std::string& hex) { return set(kPteSha256, hex); }
 
 Options& Options::set(const std::string& key, Value value) {

@@ -28,6 +28,7 @@ constexpr const char* kHelp =
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
     "                       device before each read (slow)\n"
     "  --sync               wait for every kernel, so that a fault of one names what it had leased (GPU; slow)\n"
+    "  --cuda-graph         replay passes as a CUDA graph, captured behind two passes over the same shapes (GPU)\n"
     "  --pte-sha256 HEX     SHA-256 that MODEL.pte must have\n"
     "  --passes K           number of passes (1)\n"
     "  --seed S             seed of the random inputs (0)\n"
@@ -50,6 +51,7 @@ enum Id {
   kPolicy,
   kVerify,
   kSync,
+  kCudaGraph,
   kPteSha256,
   kPasses,
   kSeed,
@@ -71,6 +73,7 @@ const option kOptions[] = {
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
     {"sync", no_argument, nullptr, kSync},
+    {"cuda-graph", no_argument, nullptr, kCudaGraph},
     {"pte-sha256", required_argument, nullptr, kPteSha256},
     {"passes", required_argument, nullptr, kPasses},
     {"seed", required_argument, nullptr, kSeed},
@@ -155,6 +158,9 @@ bool take(int id, Arguments& arguments) {
       return true;
     case kSync:
       arguments.options.sync(true);
+      return true;
+    case kCudaGraph:
+      arguments.options.cuda_graph(true);
       return true;
     case kPteSha256:
       arguments.options.pte_sha256(optarg);

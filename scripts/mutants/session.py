@@ -9,6 +9,8 @@ SESSION = "src/session/mod.rs"
 BUILD = "src/session/build.rs"
 REHEARSE = "src/session/rehearse.rs"
 TRAIL = "src/session/trail.rs"
+CAPTURE = "src/session/capture.rs"
+SCRATCH = "src/session/scratch.rs"
 
 MUTANTS = [
     # --- the two rules of stream order
@@ -161,8 +163,8 @@ MUTANTS = [
     Mutant(
         "pass-begins-over-a-lease",
         SESSION,
-        "self.check_no_lease()?;\n        self.follower.restart();",
-        "self.follower.restart();",
+        "self.check_no_lease()?;\n        self.finish_replays()?;",
+        "self.finish_replays()?;",
         "a pass begins although a reader of an earlier one may still be there",
         ("session_safety",),
     ),
@@ -385,5 +387,62 @@ MUTANTS = [
         "self.device.finish_compute()?;",
         "a failure between passes names the weights of the last one",
         ("lost_device",),
+    ),
+    # --- graphs
+    Mutant(
+        "graph-of-a-pass-that-does-not-come-back",
+        CAPTURE,
+        'self.policy.name() == "lru"',
+        'self.policy.name() == ""',
+        "a pass under the LRU is captured, although the next one begins otherwise",
+        ("session_graph",),
+    ),
+    Mutant(
+        "replay-where-it-was-not-captured",
+        CAPTURE,
+        "capture.block.is_some() && capture.primed == state",
+        "capture.block.is_some() || capture.primed == state",
+        "a graph is replayed although the ring holds other weights",
+        ("session_graph",),
+    ),
+    Mutant(
+        "replay-beside-copies",
+        CAPTURE,
+        "if !self.capture()?.replayed {\n            // Its copies wait for no others.\n            self.device.synchronize()?;",
+        "if !self.capture()?.replayed {\n            // Its copies wait for no others.",
+        "the copies of a replay run beside those that the pass before it issued",
+        ("session_graph",),
+    ),
+    Mutant(
+        "pass-beside-a-replay",
+        CAPTURE,
+        "filter(|capture| capture.replayed)",
+        "filter(|capture| capture.replayed && capture.now)",
+        "copies of a pass overwrite what kernels of the replay before it still read",
+        ("session_graph",),
+    ),
+    Mutant(
+        "events-from-before-a-capture",
+        CAPTURE,
+        "self.device.synchronize()?;\n        self.forget_events();\n        self.device.trim_scratch()?;",
+        "self.device.synchronize()?;\n        self.device.trim_scratch()?;",
+        "what is captured waits for events that no replay waits for",
+        ("session_graph",),
+    ),
+    Mutant(
+        "failed-capture-happened",
+        CAPTURE,
+        "self.device.synchronize()?;\n            self.start_afresh();",
+        "self.device.synchronize()?;",
+        "copies that were captured and thrown away count as done",
+        ("session_graph",),
+    ),
+    Mutant(
+        "activations-of-a-capture-anywhere",
+        SCRATCH,
+        "let placed = match &self.block {",
+        "let placed = match self.block.as_ref().filter(|_| false) {",
+        "the graph writes to memory that others have by then",
+        ("session_graph",),
     ),
 ]

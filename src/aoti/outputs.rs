@@ -1,6 +1,7 @@
 //! The outputs of a run, while their handles live.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use super::container::Input;
 use super::context::{Context, Fail};
@@ -17,6 +18,49 @@ use crate::error::{Error, Result};
 pub struct Outputs<'a> {
     list: Vec<Output<'a>>,
     reader: Option<&'a dyn Reads>,
+}
+
+/// Where an output lies, for whoever reads it again behind a pass that writes to the same addresses. On a device.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    ptr: DevicePtr,
+    dtype: DType,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+impl Kept {
+    /// The addresses from its first byte to its last.
+    pub fn range(&self) -> Range<u64> {
+        let bytes = reach(&self.sizes, &self.strides).unwrap_or(0) as u64
+            * self.dtype.itemsize().unwrap_or(0) as u64;
+        self.ptr.0..self.ptr.0 + bytes
+    }
+}
+
+/// Gives `take` outputs that were kept. `hooks` reads the device that they lie on.
+pub fn with_kept(
+    hooks: &mut dyn PassHooks,
+    kept: &[Kept],
+    take: impl FnOnce(&Outputs<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut staging = Vec::new();
+    let reader = RefCell::new(Reader {
+        hooks,
+        staging: &mut staging,
+    });
+    let reader = Some(&reader as &dyn Reads);
+    let list = kept.iter().map(|one| Output {
+        ptr: one.ptr,
+        dtype: one.dtype,
+        sizes: &one.sizes,
+        strides: &one.strides,
+        reader,
+    });
+    take(&Outputs {
+        list: list.collect(),
+        reader,
+    })
 }
 
 /// What copies outputs that lie in a device's memory.
@@ -117,6 +161,16 @@ impl Output<'_> {
     /// Bytes of the output when dense.
     pub fn nbytes(&self) -> usize {
         numel(self.sizes).unwrap_or(0) as usize * self.dtype.itemsize().unwrap_or(0)
+    }
+
+    /// Where it lies.
+    pub fn keep(&self) -> Kept {
+        Kept {
+            ptr: self.ptr,
+            dtype: self.dtype,
+            sizes: self.sizes.to_vec(),
+            strides: self.strides.to_vec(),
+        }
     }
 
     /// Copies the elements out in row-major order. `dst` has exactly

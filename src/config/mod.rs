@@ -102,6 +102,8 @@ pub struct Options {
     pub verify: Verify,
     /// Whether every kernel is waited for before the next one, so that a fault is found where it happened.
     pub sync: bool,
+    /// Whether passes are captured as CUDA graphs, and replayed.
+    pub cuda_graph: bool,
     /// Path of the `.ptd`; needed when the caller has no mapped named data.
     pub data: Option<PathBuf>,
     /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
@@ -128,6 +130,8 @@ pub const GATHER: &str = "weight_offload_gather";
 pub const DEVICE: &str = "weight_offload_device";
 /// Key of whether every kernel is waited for: 0 or 1.
 pub const SYNC: &str = "weight_offload_sync";
+/// Key of whether passes are captured as CUDA graphs: 0 or 1.
+pub const CUDA_GRAPH: &str = "weight_offload_cuda_graph";
 /// Key of the path of the `.ptd`.
 pub const DATA: &str = "weight_offload_data";
 /// Key of the SHA-256 that the whole `.pte` must have: 64 hexadecimal digits. A backend of ExecuTorch is not given
@@ -138,7 +142,7 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     BUDGET,
     BUDGET_MB,
     BUDGET_BYTES,
@@ -149,6 +153,7 @@ const KEYS: [&str; 12] = [
     DEVICE,
     VERIFY,
     SYNC,
+    CUDA_GRAPH,
     DATA,
     PTE_SHA256,
 ];
@@ -266,6 +271,10 @@ impl Options {
             }
             SYNC => {
                 self.sync = switch(spec)?;
+                Ok(())
+            }
+            CUDA_GRAPH => {
+                self.cuda_graph = switch(spec)?;
                 Ok(())
             }
             DATA => {

@@ -1,6 +1,8 @@
 //! The compiled code, its session and the bytes behind both, joined for a pass. Each of them leaves one
 //! promise to whoever joins them: this file makes these promises, and is the only unsafe code here.
 
+mod graph;
+
 use std::ops::Range;
 
 use super::compiled::compiled;
@@ -45,6 +47,8 @@ pub struct Data {
     pub verify: Verify,
     /// Whether every kernel is waited for.
     pub sync: bool,
+    /// Whether passes are captured as graphs.
+    pub graph: bool,
 }
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
@@ -57,6 +61,8 @@ pub struct Engine<D: Side> {
     /// Most device memory that the inputs of a call took.
     io_bytes: u64,
     poisoned: Option<String>,
+    /// If passes are captured.
+    graph: Option<graph::Graph>,
 }
 
 impl<D: Side> Engine<D> {
@@ -90,6 +96,9 @@ impl<D: Side> Engine<D> {
         if data.sync {
             session.wait_for_every_kernel();
         }
+        if data.graph {
+            session.allow_capture()?;
+        }
         let bindings = bindings(&data.catalog, &session, constants)?;
         // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
         // life, and the container ends first: by the order of this structure's fields, and here because
@@ -101,6 +110,7 @@ impl<D: Side> Engine<D> {
             container,
             session,
             scope,
+            graph: data.graph.then(graph::Graph::default),
             _data: data,
             io_bytes: 0,
             poisoned: None,
@@ -124,12 +134,12 @@ impl<D: Side> Engine<D> {
         Ok(Some(view(input, strides, ptr)))
     }
 
-    /// `placed` are the method's inputs, those that are used.
+    /// `placed` are the method's inputs, those that are used; `take` gets the outputs while they live.
     fn pass(
         &mut self,
         signature: &Signature<'_>,
         placed: &[Option<Input<'_>>],
-        outputs: Outputs<'_>,
+        take: impl FnOnce(&PassOutputs<'_>) -> Result<()>,
     ) -> Result<()> {
         let taken = signature.wiring.taken.iter().map(|&index| placed[index]);
         let inputs: Vec<Input<'_>> = taken.flatten().collect();
@@ -138,9 +148,7 @@ impl<D: Side> Engine<D> {
         // SAFETY: the inputs' memory lives during this call and was checked against their sizes. The session
         // answers with memory that it holds under a lease, by the recorded layouts.
         let ran = compiled(&self.scope, "running", || unsafe {
-            container.run(session, &inputs, |pass| {
-                deliver(signature, placed, pass, outputs)
-            })
+            container.run(session, &inputs, take)
         });
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
         let ended = self.session.end_pass(ran.is_ok());
@@ -171,18 +179,14 @@ impl<D: Side> Engine<D> {
             }
         }
     }
-}
 
-impl<D: Side> Run for Engine<D> {
-    fn run(
+    /// One pass, issued call by call.
+    fn run_once(
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: Outputs<'_>,
     ) -> Result<()> {
-        if let Some(why) = &self.poisoned {
-            return Err(Error::Poisoned(why.clone()));
-        }
         let strides: Vec<Vec<i64>> = inputs
             .iter()
             .map(|input| contiguous_strides(input.sizes))
@@ -202,7 +206,10 @@ impl<D: Side> Run for Engine<D> {
         };
         let held = there().map(|(input, _)| device.placed_bytes(&input.memory));
         self.io_bytes = self.io_bytes.max(held.sum());
-        let ran = sent.and_then(|()| self.pass(signature, &placed, outputs));
+        let ran = sent.and_then(|()| {
+            let take = |pass: &PassOutputs<'_>| deliver(signature, &placed, pass, outputs);
+            self.pass(signature, &placed, take)
+        });
         let device = self.session.device_mut();
         let freed = inputs
             .iter()
@@ -216,7 +223,28 @@ impl<D: Side> Run for Engine<D> {
             .fold(Ok(()), Result::and);
         // The first error comes first: it is the cause of the others.
         let settled = self.settle();
-        let outcome = ran.and(freed).and(settled);
+        ran.and(freed).and(settled)
+    }
+}
+
+impl<D: Side> Run for Engine<D> {
+    fn run(
+        &mut self,
+        signature: &Signature<'_>,
+        inputs: &[InputTensor<'_>],
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        if let Some(why) = &self.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        let outcome = match self.graph.take() {
+            None => self.run_once(signature, inputs, outputs),
+            Some(mut graph) => {
+                let ran = self.run_by_graph(&mut graph, signature, inputs, outputs);
+                self.graph = Some(graph);
+                ran
+            }
+        };
         outcome.map_err(|error| match self.session.device().is_lost() {
             true => error.lost(self.session.weights_in_use()),
             false => error,

@@ -12,7 +12,7 @@ use super::held::{self, Held, Needs};
 use super::side::{self, Side};
 use super::Delegate;
 use crate::config::{
-    Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, PTE_SHA256, SYNC, VERIFY,
+    Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, PTE_SHA256, SYNC, VERIFY,
 };
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
@@ -111,11 +111,18 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     check_budget_has_effect(record, options)?;
     held::check(record, options)?;
     check_sync(record, options)?;
+    check_graph(record, options)?;
     let mut program = program(record)?;
     check_floor(record, &program, options, device.granule())?;
     let file = MappedPtd::open(&request.data)?;
     let catalog = Catalog::build(record, &file)?;
     let held = hold(&device, record, options, &file, &catalog)?;
+    if options.cuda_graph && matches!(held, Held::Staged { .. }) {
+        return Err(no_graph(
+            "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
+             (weight_offload_host), or leave it out",
+        ));
+    }
     program.gather = gather::choose(record, options, &held)?;
     let floor = program.floor(options.policy, device.granule())?;
     check_data(record, options, &catalog)?;
@@ -139,6 +146,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         held,
         verify: options.verify,
         sync: options.sync,
+        graph: options.cuda_graph,
     };
     Engine::new(device, container, program, data, &constants, budget)
 }
@@ -155,6 +163,36 @@ fn check_sync(record: &Record, options: &Options) -> Result<()> {
                 record.method
             ),
         }),
+    }
+}
+
+/// A graph runs without the host, which therefore can do nothing in the middle of a pass.
+fn check_graph(record: &Record, options: &Options) -> Result<()> {
+    if !options.cuda_graph {
+        return Ok(());
+    }
+    if record.device == "cpu" {
+        return Err(no_graph(&format!(
+            "method '{}' was exported for 'cpu', which has no graphs; leave it out",
+            record.method
+        )));
+    }
+    if options.sync || options.verify == Verify::EveryRead {
+        let other = match options.sync {
+            true => SYNC.to_owned() + " = 1",
+            false => VERIFY.to_owned() + " = every_read",
+        };
+        return Err(no_graph(&format!(
+            "the host cannot wait in the middle of a graph, as {other} asks for; leave one of the two out"
+        )));
+    }
+    Ok(())
+}
+
+fn no_graph(why: &str) -> Error {
+    Error::Option {
+        key: CUDA_GRAPH.to_owned(),
+        what: why.to_owned(),
     }
 }
 

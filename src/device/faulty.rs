@@ -323,6 +323,31 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.native_stream()
     }
 
+    fn begin_capture(&mut self) -> Result<()> {
+        self.faults.call("begin_capture")?;
+        self.inner.begin_capture()
+    }
+
+    fn end_capture(&mut self, keep: bool) -> Result<()> {
+        let failed = self.faults.call("end_capture");
+        let ended = self.inner.end_capture(keep && failed.is_ok());
+        failed.and(ended)
+    }
+
+    fn replay(&mut self) -> Result<()> {
+        self.faults.call("replay")?;
+        self.inner.replay()
+    }
+
+    fn forget_graph(&mut self) {
+        self.inner.forget_graph();
+    }
+
+    fn trim_scratch(&mut self) -> Result<()> {
+        self.faults.call("trim_scratch")?;
+        self.inner.trim_scratch()
+    }
+
     fn finish_compute(&mut self) -> Result<()> {
         self.faults.call("finish_compute")?;
         self.inner.finish_compute()

@@ -272,6 +272,36 @@ pub trait Device: Send {
         std::ptr::null_mut()
     }
 
+    /// Starts a graph: from now on what is issued to both streams is kept and not run, until [`Device::end_capture`].
+    /// Both streams must be idle. In between nothing can be uploaded, downloaded or waited for by the host, and the
+    /// streams can wait for no event that was recorded before.
+    fn begin_capture(&mut self) -> Result<()> {
+        Err(Error::Unsupported(format!(
+            "{} captures no graphs",
+            self.name()
+        )))
+    }
+
+    /// Ends what [`Device::begin_capture`] began: keeps the graph, in place of an earlier one, or forgets what was
+    /// captured. Events recorded in between are worth nothing any more.
+    fn end_capture(&mut self, _keep: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Issues the graph, copies and kernels, to the compute stream. It uses the addresses that it was captured with, and
+    /// its copies do not wait for what was issued to the copy stream.
+    fn replay(&mut self) -> Result<()> {
+        Err(Error::Internal("there is no graph to replay".to_owned()))
+    }
+
+    /// Gives the graph up.
+    fn forget_graph(&mut self) {}
+
+    /// Waits for the compute stream and gives memory of activations that is not in use back, where the device kept it.
+    fn trim_scratch(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Blocks until the compute stream is idle; copies for later may go on. On `host` it always is.
     fn finish_compute(&mut self) -> Result<()> {
         Ok(())

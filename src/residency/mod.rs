@@ -12,6 +12,7 @@ mod upfront;
 
 pub use arena::Arena;
 pub use lru::Lru;
+pub(crate) use pieces::Pieces;
 pub use pool::{Pool, StreamOrdered};
 pub use upfront::Upfront;
 

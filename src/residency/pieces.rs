@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// First fit, lowest offset first.
+/// First fit, lowest offset first: equal calls give equal offsets.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     /// Offset and length. No two of them touch.
     free: BTreeMap<u64, u64>,
 }

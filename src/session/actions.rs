@@ -171,6 +171,10 @@ impl<D: Device> Session<D> {
         }
         match self.device.record_compute() {
             Ok(event) => self.tenants[weight as usize].last_read = Some(event),
+            // Nothing that was captured happens then.
+            Err(error) if self.is_capturing() => {
+                self.failed.get_or_insert(error);
+            }
             Err(error) => {
                 // Without the event nothing may ever be copied over this weight again.
                 let name = build::weight_name(&self.program, weight);

@@ -170,6 +170,7 @@ impl<D: Device> Session<D> {
             activation_bytes: 0,
             activation_peak: 0,
             trail: trail::Trail::default(),
+            capture: None,
             checksums: None,
         };
         for (weight, at) in places {

@@ -53,7 +53,10 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
-        let ptr = self.device.alloc_scratch(bytes);
+        let ptr = match &mut self.capture {
+            None => self.device.alloc_scratch(bytes),
+            Some(capture) => capture.scratch.alloc(&mut self.device, bytes),
+        };
         let ptr = ptr.map_err(|error| activation("taking", bytes, error))?;
         self.activation_bytes += bytes;
         self.activation_peak = self.activation_peak.max(self.activation_bytes);
@@ -61,7 +64,11 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn free_activation(&mut self, ptr: DevicePtr, bytes: u64) {
-        match self.device.free_scratch(ptr, bytes) {
+        let freed = match &mut self.capture {
+            None => self.device.free_scratch(ptr, bytes),
+            Some(capture) => capture.scratch.free(&mut self.device, ptr, bytes),
+        };
+        match freed {
             Ok(()) => self.activation_bytes -= bytes,
             Err(error) => self.keep(activation("giving back", bytes, error)),
         }

@@ -11,10 +11,12 @@
 
 mod actions;
 mod build;
+mod capture;
 mod copies;
 mod gather;
 mod hooks;
 mod rehearse;
+mod scratch;
 mod stats;
 mod trail;
 mod verify;
@@ -94,6 +96,8 @@ pub struct Session<D: Device> {
     activation_bytes: u64,
     activation_peak: u64,
     trail: trail::Trail,
+    /// If passes may be captured as graphs.
+    capture: Option<capture::Capture>,
     /// The CRC-32 of each constant, if every read is verified.
     checksums: Option<verify::Checksums>,
 }
@@ -180,8 +184,12 @@ impl<D: Device> Session<D> {
             ));
         }
         self.check_no_lease()?;
+        self.finish_replays()?;
         self.follower.restart();
         self.trail.begin();
+        if let Some(capture) = &mut self.capture {
+            capture.scratch.begin();
+        }
         self.in_pass = true;
         self.failed = None;
         self.kept = None;

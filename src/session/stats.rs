@@ -44,6 +44,30 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// What was counted since `before`: of passes.
+    pub(super) fn since(&self, before: &Stats) -> Stats {
+        Stats {
+            passes: self.passes - before.passes,
+            hits: self.hits - before.hits,
+            misses: self.misses - before.misses,
+            evictions: self.evictions - before.evictions,
+            prefetches: self.prefetches - before.prefetches,
+            bytes_copied: self.bytes_copied - before.bytes_copied,
+            ..Stats::default()
+        }
+    }
+
+    /// Counts a pass that counted this.
+    pub(super) fn add(&mut self, pass: &Stats) {
+        self.passes += pass.passes;
+        self.hits += pass.hits;
+        self.misses += pass.misses;
+        self.evictions += pass.evictions;
+        self.prefetches += pass.prefetches;
+        self.bytes_copied += pass.bytes_copied;
+        self.bytes_copied_last_pass = pass.bytes_copied;
+    }
+
     /// All counters by name, in the order of documentation.
     pub fn entries(&self) -> [(&'static str, u64); 18] {
         [

@@ -41,6 +41,8 @@ TEST(Options, WrongOnesAreRefusedByName) {
   EXPECT_NE(refusal(model, Options().set("weight_offload_verify", true)).find("the bool true"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("weight_offload_sync", 2)).find("takes 0 or 1, not the int 2"),
             std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("weight_offload_cuda_graph", 2)).find("takes 0 or 1, not the int 2"),
+            std::string::npos);
   EXPECT_NE(refusal(model, Options().set("num_threads", 4)).find("'num_threads': is unknown"), std::string::npos);
 }
 

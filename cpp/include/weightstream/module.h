@@ -47,6 +47,9 @@ class WEIGHTSTREAM_EXPORT Options {
   // Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow; for methods of a
   // GPU, an error for those of the CPU.
   Options& sync(bool on);
+  // Captures a pass as a CUDA graph, copies included, behind two passes over the same shapes, and replays it. For
+  // methods of a GPU, an error for those of the CPU.
+  Options& cuda_graph(bool on);
   // SHA-256 of the whole `.pte`, 64 hexadecimal digits: a program that has another one is refused before ExecuTorch
   // opens it.
   Options& pte_sha256(const std::string& hex);

@@ -83,6 +83,9 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *                                        load, and on the device before each read: slow, for debugging
  *   weight_offload_sync          int     1: wait for every kernel, so that the error of a fault names only what that
  *                                        kernel had leased: slow, for debugging; an error for methods of the CPU
+ *   weight_offload_cuda_graph    int     1: behind two passes over the same shapes capture one as a CUDA graph, copies
+ *                                        included, and replay it; an error for methods of the CPU, and where the
+ *                                        host has to take part in a pass
  *   weight_offload_pte_sha256    string  SHA-256 that the whole program must have, 64 hexadecimal digits; WS_MISMATCH
  *                                        if it has another one
  *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it

@@ -152,6 +152,7 @@ impl Device for CudaDevice {
         if src.is_empty() {
             return Ok(());
         }
+        self.not_while_captured("an upload from the host")?;
         self.check_written(dst, src.len() as u64)?;
         // SAFETY: just checked.
         unsafe { self.compute.upload(dst, src, &self.context.enter()?) }
@@ -161,6 +162,7 @@ impl Device for CudaDevice {
         if dst.is_empty() {
             return Ok(());
         }
+        self.not_while_captured("a read of values by the host")?;
         self.check_any(src, dst.len() as u64)?;
         // SAFETY: just checked.
         unsafe { self.compute.download(src, dst, &self.context.enter()?) }?;
@@ -200,7 +202,28 @@ impl Device for CudaDevice {
         self.compute_stream()
     }
 
+    fn begin_capture(&mut self) -> Result<()> {
+        self.start_capture()
+    }
+
+    fn end_capture(&mut self, keep: bool) -> Result<()> {
+        self.stop_capture(keep)
+    }
+
+    fn replay(&mut self) -> Result<()> {
+        self.launch_graph()
+    }
+
+    fn forget_graph(&mut self) {
+        self.captured.graph = None;
+    }
+
+    fn trim_scratch(&mut self) -> Result<()> {
+        self.activations.rescue(&self.context.enter()?)
+    }
+
     fn finish_compute(&mut self) -> Result<()> {
+        self.not_while_captured("a wait for kernels")?;
         self.compute.synchronize(&self.context.enter()?)?;
         self.check_stage()
     }
@@ -258,6 +281,7 @@ impl Device for CudaDevice {
     }
 
     fn synchronize(&mut self) -> Result<()> {
+        self.not_while_captured("a wait for the device")?;
         let entered = self.context.enter()?;
         self.copy.synchronize(&entered)?;
         self.compute.synchronize(&entered)?;

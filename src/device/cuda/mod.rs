@@ -6,6 +6,7 @@
 //! | `library` | whether the driver is there, what is missing if not, when the process exits |
 //! | `context` | the primary context, current around each entry and never left behind |
 //! | `device` | the device's trait: what is refused before the driver is asked |
+//! | `graph` | a pass captured as a graph, and issued again by one call |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
 //! | `lasting` | memory beside the pool, that stays until the end |
@@ -29,6 +30,7 @@
 mod caller;
 mod context;
 mod device;
+mod graph;
 mod lasting;
 mod library;
 mod mapped;
@@ -47,6 +49,7 @@ pub use stream::CudaEvent;
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
+use graph::Captured;
 use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
@@ -84,6 +87,7 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 ///
 /// The order of the fields is the order in which they end.
 pub struct CudaDevice {
+    captured: Captured,
     views: Views,
     /// Bytes of the pages behind views, if the device maps any.
     page: Option<u64>,
@@ -185,6 +189,7 @@ impl CudaDevice {
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
         let page = mapped::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
+            captured: Captured::default(),
             views: Views::default(),
             page,
             lasting: Lasting::default(),

@@ -1,6 +1,7 @@
 //! The device's trait: every call is counted and may fail, every access is checked when it is issued.
 
 use super::clock::{Actor, Clock, What};
+use super::graph::Call;
 use super::problem::Problem;
 use super::streams::Op;
 use super::{space, stray, Issued, Sim};
@@ -23,6 +24,8 @@ pub struct SimEvent {
     /// Operations of the stream that lie before it.
     count: u64,
     clock: Clock,
+    /// Recorded in a capture: which, and its number there.
+    captured: Option<(u64, usize)>,
     /// Counts the live ones; says whose it is, too.
     events: Arc<AtomicUsize>,
 }
@@ -49,6 +52,10 @@ impl Sim {
     }
 
     fn record(&mut self, actor: Actor) -> SimEvent {
+        let captured = self.graphs.mark(match actor {
+            Actor::Copy => Call::RecordCopy,
+            _ => Call::RecordCompute,
+        });
         self.events.fetch_add(1, Ordering::Relaxed);
         let host = self.host.get();
         let events = self.events.clone();
@@ -59,6 +66,7 @@ impl Sim {
             stream: actor,
             count: stream.issued,
             clock,
+            captured,
             events,
         }
     }
@@ -69,6 +77,13 @@ impl Sim {
                 "the {} was told to wait for an event that is its own or another device's",
                 waits.name()
             )));
+        }
+        if let Some(number) = self.graphs.awaited(event.captured)? {
+            self.graphs.keep(|| match waits {
+                Actor::Copy => Call::CopyWaits(number),
+                _ => Call::ComputeWaits(number),
+            });
+            return Ok(());
         }
         let stream = self.stream(waits);
         stream.clock.join(&event.clock);
@@ -146,6 +161,7 @@ impl Device for Sim {
 
     fn alloc(&mut self, bytes: u64) -> Result<DevicePtr> {
         self.call("alloc")?;
+        self.graphs.refuse("an allocation")?;
         if bytes == 0 {
             return Ok(DevicePtr::EMPTY);
         }
@@ -159,6 +175,7 @@ impl Device for Sim {
 
     fn free(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.call("free")?;
+        self.graphs.refuse("giving memory back")?;
         if bytes > 0 {
             if self.views.own(ptr.0) {
                 return Err(stray(ptr, bytes));
@@ -184,6 +201,9 @@ impl Device for Sim {
 
     fn discard(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.call("discard")?;
+        if self.graphs.keep(|| Call::Discard(ptr, bytes)) {
+            return Ok(());
+        }
         if bytes > 0 {
             let memory = self.of_weights(ptr, bytes)?;
             self.lose(Actor::Copy, What::Discard, ptr, memory);
@@ -210,6 +230,7 @@ impl Device for Sim {
 
     fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
         self.call("unmap")?;
+        self.graphs.refuse("giving memory back")?;
         if ptr == DevicePtr::EMPTY {
             return Ok(());
         }
@@ -228,6 +249,7 @@ impl Device for Sim {
 
     fn alloc_scratch(&mut self, bytes: u64) -> Result<DevicePtr> {
         self.call("alloc_scratch")?;
+        self.graphs.refuse("an allocation")?;
         match bytes {
             0 => Ok(DevicePtr::EMPTY),
             _ => self.scratch.take("an activation", bytes),
@@ -236,6 +258,7 @@ impl Device for Sim {
 
     fn free_scratch(&mut self, ptr: DevicePtr, bytes: u64) -> Result<()> {
         self.call("free_scratch")?;
+        self.graphs.refuse("giving memory back")?;
         if bytes > 0 {
             let range = self.scratch.give(ptr, bytes)?;
             self.lose(Actor::Compute, What::Free, ptr, vec![range]);
@@ -245,6 +268,7 @@ impl Device for Sim {
 
     fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
         self.call("upload")?;
+        self.graphs.refuse("an upload from the host")?;
         if !src.is_empty() {
             let range = self.written(dst, src.len() as u64)?;
             let op = Op::Upload(range.clone(), src.to_vec());
@@ -255,6 +279,7 @@ impl Device for Sim {
 
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
         self.call("download")?;
+        self.graphs.refuse("a read of values by the host")?;
         if dst.is_empty() {
             return Ok(());
         }
@@ -272,6 +297,9 @@ impl Device for Sim {
 
     fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
         self.call("copy_across")?;
+        if self.graphs.keep(|| Call::Across(dst, src, bytes)) {
+            return Ok(());
+        }
         if bytes > 0 {
             let from = self.anywhere(src, bytes)?;
             let to = self.written(dst, bytes)?;
@@ -287,6 +315,9 @@ impl Device for Sim {
 
     fn zero(&mut self, dst: DevicePtr, bytes: u64) -> Result<()> {
         self.call("zero")?;
+        if self.graphs.keep(|| Call::Zero(dst, bytes)) {
+            return Ok(());
+        }
         if bytes > 0 {
             let range = self.written(dst, bytes)?;
             self.write_on_compute(range.clone(), What::Zero, Op::Zero(range));
@@ -294,8 +325,29 @@ impl Device for Sim {
         Ok(())
     }
 
+    fn begin_capture(&mut self) -> Result<()> {
+        self.call("begin_capture")?;
+        self.start_capture()
+    }
+
+    fn end_capture(&mut self, keep: bool) -> Result<()> {
+        let failed = self.call("end_capture");
+        self.stop_capture(keep && failed.is_ok());
+        failed
+    }
+
+    fn replay(&mut self) -> Result<()> {
+        self.call("replay")?;
+        self.play_graph()
+    }
+
+    fn forget_graph(&mut self) {
+        self.drop_graph();
+    }
+
     fn finish_compute(&mut self) -> Result<()> {
         self.call("finish_compute")?;
+        self.graphs.refuse("a wait for kernels")?;
         self.block_until_compute_did(self.compute.issued)?;
         self.learn(&self.compute.clock);
         Ok(())
@@ -303,6 +355,9 @@ impl Device for Sim {
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         self.call("copy_to_device")?;
+        if self.graphs.keep(|| Call::Copy(dst, src)) {
+            return Ok(());
+        }
         if src.is_empty() {
             return Ok(());
         }
@@ -349,6 +404,7 @@ impl Device for Sim {
 
     fn is_done(&self, event: &SimEvent) -> Result<bool> {
         self.call("is_done")?;
+        self.graphs.refuse("a question about an event")?;
         let done = match event.stream {
             Actor::Copy => self.copy.done,
             _ => self.compute.done,
@@ -361,6 +417,7 @@ impl Device for Sim {
 
     fn synchronize(&mut self) -> Result<()> {
         self.call("synchronize")?;
+        self.graphs.refuse("a wait for the device")?;
         self.finish_all()
     }
 }

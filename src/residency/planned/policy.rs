@@ -306,6 +306,17 @@ impl Policy for Planned {
         self.slots[at as usize].unread = 0;
     }
 
+    fn fingerprint(&self) -> Vec<u32> {
+        let there = self.present.iter().flat_map(|&(_, at)| {
+            let slot = &self.slots[at as usize];
+            [at, slot.unread, slot.leases]
+        });
+        [self.next, u32::from(self.blocked)]
+            .into_iter()
+            .chain(there)
+            .collect()
+    }
+
     fn pool_bytes(&self) -> u64 {
         0
     }

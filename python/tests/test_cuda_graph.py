@@ -1,0 +1,116 @@
+"""`weight_offload_cuda_graph`: replays give the same bits as passes that are issued call by call, state included, and what cannot be
+captured says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import weightstream as ws
+from device_under_test import ON_GPU
+from fact_models import FACTS
+from models import MAIN, ZOO
+from support import budget_of, error_of, open_module, run_passes
+from zoo import bits
+
+gpu = pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
+CAPTURED = "captured a pass as a graph"
+
+
+@pytest.mark.skipif(ON_GPU, reason="says what the CPU has not")
+@pytest.mark.models("mlp")
+def test_the_cpu_has_no_graphs(exported):
+    text = error_of(lambda: open_module(exported("mlp"), weight_offload_cuda_graph=1))
+    assert "weight_offload_cuda_graph" in text
+    assert "'cpu', which has no graphs" in text
+
+
+@gpu
+@pytest.mark.models("mlp")
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"weight_offload_sync": 1}, "weight_offload_sync = 1"),
+        ({"weight_offload_verify": "every_read"}, "weight_offload_verify = every_read"),
+        ({"weight_offload_host": "staged"}, "held 'staged'"),
+        ({"weight_offload_policy": "lru"}, "take 'planned'"),
+    ],
+)
+def test_what_needs_the_host_in_a_pass_is_refused_at_load(other, told, exported):
+    assert told in error_of(lambda: open_module(exported("mlp"), weight_offload_cuda_graph=1, **other))
+
+
+def refused_or(action):
+    """What `action` gives, and None; or None, and the text of its error."""
+    try:
+        return action(), None
+    except ws.Error as refused:
+        return None, str(refused)
+
+
+@gpu
+@pytest.mark.parametrize("budget", ["floor", 50, 100])
+@pytest.mark.parametrize("name", [*MAIN, *FACTS])
+def test_replays_give_the_same_bits(name, budget, exported, capfd):
+    spec, files = ZOO[name], exported(name)
+    limit = budget_of(files, budget)
+    passes = spec.passes(6)
+    plain = open_module(files, limit)
+    expected = [bits(found) for found in run_passes(plain, passes)]
+    module, refused = refused_or(lambda: open_module(files, limit, weight_offload_cuda_graph=1))
+    if refused:
+        # Programs that read many weights several times may run under the LRU after all.
+        assert "under the policy 'lru'" in refused
+        assert "the LRU is taken" in capfd.readouterr().err
+        return
+    for number, inputs in enumerate(passes):
+        found, refused = refused_or(lambda given=inputs: run_passes(module, [given]))
+        if refused:
+            assert (number, name) == (2, "fact_returned"), refused
+            assert "lies in the memory of a weight" in refused
+            assert refused_or(lambda given=inputs: run_passes(module, [given]))[1] == refused
+            return
+        assert bits(found[0]) == expected[number], f"pass {number} at {limit} bytes: other bits"
+    ours, theirs = module.stats(), plain.stats()
+    for key in ("passes", "hits", "misses", "evictions", "bytes_copied", "bytes_copied_last_pass"):
+        assert ours[key] == theirs[key], key
+    assert ours["peak_bytes"] <= limit
+    if not spec.dynamic_shapes:
+        assert CAPTURED in capfd.readouterr().err
+
+
+@gpu
+@pytest.mark.models("dynamic")
+def test_other_shapes_are_captured_anew(exported, capfd):
+    files = exported("dynamic")
+    plain, module = open_module(files), open_module(files, weight_offload_cuda_graph=1)
+    sizes = [inputs for inputs in ZOO["dynamic"].passes(3) for _ in range(4)]
+    for inputs in [*sizes, *sizes[::-1]]:
+        assert bits(run_passes(module, [inputs])[0]) == bits(run_passes(plain, [inputs])[0])
+    told = capfd.readouterr().err
+    assert told.count(CAPTURED) == 5
+    assert "the shapes of the inputs changed" in told
+
+
+@gpu
+@pytest.mark.models("kv_decoder")
+def test_an_error_in_between_changes_nothing(exported):
+    """A call that is refused leaves the state, the ring and the graph as they are."""
+    files, passes = exported("kv_decoder"), ZOO["kv_decoder"].passes(8)
+    expected = [bits(found) for found in run_passes(open_module(files), passes)]
+    module = open_module(files, weight_offload_cuda_graph=1)
+    for number, inputs in enumerate(passes):
+        assert bits(run_passes(module, [inputs])[0]) == expected[number], number
+        with pytest.raises(RuntimeError, match="input 0"):
+            module.forward(*(torch.zeros(3, 3, 3) for _ in inputs))
+
+
+@gpu
+@pytest.mark.models("demo")
+def test_activations_lie_in_one_block(exported):
+    files, (inputs,) = exported("demo"), ZOO["demo"].passes(1)
+    plain, module = open_module(files), open_module(files, weight_offload_cuda_graph=1)
+    for _ in range(4):
+        plain.forward(*inputs)
+        module.forward(*inputs)
+    ours, theirs = (one.stats()["activation_peak_bytes"] for one in (module, plain))
+    assert theirs <= ours <= 2 * theirs

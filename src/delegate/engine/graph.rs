@@ -1,0 +1,230 @@
+//! Passes by graph: the first ones over some shapes are issued call by call, then one is captured, and the rest are replays
+//! of it. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
+#![deny(unsafe_code)]
+
+use super::{deliver, inputs, view, Engine, Side};
+use crate::aoti::container::Input;
+use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
+use crate::delegate::inputs::Signature;
+use crate::delegate::tensor::{contiguous_strides, InputTensor, Memory};
+use crate::delegate::Outputs;
+use crate::device::DevicePtr;
+use crate::error::{Error, Result};
+
+/// Complete passes in front of a capture: the first one loads the kernels and fills the ring, and the second one is what all
+/// others are.
+const WARM_UP: u32 = 2;
+
+/// What a graph was captured for: the type and the sizes of each input.
+type Shapes = Vec<(i32, Vec<i64>)>;
+
+/// How far the capture of passes is.
+#[derive(Default)]
+pub(super) struct Graph {
+    shapes: Shapes,
+    /// Complete passes over these shapes, one behind the other.
+    passes: u32,
+    captured: Option<Captured>,
+    /// Why no pass of this program can be captured.
+    refused: Option<Error>,
+}
+
+struct Captured {
+    /// Address and bytes of each input that is used.
+    inputs: Vec<Option<(DevicePtr, u64)>>,
+    outputs: Vec<Kept>,
+}
+
+impl<D: Side> Engine<D> {
+    pub(super) fn run_by_graph(
+        &mut self,
+        graph: &mut Graph,
+        signature: &Signature<'_>,
+        inputs: &[InputTensor<'_>],
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        if let Some(refused) = &graph.refused {
+            return Err(refused.clone());
+        }
+        let shapes = shapes_of(inputs);
+        if shapes != graph.shapes {
+            self.forget(graph, &shapes)?;
+        }
+        if graph.captured.is_none() && graph.passes >= WARM_UP {
+            let captured = self.capture(signature, inputs);
+            graph.captured = Some(captured.inspect_err(|error| {
+                graph.passes = 0;
+                if let Error::Unsupported(_) = error {
+                    graph.refused = Some(error.clone());
+                }
+            })?);
+        }
+        match &graph.captured {
+            Some(captured) if self.session.is_primed() => {
+                self.replay(captured, signature, inputs, outputs)
+            }
+            _ => {
+                let ran = self.run_once(signature, inputs, outputs);
+                graph.passes = if ran.is_ok() { graph.passes + 1 } else { 0 };
+                ran
+            }
+        }
+    }
+
+    /// Other shapes have another graph.
+    fn forget(&mut self, graph: &mut Graph, shapes: &Shapes) -> Result<()> {
+        if let Some(captured) = graph.captured.take() {
+            log::info!(
+                "the shapes of the inputs changed from {:?} to {shapes:?}: the graph is given up, and captured anew behind \
+                 {WARM_UP} passes",
+                graph.shapes
+            );
+            self.session.forget_graph()?;
+            self.give_inputs_back(&captured.inputs)?;
+        }
+        graph.shapes.clone_from(shapes);
+        graph.passes = 0;
+        Ok(())
+    }
+
+    fn give_inputs_back(&mut self, inputs: &[Option<(DevicePtr, u64)>]) -> Result<()> {
+        let device = self.session.device_mut();
+        let all = inputs.iter().flatten();
+        all.map(|&(ptr, bytes)| device.free_scratch(ptr, bytes))
+            .fold(Ok(()), Result::and)
+    }
+
+    fn capture(
+        &mut self,
+        signature: &Signature<'_>,
+        given: &[InputTensor<'_>],
+    ) -> Result<Captured> {
+        let mut fixed: Vec<Option<(DevicePtr, u64)>> = Vec::with_capacity(given.len());
+        for (index, input) in given.iter().enumerate() {
+            let bytes = input.memory.len();
+            let used = signature.wiring.is_used(index);
+            let taken = used.then(|| self.session.device_mut().alloc_scratch(bytes));
+            fixed.push(taken.transpose()?.map(|ptr| (ptr, bytes)));
+        }
+        let taken = fixed.iter().flatten().map(|(_, bytes)| bytes).sum();
+        self.io_bytes = self.io_bytes.max(taken);
+        let outcome = self.capture_over(signature, given, &fixed);
+        match outcome {
+            Ok(outputs) => {
+                log::info!(
+                    "captured a pass as a graph, with inputs {:?}: from here on it is replayed",
+                    shapes_of(given)
+                );
+                Ok(Captured {
+                    inputs: fixed,
+                    outputs,
+                })
+            }
+            Err(error) => {
+                // The first error says more.
+                let _ = self.session.forget_graph();
+                let _ = self.give_inputs_back(&fixed);
+                Err(error.during(|| "capturing a pass as a graph".into()))
+            }
+        }
+    }
+
+    fn capture_over(
+        &mut self,
+        signature: &Signature<'_>,
+        given: &[InputTensor<'_>],
+        fixed: &[Option<(DevicePtr, u64)>],
+    ) -> Result<Vec<Kept>> {
+        let strides = strides_of(given);
+        let placed = placed(given, &strides, fixed);
+        let mut kept = Vec::new();
+        self.session.begin_capture()?;
+        let ran = self.pass(signature, &placed, |pass| {
+            for (index, (spec, output)) in signature.outputs.iter().zip(pass.list()).enumerate() {
+                inputs::check_output(index, spec, output.dtype.0, output.sizes)?;
+            }
+            kept = pass.list().iter().map(|output| output.keep()).collect();
+            Ok(())
+        });
+        let ended = self.session.end_capture(ran.is_ok());
+        ran.and(ended)?;
+        self.check_kept(&kept, fixed)?;
+        Ok(kept)
+    }
+
+    /// An output may lie in a weight's memory, where a replay has copied another weight by its end.
+    fn check_kept(&self, kept: &[Kept], fixed: &[Option<(DevicePtr, u64)>]) -> Result<()> {
+        let inputs = fixed.iter().flatten();
+        let mut lasting = self.session.lasting();
+        lasting.extend(inputs.map(|&(ptr, bytes)| ptr.0..ptr.0 + bytes));
+        for (index, one) in kept.iter().enumerate() {
+            let range = one.range();
+            let stays =
+                |there: &std::ops::Range<u64>| there.start <= range.start && range.end <= there.end;
+            if !range.is_empty() && !lasting.iter().any(stays) {
+                return Err(Error::Unsupported(format!(
+                    "output {index} lies in the memory of a weight, which other weights take before the pass is over: load \
+                     the program without weight_offload_cuda_graph"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn replay(
+        &mut self,
+        captured: &Captured,
+        signature: &Signature<'_>,
+        given: &[InputTensor<'_>],
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        for (index, (input, fixed)) in given.iter().zip(&captured.inputs).enumerate() {
+            if let Some((ptr, _)) = fixed {
+                let filled = self.fill(*ptr, &input.memory);
+                filled.map_err(|error| error.during(|| signature.input_name(index)))?;
+            }
+        }
+        let strides = strides_of(given);
+        let placed = placed(given, &strides, &captured.inputs);
+        let replayed = self.session.replay();
+        let ran = replayed.and_then(|()| {
+            let take = |pass: &PassOutputs<'_>| deliver(signature, &placed, pass, outputs);
+            with_kept(&mut self.session, &captured.outputs, take)
+        });
+        let settled = self.settle();
+        ran.and(settled)
+    }
+
+    /// Copies an input to where the graph reads it.
+    fn fill(&mut self, to: DevicePtr, memory: &Memory<'_>) -> Result<()> {
+        let device = self.session.device_mut();
+        match memory {
+            Memory::Host(bytes) => device.upload(to, bytes),
+            Memory::Device(bytes) => {
+                let ptr = device.place_input(memory)?;
+                let copied = device.copy_across(to, ptr, bytes.len());
+                copied.and(device.end_input(ptr, memory))
+            }
+        }
+    }
+}
+
+fn shapes_of(inputs: &[InputTensor<'_>]) -> Shapes {
+    let shape = |input: &InputTensor<'_>| (input.dtype, input.sizes.to_vec());
+    inputs.iter().map(shape).collect()
+}
+
+fn strides_of(inputs: &[InputTensor<'_>]) -> Vec<Vec<i64>> {
+    let strides = |input: &InputTensor<'_>| contiguous_strides(input.sizes);
+    inputs.iter().map(strides).collect()
+}
+
+fn placed<'a>(
+    given: &[InputTensor<'a>],
+    strides: &'a [Vec<i64>],
+    fixed: &[Option<(DevicePtr, u64)>],
+) -> Vec<Option<Input<'a>>> {
+    let both = given.iter().zip(strides).zip(fixed);
+    both.map(|((input, strides), fixed)| fixed.map(|(ptr, _)| view(input, strides, ptr)))
+        .collect()
+}

@@ -1,0 +1,247 @@
+//! Passes that are captured as graphs, on a device that keeps the driver's rules and plays a graph call by call: replays
+//! are right, count as the pass that was captured, and never happen where that pass could not have begun.
+
+mod session_support;
+
+use proptest::prelude::*;
+use session_support::case::floor_of;
+use session_support::code::programs;
+use session_support::{chain, kernel, play, Model, Pass};
+use weightstream::aoti::hooks::PassHooks;
+use weightstream::config::PolicyKind;
+use weightstream::device::sim::{Fault, Order};
+use weightstream::device::{DevicePtr, Sim};
+use weightstream::schedule::Event;
+use weightstream::session::Session;
+use weightstream::{Error, Result};
+
+/// Pages of one granule to sixteen, and none.
+const PAGES: [Option<u64>; 4] = [None, Some(64), Some(256), Some(1024)];
+
+fn session(model: &Model, order: Order, share: u64, page: Option<u64>) -> Session<Sim> {
+    let floor = floor_of(&model.program);
+    let least = floor.bytes();
+    let budget = least + (floor.direct + floor.everything).saturating_sub(least) * share / 1000;
+    let mut sim = Sim::in_one_block(order);
+    sim.set_page(page);
+    model
+        .session_by(PolicyKind::Planned, sim, Some(budget))
+        .unwrap()
+}
+
+/// A pass of compiled code: kernels take activations, each of which lives until the next kernel but one.
+#[derive(Default)]
+struct Code {
+    open: Vec<(u32, DevicePtr)>,
+    live: Vec<(DevicePtr, u64)>,
+    /// Where all activations lay.
+    all: Vec<DevicePtr>,
+}
+
+impl Code {
+    fn run(&mut self, model: &Model, session: &mut Session<Sim>) -> Result<()> {
+        for event in model.program.trace.events() {
+            match *event {
+                Event::Probe(id) => self.open.push((id, session.probe(i64::from(id))?)),
+                Event::Kernel(number) => {
+                    let bytes = 64 + u64::from(number) % 5 * 100;
+                    let ptr = session.alloc_activation(bytes)?;
+                    self.live.push((ptr, bytes));
+                    self.all.push(ptr);
+                    session.zero_on_device(ptr, bytes)?;
+                    kernel(model, session, number, &self.open);
+                    if self.live.len() > 1 {
+                        let (ptr, bytes) = self.live.remove(0);
+                        session.free_activation(ptr, bytes);
+                    }
+                }
+                Event::Release(id) => {
+                    self.open.retain(|(other, _)| *other != id);
+                    session.release(i64::from(id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it ended well or not, its handles are deleted.
+    fn unwind(&mut self, session: &mut Session<Sim>) {
+        for (id, _) in self.open.drain(..).rev() {
+            session.release(i64::from(id));
+        }
+        for (ptr, bytes) in self.live.drain(..) {
+            session.free_activation(ptr, bytes);
+        }
+    }
+}
+
+/// One pass, as the delegate runs it. Where the activations lay.
+fn computed(model: &Model, session: &mut Session<Sim>) -> Result<Vec<DevicePtr>> {
+    let mut code = Code::default();
+    session.begin_pass()?;
+    let ran = code.run(model, session);
+    code.unwind(session);
+    let ended = session.end_pass(ran.is_ok());
+    ran.and(ended).map(|()| code.all)
+}
+
+/// As the delegate does it: on an error nothing is left of the capture.
+fn capture(model: &Model, session: &mut Session<Sim>) -> Result<Vec<DevicePtr>> {
+    session.begin_capture()?;
+    let ran = computed(model, session);
+    let ended = session.end_capture(ran.is_ok());
+    ran.and_then(|all| ended.map(|()| all))
+}
+
+/// Two passes, and a third one that is captured.
+fn captured(model: &Model, session: &mut Session<Sim>) -> Result<()> {
+    session.allow_capture()?;
+    for _ in 0..2 {
+        computed(model, session)?;
+    }
+    capture(model, session).map(drop)
+}
+
+/// What a pass counts.
+fn counted(session: &mut Session<Sim>, pass: impl FnOnce(&mut Session<Sim>)) -> [u64; 6] {
+    let count = |session: &Session<Sim>| {
+        let stats = session.stats();
+        let (hits, misses) = (stats.hits, stats.misses);
+        [
+            stats.passes,
+            hits,
+            misses,
+            stats.evictions,
+            stats.prefetches,
+            stats.bytes_copied,
+        ]
+    };
+    let before = count(session);
+    pass(session);
+    let after = count(session);
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn replays_are_right_and_count_as_the_pass(
+        model in programs(), share in 0..1001u64, page in 0..4usize, order in any::<u64>(), abort in 0..40usize,
+    ) {
+        let mut session = session(&model, Order::Random(order), share, PAGES[page]);
+        if session.policy() == "lru" {
+            prop_assert!(matches!(session.allow_capture(), Err(Error::Unsupported(_))));
+            return Ok(());
+        }
+        captured(&model, &mut session).unwrap();
+        let by_replay = counted(&mut session, |session| session.replay().unwrap());
+        session.device_mut().verdict().unwrap();
+        for _ in 0..3 {
+            session.replay().unwrap();
+        }
+        session.device_mut().verdict().unwrap();
+        session.validate().unwrap();
+        // One that is issued call by call counts as much, and leaves the ring as the graph expects it.
+        let by_call = counted(&mut session, |session| drop(computed(&model, session).unwrap()));
+        prop_assert_eq!(by_replay, by_call, "replay, call by call");
+        session.replay().unwrap();
+        session.device_mut().verdict().unwrap();
+
+        // Behind a pass that was aborted there is no replay before a complete one.
+        play(&model, &mut session, Pass::AbortAt(abort)).unwrap();
+        if !session.is_primed() {
+            prop_assert!(matches!(session.replay(), Err(Error::Internal(_))));
+            computed(&model, &mut session).unwrap();
+            computed(&model, &mut session).unwrap();
+        }
+        prop_assert!(session.is_primed());
+        session.replay().unwrap();
+        session.device_mut().verdict().unwrap();
+        prop_assert_eq!(session.device_mut().live_scratch_bytes() > 0, model.program.trace.events().iter().any(|e| matches!(e, Event::Kernel(_))));
+        session.forget_graph().unwrap();
+        prop_assert_eq!(session.device_mut().live_scratch_bytes(), 0);
+    }
+
+    /// Whatever call fails, once or from then on: an error, and what comes behind it is right.
+    #[test]
+    fn a_failure_leaves_nothing_of_a_capture(
+        model in programs(), share in 0..1000u64, page in 0..4usize, after in 0..120u64, lost in any::<bool>(),
+    ) {
+        let mut session = session(&model, Order::KernelsFirst, share, PAGES[page]);
+        if session.policy() == "lru" {
+            return Ok(());
+        }
+        session.allow_capture().unwrap();
+        for _ in 0..2 {
+            computed(&model, &mut session).unwrap();
+        }
+        session.device_mut().fail(Fault { call: None, after, lost });
+        let outcome = capture(&model, &mut session).map(drop);
+        let failed = session.device_mut().pending_fault().is_none();
+        session.device_mut().fail(None);
+        prop_assert_eq!(outcome.is_err(), failed, "{:?}", outcome);
+        if lost && failed {
+            // What was lost on the way cannot be given back; no more is promised than that nothing is replayed.
+            prop_assert!(session.replay().is_err());
+            return Ok(());
+        }
+        for _ in 0..2 {
+            computed(&model, &mut session).unwrap();
+        }
+        session.device_mut().verdict().unwrap();
+        capture(&model, &mut session).unwrap();
+        session.replay().unwrap();
+        session.device_mut().verdict().unwrap();
+    }
+}
+
+#[test]
+fn activations_of_a_capture_lie_in_one_block_and_others_where_the_device_says() {
+    let model = chain(&[640; 10]);
+    let mut session = session(&model, Order::CopiesFirst, 500, Some(64));
+    session.allow_capture().unwrap();
+    for _ in 0..2 {
+        computed(&model, &mut session).unwrap();
+    }
+    let peak = session.activation_peak_bytes();
+    let places = capture(&model, &mut session).unwrap();
+    let block = session.lasting().remove(0);
+    assert!(places.iter().all(|ptr| block.contains(&ptr.0)));
+    assert!(
+        block.end - block.start < 2 * peak,
+        "{block:?}, {peak} at one time"
+    );
+    let others = computed(&model, &mut session).unwrap();
+    assert!(others.iter().all(|ptr| !block.contains(&ptr.0)));
+    session.replay().unwrap();
+    session.device_mut().verdict().unwrap();
+}
+
+/// A pass that reads something back cannot be captured: it says so, and later ones are right.
+#[test]
+fn what_the_host_reads_in_a_pass_cannot_be_captured() {
+    let model = chain(&[640; 10]);
+    let mut session = session(&model, Order::CopiesFirst, 500, Some(64));
+    captured(&model, &mut session).unwrap();
+    session.begin_capture().unwrap();
+    session.begin_pass().unwrap();
+    let at = session.probe(0).unwrap();
+    let error = session.read_from_device(at, &mut [0; 8]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("a read of values by the host cannot be captured"),
+        "{error}"
+    );
+    session.release(0);
+    session.end_pass(false).unwrap();
+    session.end_capture(false).unwrap();
+    assert!(session.replay().is_err());
+    for _ in 0..2 {
+        computed(&model, &mut session).unwrap();
+    }
+    capture(&model, &mut session).unwrap();
+    session.replay().unwrap();
+    session.device_mut().verdict().unwrap();
+}
