@@ -13,6 +13,7 @@ from doctor import Pte
 from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 from torch._inductor import utils
+from torch._inductor.codegen import simd, triton_utils
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 from torch.export import Dim
@@ -107,3 +108,22 @@ def test_an_index_has_32_bits_only_where_every_size_allows_it(largest, fits):
     with V.set_graph_handler(graph), V.set_aot_compilation(True):
         assert fits_in_32_bits(size * 64) is fits
         assert utils.expr_fits_within_32bit(size * 64) is (fits or largest is sympy.oo)
+
+
+class Seen(Exception):
+    pass
+
+
+def test_the_export_compiles_by_that_rule(tmp_path):
+    """Both places that decide it ask our function while the compiler runs, and their own again behind it."""
+    places = [simd, triton_utils]
+    seen = []
+
+    def compiler(*_, **__):
+        seen.extend(place.expr_fits_within_32bit for place in places)
+        raise Seen
+
+    with unittest.mock.patch.object(torch._inductor, "aot_compile", compiler), pytest.raises(Seen):
+        saved(tmp_path)
+    assert seen == [fits_in_32_bits] * 2
+    assert [place.expr_fits_within_32bit for place in places] == [utils.expr_fits_within_32bit] * 2

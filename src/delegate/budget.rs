@@ -5,7 +5,7 @@
 //! - activations: what the export recorded as the most of them at one time, for the largest shape; outputs are
 //!   activations too;
 //! - inputs: their bytes at the largest shape. On a GPU they are copied there; on the CPU they are the caller's,
-//!   and may not be there yet;
+//!   and may not be there yet. With `weight_offload_cuda_graph` both count twice;
 //! - the reserve, [`RESERVE`]: what the driver and this library take as they go. On a GPU that is the code of
 //!   the kernels, which the driver loads as they are first launched, its own bookkeeping, and the rounding of
 //!   the two pools (weights and activations) up to 32 MiB each; on the CPU, buffers that operators use inside
@@ -56,6 +56,16 @@ impl AutoBudget {
             inputs,
             everything,
         })
+    }
+
+    /// The same where passes are captured as graphs: activations and inputs of the captured pass lie beside those of
+    /// passes that are issued call by call.
+    pub fn with_graph(self) -> AutoBudget {
+        AutoBudget {
+            activations: self.activations.saturating_mul(2),
+            inputs: self.inputs.saturating_mul(2),
+            ..self
+        }
     }
 
     /// Bytes kept free of weights.

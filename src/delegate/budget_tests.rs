@@ -84,6 +84,15 @@ fn the_budget_is_what_is_free_less_the_headroom_and_at_most_everything() {
         let auto = AutoBudget::new(&record, everything, free, 512).unwrap();
         assert_eq!(auto.bytes(), expected, "{auto}");
     }
+    let inputs: &[&[i64]] = &[&[MIB as i64]];
+    let auto = AutoBudget::new(
+        &record(Some(100 * MIB), inputs),
+        4096 * MIB,
+        1024 * MIB,
+        512,
+    )
+    .unwrap();
+    assert_eq!(auto.with_graph().bytes() + 104 * MIB, auto.bytes());
 }
 
 #[test]

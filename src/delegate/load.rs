@@ -136,7 +136,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         budget: match options.budget {
             Budget::Floor => None,
             Budget::Bytes(bytes) => Some(bytes),
-            Budget::Auto => Some(choose_budget(record, &program, &floor, &device)?),
+            Budget::Auto => Some(choose_budget(record, &program, &floor, &device, options)?),
         },
         policy: options.policy,
     };
@@ -336,6 +336,7 @@ fn choose_budget<D: Side>(
     program: &Program,
     floor: &Floor,
     device: &D,
+    options: &Options,
 ) -> Result<u64> {
     let granule = device.granule();
     let occupied = program.weights.iter().map(|spec| spec.occupied(granule));
@@ -343,6 +344,10 @@ fn choose_budget<D: Side>(
     let free = device.free_bytes();
     let free = free.map_err(|error| error.during(|| format!("the budget of {BUDGET} = auto")))?;
     let auto = AutoBudget::new(record, everything, free, granule)?;
+    let auto = match options.cuda_graph {
+        true => auto.with_graph(),
+        false => auto,
+    };
     log::info!("method '{}': {BUDGET} = auto: {auto}", record.method);
     auto.accepted(floor)
 }
