@@ -245,3 +245,28 @@ fn what_the_host_reads_in_a_pass_cannot_be_captured() {
     session.replay().unwrap();
     session.device_mut().verdict().unwrap();
 }
+
+/// The first pass finds an empty ring and leaves a full one. What was captured of it and thrown away has not happened.
+#[test]
+fn a_pass_that_leaves_another_state_cannot_be_captured() {
+    let model = chain(&[640; 10]);
+    let mut session = session(&model, Order::CopiesFirst, 500, Some(64));
+    session.allow_capture().unwrap();
+    session.begin_capture().unwrap();
+    play(&model, &mut session, Pass::Complete).unwrap();
+    let error = session.end_capture(true).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("left other weights on the device"),
+        "{error}"
+    );
+    assert!(session.replay().is_err());
+    for _ in 0..2 {
+        computed(&model, &mut session).unwrap();
+    }
+    session.device_mut().verdict().unwrap();
+    capture(&model, &mut session).unwrap();
+    session.replay().unwrap();
+    session.device_mut().verdict().unwrap();
+}
