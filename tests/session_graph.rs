@@ -246,6 +246,21 @@ fn what_the_host_reads_in_a_pass_cannot_be_captured() {
     session.device_mut().verdict().unwrap();
 }
 
+#[test]
+fn an_activation_larger_than_any_device_is_an_error() {
+    let model = chain(&[640; 10]);
+    let mut session = session(&model, Order::CopiesFirst, 500, Some(64));
+    session.allow_capture().unwrap();
+    session.begin_pass().unwrap();
+    for bytes in [u64::MAX, u64::MAX - 64, 1 << 63, (1 << 60) + 1] {
+        let error = session.alloc_activation(bytes).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    }
+    session.end_pass(false).unwrap();
+    computed(&model, &mut session).unwrap();
+    session.device_mut().verdict().unwrap();
+}
+
 /// The first pass finds an empty ring and leaves a full one. What was captured of it and thrown away has not happened.
 #[test]
 fn a_pass_that_leaves_another_state_cannot_be_captured() {

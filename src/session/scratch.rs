@@ -51,10 +51,16 @@ impl Scratch {
     }
 
     pub fn alloc<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
-        let size = bytes.next_multiple_of(device.granule());
-        let offset = match size {
-            0 => return device.alloc_scratch(0),
-            _ => self.free.take(size).unwrap_or(ENDLESS),
+        if bytes == 0 {
+            return device.alloc_scratch(0);
+        }
+        let size = bytes.checked_next_multiple_of(device.granule());
+        let taken = size.and_then(|size| Some((self.free.take(size)?, size)));
+        let Some((offset, size)) = taken else {
+            return Err(Error::OutOfMemory {
+                what: "an activation, larger than any device".to_owned(),
+                bytes,
+            });
         };
         let placed = match &self.block {
             None => device.alloc_scratch(bytes),
