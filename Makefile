@@ -29,7 +29,10 @@ fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or
 SOAK_MODELS := mlp demo kv_decoder fact_long_lease
 soak: bootstrap ## load, run and destroy models from four threads for MINUTES=30, and see memory stay flat
 	@$(PYTHON) python/tests/exports.py --into build/test-models $(SOAK_MODELS)
-	@cargo run --release --quiet --example soak -- --minutes $(or $(MINUTES),30) build/test-models $(SOAK_MODELS)
+# Copies: what is in build/test-models follows the sources, and sources may change while this runs.
+	@mkdir -p build/soak-models
+	@cp -L $(foreach model,$(SOAK_MODELS),build/test-models/$(model).pte build/test-models/$(model).ptd) build/soak-models/
+	@cargo run --release --quiet --example soak -- --minutes $(or $(MINUTES),30) build/soak-models $(SOAK_MODELS)
 
 lint: bootstrap ## formatting, lints and documentation, warnings are errors
 	@scripts/check

@@ -12,7 +12,7 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
 use weightstream::device::{Figures, HostBytes, HostDevice};
-use weightstream::residency::planned::{lru_price, plan};
+use weightstream::residency::planned::{cheaper_lru, lru_price, plan};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -176,9 +176,14 @@ fn plan_of(c: &mut Criterion, layers: usize) {
         group.bench_function(format!("budget {percent} %"), |bencher| {
             bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent).unwrap())
         });
+        let capacity = everything / 100 * percent;
+        let found = plan(&trace, &weights, &figures, capacity).unwrap();
+        group.bench_function(
+            format!("whether the LRU is cheaper {percent} %"),
+            |bencher| bencher.iter(|| cheaper_lru(&found, &trace, &weights, 512, capacity)),
+        );
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
-            let price = || lru_price(&trace, &weights, 512, everything / 100 * percent).unwrap();
-            bencher.iter(price)
+            bencher.iter(|| lru_price(&trace, &weights, 512, capacity).unwrap())
         });
     }
     group.finish();

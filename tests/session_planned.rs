@@ -11,7 +11,9 @@ use std::ops::Range;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Figures, Sim};
-use weightstream::residency::planned::{lru_passes, lru_price, plan, LruPasses, Plan};
+use weightstream::residency::planned::{
+    cheaper_lru, lru_copies_at_least, lru_passes, lru_price, plan, LruPasses, Plan,
+};
 use weightstream::session::Session;
 
 /// Pages of one granule to sixteen, and none.
@@ -107,6 +109,23 @@ proptest! {
         for price in played.take(passes.len() + 5) {
             play(&model, &mut session, Pass::Complete).unwrap();
             prop_assert_eq!(session.stats().bytes_copied_last_pass, price.bytes);
+        }
+    }
+
+    /// The bound that spares playing the LRU is one, and a plan is refused for the LRU exactly where that copies less.
+    #[test]
+    fn the_lru_cannot_help_copying_its_bound(model in programs(), share in 0..1000u64, page in 0..4usize) {
+        let capacity = budget(&model, share) - floor_of(&model.program).direct;
+        let (trace, weights) = (&model.program.trace, &model.program.weights);
+        let Some(lru) = lru_price(trace, weights, GRANULE, capacity) else {
+            return Ok(());
+        };
+        let bound = lru_copies_at_least(trace, weights, GRANULE, capacity);
+        prop_assert!(lru.bytes >= bound, "{lru:?}, {bound}");
+        let plan = plan_of(&model, budget(&model, share), PAGES[page]);
+        if let Some(plan) = plan {
+            let cheaper = cheaper_lru(&plan, trace, weights, GRANULE, capacity);
+            prop_assert_eq!(cheaper, (lru.bytes < plan.price.bytes).then_some(lru));
         }
     }
 

@@ -6,6 +6,7 @@ POLICY = "src/residency/planned/policy.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
 PAGED = "src/residency/planned/paged.rs"
+PRICE = "src/residency/planned/price.rs"
 SHOWN = "src/residency/planned/shown.rs"
 POOL = "src/residency/pool.rs"
 LAYOUT = "src/residency/planned/layout.rs"
@@ -207,11 +208,27 @@ MUTANTS = [
     ),
     Mutant(
         "plan-dearer-than-lru-is-taken",
-        BUILD,
-        "if plan.price.bytes > lru.bytes =>",
-        "if plan.price.bytes > lru.bytes && false =>",
+        PRICE,
+        ".filter(|lru| lru.bytes < plan.price.bytes)",
+        ".filter(|_| false)",
         "a plan copies more than the LRU would",
         ("session_planned",),
+    ),
+    Mutant(
+        "lru-copies-less-than-its-bound",
+        "src/residency/planned/reuse.rs",
+        "if distance > capacity {",
+        "if distance >= capacity {",
+        "an LRU that copies less is not asked, and the plan copies more",
+        ("lib:reuse", "session_planned"),
+    ),
+    Mutant(
+        "eviction-taken-back-is-a-use",
+        "src/residency/lru.rs",
+        "            self.idle.push_front(weight);",
+        "            self.idle.push(weight);",
+        "what was to go next goes last, and the bound of what the LRU copies is none",
+        ("lib:lru",),
     ),
     # --- a method and its delegate
     Mutant(

@@ -56,6 +56,22 @@ impl IndexList {
         self.last = index;
     }
 
+    /// Puts `index` in front of all others. It is not in the list.
+    pub(super) fn push_front(&mut self, index: u32) {
+        debug_assert!(!self.contains(index));
+        let after = self.first;
+        self.links[index as usize] = Link {
+            before: NONE,
+            after,
+            linked: true,
+        };
+        match after {
+            NONE => self.last = index,
+            _ => self.links[after as usize].before = index,
+        }
+        self.first = index;
+    }
+
     /// Takes `index` out, which is in the list.
     pub(super) fn remove(&mut self, index: u32) {
         debug_assert!(self.contains(index));
@@ -88,14 +104,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn does_what_a_vector_does(ops in prop::collection::vec(0..8u32, 0..100)) {
+        fn does_what_a_vector_does(ops in prop::collection::vec((0..8u32, any::<bool>()), 0..100)) {
             let mut list = IndexList::new(8);
             let mut oracle: Vec<u32> = Vec::new();
-            for index in ops {
+            for (index, in_front) in ops {
                 match oracle.iter().position(|&i| i == index) {
                     Some(at) => {
                         list.remove(index);
                         oracle.remove(at);
+                    }
+                    None if in_front => {
+                        list.push_front(index);
+                        oracle.insert(0, index);
                     }
                     None => {
                         list.push(index);

@@ -237,6 +237,11 @@ impl Policy for Lru {
     fn evict_failed(&mut self, weight: WeightIndex) {
         self.used += self.weights[weight as usize].size;
         self.update(weight, |w| w.present = true);
+        // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.
+        if self.idle.contains(weight) {
+            self.idle.remove(weight);
+            self.idle.push_front(weight);
+        }
     }
 
     fn fingerprint(&self) -> Vec<u32> {

@@ -159,3 +159,29 @@ fn failures_are_taken_back() {
     assert!(lru.weights[0].present && lru.weights[1].present && !lru.weights[2].present);
     assert_eq!(probe(&mut lru, 1).0, Ok(Served::Hit));
 }
+
+/// An eviction that was not carried out, since the load in front of it was not either, is no use of the weight.
+#[test]
+fn evictions_that_are_taken_back_leave_the_list_in_order() {
+    let mut lru = policy(&[64, 64, 64, 64, 64, 64], &[0, 1, 2, 3, 4, 5], 256);
+    for id in 0..3 {
+        probe(&mut lru, id).0.unwrap();
+    }
+    for id in 0..3 {
+        lru.release(id);
+    }
+    let before: Vec<_> = lru.idle.iter().collect();
+    assert_eq!(before, [0, 1, 2]);
+    let mut plan = vec![];
+    lru.ahead(&mut plan);
+    let planned = [evict(0), load(4, 64, true), evict(1), load(5, 64, true)];
+    assert_eq!(plan[..4], planned);
+    for undone in plan.into_iter().rev() {
+        match undone {
+            Action::Evict { weight } => lru.evict_failed(weight),
+            Action::Load { weight, .. } => lru.load_failed(weight),
+        }
+    }
+    lru.validate().unwrap();
+    assert_eq!(lru.idle.iter().collect::<Vec<_>>(), before);
+}

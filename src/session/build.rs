@@ -364,10 +364,15 @@ impl Residency {
 /// The plan for this capacity, if a pass copies no more by it than under the LRU.
 fn cheaper_plan(program: &Program, figures: &Figures, capacity: u64) -> Option<Plan> {
     let (trace, weights) = (&program.trace, &program.weights);
-    let plan = planned::plan(trace, weights, figures, capacity);
-    let lru = planned::lru_price(trace, weights, figures.granule, capacity);
-    match (plan, lru) {
-        (Some(plan), Some(lru)) if plan.price.bytes > lru.bytes => {
+    let Some(plan) = planned::plan(trace, weights, figures, capacity) else {
+        log::info!(
+            "policy 'planned': {} leave no place for everything that is read at one time: the LRU is taken",
+            bytes_text(capacity)
+        );
+        return None;
+    };
+    match planned::cheaper_lru(&plan, trace, weights, figures.granule, capacity) {
+        Some(lru) => {
             log::info!(
                 "policy 'planned': the LRU copies {} in a pass, the plan {}: the LRU is taken",
                 bytes_text(lru.bytes),
@@ -375,7 +380,7 @@ fn cheaper_plan(program: &Program, figures: &Figures, capacity: u64) -> Option<P
             );
             None
         }
-        (Some(plan), _) => {
+        None => {
             log::info!(
                 "policy 'planned': {} are copied in a pass by {} copies, {} stay, {} are shared{}",
                 bytes_text(plan.price.bytes),
@@ -385,13 +390,6 @@ fn cheaper_plan(program: &Program, figures: &Figures, capacity: u64) -> Option<P
                 plan.view.as_ref().map_or("", |_| ", on mapped pages")
             );
             Some(plan)
-        }
-        (None, _) => {
-            log::info!(
-                "policy 'planned': {} leave no place for everything that is read at one time: the LRU is taken",
-                bytes_text(capacity)
-            );
-            None
         }
     }
 }

@@ -191,16 +191,20 @@ fn a_slot_is_filled_again_only_after_it_was_copied() {
         for n in 0..10 {
             readers.push(n * SLOT, SLOT);
         }
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(
-            source.reads(),
-            3,
-            "three slots, and nobody copies anything away"
-        );
+        // Three slots, and nobody copies anything away.
+        settles_at(&source, 3);
         rig.area.mark(0).store(2, Ordering::Release);
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(source.reads(), 5);
+        settles_at(&source, 5);
     });
+}
+
+/// However long it takes until there were so many reads, there are no more.
+fn settles_at(source: &Source, reads: u32) {
+    while source.reads() < reads {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(source.reads(), reads);
 }
 
 #[test]

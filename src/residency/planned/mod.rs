@@ -19,6 +19,7 @@
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
 //! | `price` | what the LRU would copy |
+//! | `reuse` | what the LRU cannot help copying |
 //! | `policy` | carries the plan out |
 
 mod choice;
@@ -30,6 +31,7 @@ mod paged;
 mod plan;
 mod policy;
 mod price;
+mod reuse;
 mod scatter;
 mod shown;
 mod tenancies;
@@ -37,4 +39,5 @@ mod tenancies;
 pub use choice::plan;
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;
-pub use price::{lru_passes, lru_price, LruPasses, Price};
+pub use price::{cheaper_lru, lru_passes, lru_price, LruPasses, Price};
+pub use reuse::lru_copies_at_least;

@@ -2,6 +2,7 @@
 
 use super::super::pieces::Pieces;
 use super::super::{Action, Lru, Policy};
+use super::{lru_copies_at_least, Plan};
 use crate::schedule::{Event, ProbeId, Trace, WeightSpec};
 
 /// Passes that are played at most before the LRU's state has to have come back: as many as a session plays at load,
@@ -71,6 +72,21 @@ pub fn lru_price(
     capacity: u64,
 ) -> Option<Price> {
     lru_passes(trace, weights, granule, capacity).map(|played| played.price())
+}
+
+/// The LRU's price, if it copies less in a pass than `plan`. It is only played where it could: in a program that reads
+/// each weight once and does not fit, it cannot.
+pub fn cheaper_lru(
+    plan: &Plan,
+    trace: &Trace,
+    weights: &[WeightSpec],
+    granule: u64,
+    capacity: u64,
+) -> Option<Price> {
+    if plan.price.bytes <= lru_copies_at_least(trace, weights, granule, capacity) {
+        return None;
+    }
+    lru_price(trace, weights, granule, capacity).filter(|lru| lru.bytes < plan.price.bytes)
 }
 
 /// A session without a device.
