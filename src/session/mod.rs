@@ -12,6 +12,7 @@
 mod actions;
 mod build;
 mod capture;
+mod choose;
 mod copies;
 mod gather;
 mod hooks;
