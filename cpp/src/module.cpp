@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <locale>
+#include <sstream>
 
 #include "errors.h"
 #include "explain.h"
@@ -161,6 +163,14 @@ Options& Options::host(const std::string& mode) { return set("weight_offload_hos
 Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }
 
 Options& Options::gather(const std::string& mode) { return set("weight_offload_gather", mode); }
+
+Options& Options::link_gbps(double rate) {
+  // As a string: ExecuTorch has no options that are fractions. With a point, whatever the program's locale.
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << rate;
+  return set("weight_offload_link_gbps", text.str());
+}
 
 Options& Options::device(int index) { return set("weight_offload_device", index); }
 

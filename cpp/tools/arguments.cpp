@@ -23,6 +23,7 @@ constexpr const char* kHelp =
     "  --host MODE          how the bytes to copy are held on the host: auto, mapped, pinned or staged\n"
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
     "  --gather MODE        tables of which only rows are read, in place: auto (default), on or off\n"
+    "  --link-gbps X        what the link to the GPU carries, in GB/s; it is measured at load otherwise\n"
     "  --device N           index of the device\n"
     "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
@@ -47,6 +48,7 @@ enum Id {
   kHost,
   kStagingMb,
   kGather,
+  kLinkGbps,
   kDevice,
   kPolicy,
   kVerify,
@@ -69,6 +71,7 @@ const option kOptions[] = {
     {"host", required_argument, nullptr, kHost},
     {"staging-mb", required_argument, nullptr, kStagingMb},
     {"gather", required_argument, nullptr, kGather},
+    {"link-gbps", required_argument, nullptr, kLinkGbps},
     {"device", required_argument, nullptr, kDevice},
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
@@ -143,6 +146,9 @@ bool take(int id, Arguments& arguments) {
       return true;
     case kGather:
       arguments.options.gather(optarg);
+      return true;
+    case kLinkGbps:
+      arguments.options.set("weight_offload_link_gbps", std::string(optarg));
       return true;
     case kDevice:
       if (!take_int(0, small)) {

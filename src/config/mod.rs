@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use crate::error::Result;
 use values::{
-    budget_from_bytes, budget_from_word, choice, data_path, device_index, digest, from_mb, refuse,
-    refuse_cut, switch,
+    budget_from_bytes, budget_from_word, choice, data_path, device_index, digest, from_mb,
+    link_rate, refuse, refuse_cut, switch,
 };
 
 /// Which residency policy to use.
@@ -94,6 +94,8 @@ pub struct Options {
     pub staging: Option<u64>,
     /// Which tables are read in place.
     pub gather: Gathering,
+    /// Bytes per second that the link to the device carries; `None` means that it is measured.
+    pub link_rate: Option<u64>,
     /// Index of the device; `None` means the first one.
     pub device: Option<u32>,
     /// Residency policy.
@@ -126,6 +128,8 @@ pub const HOST: &str = "weight_offload_host";
 pub const STAGING_MB: &str = "weight_offload_staging_mb";
 /// Key of which tables are read in place: `auto`, `on` or `off`.
 pub const GATHER: &str = "weight_offload_gather";
+/// Key of what the link to the device carries, in GB/s of 1,000,000,000 bytes: a positive number, as a string or an integer.
+pub const LINK_GBPS: &str = "weight_offload_link_gbps";
 /// Key of the index of the device: an integer.
 pub const DEVICE: &str = "weight_offload_device";
 /// Key of whether every kernel is waited for: 0 or 1.
@@ -142,7 +146,7 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     BUDGET,
     BUDGET_MB,
     BUDGET_BYTES,
@@ -150,6 +154,7 @@ const KEYS: [&str; 13] = [
     HOST,
     STAGING_MB,
     GATHER,
+    LINK_GBPS,
     DEVICE,
     VERIFY,
     SYNC,
@@ -252,6 +257,10 @@ impl Options {
             }
             GATHER => {
                 self.gather = choice(spec, &GATHERINGS)?;
+                Ok(())
+            }
+            LINK_GBPS => {
+                self.link_rate = Some(link_rate(spec)?);
                 Ok(())
             }
             DEVICE => {

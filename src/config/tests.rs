@@ -38,6 +38,7 @@ fn every_key_takes_effect() {
         text(HOST, "staged"),
         int(STAGING_MB, 64),
         int(DEVICE, 1),
+        text(LINK_GBPS, "12.5"),
         text(VERIFY, "load"),
         text(DATA, "/models/w.ptd"),
         text(PTE_SHA256, &format!("{}aB", "00".repeat(31))),
@@ -47,6 +48,7 @@ fn every_key_takes_effect() {
     assert_eq!(options.policy, PolicyKind::Lru);
     assert_eq!(options.host, HostMemory::Staged);
     assert_eq!((options.staging, options.device), (Some(64 << 20), Some(1)));
+    assert_eq!(options.link_rate, Some(12_500_000_000));
     assert_eq!(options.verify, Verify::Load);
     assert_eq!(options.data, Some(PathBuf::from("/models/w.ptd")));
     let pin = options.pte_sha256.map(|pin| pin.to_string());
@@ -71,6 +73,20 @@ fn a_pin_is_64_hexadecimal_digits() {
     }
     assert!(refusal(&[int(PTE_SHA256, 7)]).contains("the int 7"));
     assert!(Options::parse(&[text(PTE_SHA256, &digits)]).is_ok());
+}
+
+#[test]
+fn what_a_link_carries_is_a_positive_number() {
+    let parse = |spec| Options::parse(&[spec]).unwrap().link_rate;
+    assert_eq!(parse(int(LINK_GBPS, 55)), Some(55_000_000_000));
+    assert_eq!(parse(text(LINK_GBPS, "1e-9")), Some(1));
+    for bad in ["", "0", "-1", "nan", "inf", "1e7", "55GB/s"] {
+        let what = refusal(&[text(LINK_GBPS, bad)]);
+        assert!(what.contains("positive number of GB/s"), "{bad}: {what}");
+    }
+    for bad in [0, -1, i64::MIN, i64::MAX] {
+        assert!(refusal(&[int(LINK_GBPS, bad)]).contains("positive number of GB/s"));
+    }
 }
 
 #[test]

@@ -65,6 +65,20 @@ pub(super) fn budget_from_word(spec: &Spec) -> Result<Budget> {
     }
 }
 
+/// Bytes per second.
+pub(super) fn link_rate(spec: &Spec) -> Result<u64> {
+    let gbps = match &spec.value {
+        SpecValue::Int(value) => Some(*value as f64),
+        SpecValue::Text(text) => text.parse().ok(),
+        SpecValue::Bool(_) => None,
+    };
+    // No link carries more; and what is left of less than a byte per second is none.
+    let rate = gbps.map(|gbps: f64| gbps * 1e9);
+    rate.filter(|rate| (1.0..=1e15).contains(rate))
+        .map(|rate| rate as u64)
+        .ok_or_else(|| wrong(spec, "a positive number of GB/s, at most 1000000"))
+}
+
 pub(super) fn device_index(spec: &Spec) -> Result<u32> {
     let index = match spec.value {
         SpecValue::Int(value) => u32::try_from(value).ok(),

@@ -12,7 +12,8 @@ use super::held::{self, Held, Needs};
 use super::side::{self, Side};
 use super::Delegate;
 use crate::config::{
-    Budget, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, PTE_SHA256, SYNC, VERIFY,
+    Budget, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, LINK_GBPS,
+    POLICY, PTE_SHA256, SYNC, VERIFY,
 };
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
@@ -111,6 +112,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     check_budget_has_effect(record, options)?;
     held::check(record, options)?;
     check_sync(record, options)?;
+    check_link(record, options)?;
     check_graph(record, options)?;
     let mut program = program(record)?;
     check_floor(record, &program, options, device.granule())?;
@@ -164,6 +166,23 @@ fn check_sync(record: &Record, options: &Options) -> Result<()> {
             ),
         }),
     }
+}
+
+/// Only plans ask what copies cost, and on the CPU they cost none.
+fn check_link(record: &Record, options: &Options) -> Result<()> {
+    let why = match (options.link_rate, options.policy) {
+        (None, _) => return Ok(()),
+        (_, PolicyKind::Lru) => format!("under {POLICY} = lru nothing is planned"),
+        _ if record.device == "cpu" => format!(
+            "method '{}' was exported for 'cpu', which has no link",
+            record.method
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Option {
+        key: LINK_GBPS.to_owned(),
+        what: format!("is for plans of what to copy, and {why}; leave it out"),
+    })
 }
 
 /// A graph runs without the host, which therefore can do nothing in the middle of a pass.

@@ -9,7 +9,7 @@ use super::tensor::Memory;
 use crate::config::{Options, DEVICE};
 use crate::device::{
     cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostBytes,
-    HostDevice, HostFile,
+    HostDevice, HostFile, Link,
 };
 use crate::error::{Error, Result};
 use crate::format::Record;
@@ -246,7 +246,7 @@ pub fn open_cuda(
         Some(stream) => CudaDevice::on_stream(index, stream),
         None => CudaDevice::new(index),
     };
-    let device = device.map_err(|error| match error {
+    let mut device = device.map_err(|error| match error {
         Error::Missing { name, place } => Error::Unsupported(format!(
             "method '{}' was exported for the device 'cuda': '{name}' is missing in {place}",
             record.method
@@ -254,6 +254,9 @@ pub fn open_cuda(
         other => other,
     })?;
     check_sm(record, device.sm()?, device.full_name())?;
+    if let Some(rate) = options.link_rate {
+        device.set_link(Link::of_rate(rate));
+    }
     Ok(device)
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Device, DeviceBytes, DevicePtr, HostBytes, View};
+use super::{Device, DeviceBytes, DevicePtr, HostBytes, Link, View};
 use crate::error::{Error, Result};
 
 /// What goes wrong.
@@ -243,6 +243,11 @@ impl<D: Device> Device for Faulty<D> {
 
     fn bytes_per_copy(&self) -> u64 {
         self.inner.bytes_per_copy()
+    }
+
+    fn calibrate(&mut self, source: HostBytes) -> Result<Option<Link>> {
+        self.faults.call("calibrate")?;
+        self.inner.calibrate(source)
     }
 
     fn page(&self) -> Option<u64> {

@@ -27,6 +27,7 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
+pub mod link;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod view;
@@ -39,6 +40,7 @@ pub use caller::{CallerStream, DeviceBytes};
 pub use cuda::CudaDevice;
 pub use file::HostFile;
 pub use host::HostDevice;
+pub use link::Link;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
 pub use view::{Piece, View};
@@ -152,6 +154,18 @@ impl Figures {
             bytes_per_copy,
             page,
         })
+    }
+
+    /// The same on a link of this kind, if copies go through one.
+    pub fn on_link(self, link: Link) -> Figures {
+        let bytes_per_copy = match self.bytes_per_copy {
+            0 => 0,
+            _ => link.bytes_per_copy(),
+        };
+        Figures {
+            bytes_per_copy,
+            ..self
+        }
     }
 }
 
@@ -324,6 +338,12 @@ pub trait Device: Send {
     /// What a copy costs beyond its bytes, as the bytes that could be copied in that time. For plans.
     fn bytes_per_copy(&self) -> u64 {
         0
+    }
+
+    /// Finds out what copies of bytes like `source`, which are ready to be copied, cost, if there is a link that costs
+    /// anything; [`Device::bytes_per_copy`] says it from then on. Before anything is allocated.
+    fn calibrate(&mut self, _source: HostBytes) -> Result<Option<Link>> {
+        Ok(None)
     }
 
     /// What a plan needs to know.

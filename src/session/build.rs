@@ -131,8 +131,8 @@ impl<D: Device> Session<D> {
         let own = program.weights.len() - tables.len();
         check_bytes(&program.weights[..own], &bytes)?;
         let places = gather::addresses(&mut device, &program, &tables, &bytes)?;
+        let residency = Residency::of(&mut device, &program, &bytes, &stats, options.policy)?;
         bytes.resize(program.weights.len(), HostBytes::from_static(&[]));
-        let residency = Residency::of(&program, &stats, options.policy, &device.figures());
         let fresh = program.clone();
         let policy = move || residency.policy(&fresh, granule);
         let constants = program.weights.len();

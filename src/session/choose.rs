@@ -2,8 +2,8 @@
 
 use super::{Program, Stats};
 use crate::config::PolicyKind;
-use crate::device::Figures;
-use crate::error::bytes_text;
+use crate::device::{Device, Figures, HostBytes, Link};
+use crate::error::{bytes_text, Result};
 use crate::residency::planned::{self, Plan, Planned};
 use crate::residency::{Lru, Policy, Upfront};
 
@@ -16,21 +16,26 @@ pub(super) enum Residency {
 }
 
 impl Residency {
-    pub(super) fn of(
+    /// `bytes` are those of the weights, ready to be copied.
+    pub(super) fn of<D: Device>(
+        device: &mut D,
         program: &Program,
+        bytes: &[HostBytes],
         stats: &Stats,
         kind: PolicyKind,
-        figures: &Figures,
-    ) -> Self {
+    ) -> Result<Self> {
         let capacity = stats.budget_bytes - stats.direct_bytes;
         if stats.total_weight_bytes <= capacity {
-            return Residency::Upfront;
+            return Ok(Residency::Upfront);
         }
         let plan = match kind {
             PolicyKind::Lru => None,
-            PolicyKind::Planned => cheaper_plan(program, figures, capacity),
+            PolicyKind::Planned => {
+                let link = calibrate(device, bytes)?;
+                cheaper_plan(program, &device.figures(), capacity, link)
+            }
         };
-        plan.map_or(Residency::Lru { capacity }, Residency::Planned)
+        Ok(plan.map_or(Residency::Lru { capacity }, Residency::Planned))
     }
 
     /// A policy that has seen nothing.
@@ -48,8 +53,35 @@ impl Residency {
     }
 }
 
+/// What copies cost, if the device can tell: it copies the largest weight, as long as no memory is taken.
+fn calibrate<D: Device>(device: &mut D, bytes: &[HostBytes]) -> Result<Option<Link>> {
+    let Some(largest) = bytes.iter().max_by_key(|bytes| bytes.len()) else {
+        return Ok(None);
+    };
+    let link = device.calibrate(*largest);
+    let link = link.map_err(|error| error.during(|| "measuring what copies cost".into()))?;
+    match link {
+        Some(link) => log::info!(
+            "the link carries {link}, which plans take for {}",
+            bytes_text(device.bytes_per_copy())
+        ),
+        None if device.bytes_per_copy() > 0 => log::info!(
+            "what copies cost was not measured (too few bytes, or they come through the staging ring): plans take each for {} \
+             beyond its own bytes",
+            bytes_text(device.bytes_per_copy())
+        ),
+        None => {}
+    }
+    Ok(link)
+}
+
 /// The plan for this capacity, if a pass copies no more by it than under the LRU.
-fn cheaper_plan(program: &Program, figures: &Figures, capacity: u64) -> Option<Plan> {
+fn cheaper_plan(
+    program: &Program,
+    figures: &Figures,
+    capacity: u64,
+    link: Option<Link>,
+) -> Option<Plan> {
     let (trace, weights) = (&program.trace, &program.weights);
     let Some(plan) = planned::plan(trace, weights, figures, capacity) else {
         log::info!(
@@ -69,14 +101,24 @@ fn cheaper_plan(program: &Program, figures: &Figures, capacity: u64) -> Option<P
         }
         None => {
             log::info!(
-                "policy 'planned': {} are copied in a pass by {} copies, {} stay, {} are shared{}",
+                "policy 'planned': {} are copied in a pass by {} copies, {} stay, {} are shared{}{}",
                 bytes_text(plan.price.bytes),
                 plan.price.copies,
                 bytes_text(plan.block - plan.ring),
                 bytes_text(plan.ring),
-                plan.view.as_ref().map_or("", |_| ", on mapped pages")
+                plan.view.as_ref().map_or("", |_| ", on mapped pages"),
+                link.map_or(String::new(), |link| expected(link, &plan))
             );
             Some(plan)
         }
     }
+}
+
+/// What the copies of a pass will take, in words.
+fn expected(link: Link, plan: &Plan) -> String {
+    let seconds = link.seconds(plan.price.bytes, plan.price.copies);
+    format!(
+        "; the copies of a pass are expected to take {:.2} ms",
+        seconds * 1e3
+    )
 }

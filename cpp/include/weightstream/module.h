@@ -31,7 +31,7 @@ class WEIGHTSTREAM_EXPORT Options {
   // their largest, as the export recorded them, and 256 MB for the driver and this library. At most what all weights
   // occupy; an error if that is less than the program needs. The arithmetic goes to the log. Give one of the three.
   Options& budget_auto();
-  // "lru".
+  // "planned", the default: who stays and who streams is decided at load; or "lru".
   Options& policy(const std::string& name);
   // How the bytes to copy are held on the host: "auto", "mapped", "pinned" or "staged".
   Options& host(const std::string& mode);
@@ -39,6 +39,9 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& staging_mb(int mb);
   // Whether tables of which kernels only look rows up are read in place, in host memory: "auto", "on" or "off".
   Options& gather(const std::string& mode);
+  // What the link to the GPU carries, in GB/s of 1,000,000,000 bytes, for plans of what to copy: it is measured at load
+  // otherwise. An error for methods of the CPU, and under "lru".
+  Options& link_gbps(double rate);
   // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
   // "off"; "load": compare each weight with its checksum at load; or "every_read": at load, and on the device before

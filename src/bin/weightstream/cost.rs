@@ -2,6 +2,7 @@
 
 use super::model::Model;
 use clap::Args;
+use weightstream::device::{self, Figures};
 use weightstream::residency::planned::{lru_price, plan, Plan, Price};
 use weightstream::{error::bytes_text, Error, Result};
 
@@ -32,10 +33,21 @@ fn number(text: &str) -> Option<f64> {
 }
 
 impl Link {
+    /// What a device of these figures is on this link.
+    pub fn figures(&self, figures: Figures) -> Figures {
+        figures.on_link(self.kind())
+    }
+
+    fn kind(&self) -> device::Link {
+        device::Link::of_rate((self.link_gbps * 1e9).max(1.0) as u64)
+    }
+
     /// How long a pass takes that copies beside its kernels, in milliseconds.
-    pub fn ms(&self, price: Price, bytes_per_copy: u64) -> f64 {
-        let copies = price.in_bytes(bytes_per_copy) as f64 / (self.link_gbps * 1e6);
-        copies.max(self.compute_ms)
+    pub fn ms(&self, price: Price, figures: &Figures) -> f64 {
+        // Where a copy costs nothing of its own there is no link to speak of.
+        let copies = price.copies * u64::from(figures.bytes_per_copy > 0);
+        let seconds = self.kind().seconds(price.bytes, copies);
+        (seconds * 1e3).max(self.compute_ms)
     }
 }
 

@@ -23,7 +23,7 @@ fn drawn(
     link: &Link,
     costs: &[Cost],
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let ms = |price: Price| link.ms(price, model.figures.bytes_per_copy);
+    let ms = |price: Price| link.ms(price, &model.figures);
     let highest = costs.iter().map(|cost| ms(cost.lru)).fold(0.0, f64::max);
     let title = format!(
         "{}: method '{}', {} GB/s",

@@ -33,7 +33,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<String> {
-    let model = Model::open(&arguments.files)?;
+    let mut model = Model::open(&arguments.files)?;
+    model.figures = arguments.link.figures(model.figures);
     let (floor, everything) = (model.floor.bytes(), model.everything());
     if let Some(budget) = arguments.budget {
         let cost = Cost::at(&model, budget.bytes(floor, everything))?;
@@ -106,7 +107,7 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
         ("planned", cost.planned),
         ("limit", cost.limit),
     ] {
-        let ms = link.ms(price, model.figures.bytes_per_copy);
+        let ms = link.ms(price, &model.figures);
         let copies = if name == "limit" {
             String::new()
         } else {
@@ -168,7 +169,7 @@ fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
         "budget, bytes", "%", "lru, bytes", "planned, bytes", "lru, ms", "planned, ms", "limit, ms"
     );
     for cost in costs {
-        let ms = |price| link.ms(price, model.figures.bytes_per_copy);
+        let ms = |price| link.ms(price, &model.figures);
         let _ = writeln!(
             text,
             "{:>16}{:>8.1}{:>18}{:>18}{:>12.3}{:>12.3}{:>12.3}",
@@ -216,7 +217,7 @@ fn object(model: &Model, link: &Link, cost: &Cost) -> Value {
         json!({
             "bytes_per_pass": price.bytes,
             "copies_per_pass": price.copies,
-            "ms_per_pass": link.ms(price, model.figures.bytes_per_copy),
+            "ms_per_pass": link.ms(price, &model.figures),
         })
     };
     let mut planned = price(cost.planned);
@@ -243,7 +244,7 @@ fn object(model: &Model, link: &Link, cost: &Cost) -> Value {
         "lru": price(cost.lru),
         "planned": planned,
         "limit_bytes_per_pass": cost.limit.bytes,
-        "limit_ms_per_pass": link.ms(cost.limit, model.figures.bytes_per_copy),
+        "limit_ms_per_pass": link.ms(cost.limit, &model.figures),
     })
 }
 

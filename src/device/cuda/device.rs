@@ -5,7 +5,7 @@ use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, View};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, Link, View};
 use crate::error::{Error, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -43,7 +43,15 @@ impl Device for CudaDevice {
     }
 
     fn bytes_per_copy(&self) -> u64 {
-        BYTES_PER_COPY
+        self.link
+            .map_or(BYTES_PER_COPY, |link| link.bytes_per_copy())
+    }
+
+    fn calibrate(&mut self, source: HostBytes) -> Result<Option<Link>> {
+        if self.link.is_none() {
+            self.link = self.time_link(source)?;
+        }
+        Ok(self.link)
     }
 
     fn set_budget(&mut self, bytes: u64) -> Result<()> {

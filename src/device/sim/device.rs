@@ -5,7 +5,7 @@ use super::graph::Call;
 use super::problem::Problem;
 use super::streams::Op;
 use super::{space, stray, Issued, Sim};
-use crate::device::{Device, DevicePtr, HostBytes, View};
+use crate::device::{Device, DevicePtr, HostBytes, Link, View};
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -151,6 +151,19 @@ impl Device for Sim {
 
     fn granule(&self) -> u64 {
         GRANULE
+    }
+
+    fn bytes_per_copy(&self) -> u64 {
+        match self.link {
+            (Some(link), true) => link.bytes_per_copy(),
+            _ => 0,
+        }
+    }
+
+    fn calibrate(&mut self, _source: HostBytes) -> Result<Option<Link>> {
+        self.call("calibrate")?;
+        self.link.1 = true;
+        Ok(self.link.0)
     }
 
     fn set_budget(&mut self, bytes: u64) -> Result<()> {

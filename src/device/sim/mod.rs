@@ -39,7 +39,7 @@ pub use faults::Fault;
 pub use problem::Problem;
 pub use streams::Order;
 
-use super::{DevicePtr, HostBytes};
+use super::{DevicePtr, HostBytes, Link};
 use crate::error::{Error, Result};
 use faults::Faults;
 use space::Space;
@@ -103,6 +103,8 @@ pub struct Sim {
     events: Arc<AtomicUsize>,
     log: Option<Vec<Issued>>,
     graphs: graph::Graphs,
+    /// What its copies are said to cost, and whether anybody asked.
+    link: (Option<Link>, bool),
 }
 
 impl Sim {
@@ -128,6 +130,7 @@ impl Sim {
             events: Arc::default(),
             log: None,
             graphs: graph::Graphs::default(),
+            link: (None, false),
         }
     }
 
@@ -136,6 +139,11 @@ impl Sim {
         let mut sim = Sim::new(order);
         sim.one_block = true;
         sim
+    }
+
+    /// What a measurement of its copies will find. They cost nothing before.
+    pub fn set_link(&mut self, link: Link) {
+        self.link.0 = Some(link);
     }
 
     /// So many bytes of addresses for weights, and no more.
