@@ -1,4 +1,4 @@
-//! What copies to the GPU cost is measured at load, out of memory that is given back.
+//! What copies to the GPU cost is measured at load, where that is asked for, in memory that is given back.
 
 mod device_support;
 
@@ -11,6 +11,7 @@ const MB: u64 = 1 << 20;
 fn device(source: &Source) -> CudaDevice {
     let mut device = CudaDevice::open(256 * MB);
     device.register_host(source.all(), &[0]).unwrap();
+    device.time_link();
     device
 }
 
@@ -64,7 +65,10 @@ fn what_is_given_or_would_say_nothing_is_not_measured() {
         return;
     };
     let source = Source::noise(80 << 20);
-    let usual = CudaDevice::open(256 * MB).bytes_per_copy();
+    let mut unasked = CudaDevice::open(256 * MB);
+    unasked.register_host(source.all(), &[0]).unwrap();
+    assert_eq!(unasked.calibrate(source.all()).unwrap(), None);
+    let usual = unasked.bytes_per_copy();
     let mut small = device(&source);
     assert_eq!(small.calibrate(source.host(0..15 * MB)).unwrap(), None);
     assert_eq!(small.bytes_per_copy(), usual);
@@ -76,5 +80,6 @@ fn what_is_given_or_would_say_nothing_is_not_measured() {
     let mut staged = CudaDevice::open(256 * MB);
     let file: HostFile = source.host_file();
     staged.stage_host(file, 8 * MB).unwrap();
+    staged.time_link();
     assert_eq!(staged.calibrate(source.all()).unwrap(), None);
 }

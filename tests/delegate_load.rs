@@ -332,6 +332,36 @@ fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
     );
 }
 
+/// Before the driver is asked for anything: this machine need not have one.
+#[test]
+fn graphs_and_the_default_stream_are_refused_together() {
+    let mut attempt = Attempt::new();
+    attempt
+        .record
+        .set_strings("device", &["cuda"])
+        .set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
+    let graph = Spec {
+        key: "weight_offload_cuda_graph".to_owned(),
+        value: SpecValue::Int(1),
+    };
+    for name in [0, 1] {
+        let request = LoadRequest {
+            record: Record::from_payload("payload", &payload(&attempt.record)).unwrap(),
+            library: &|_: &str| panic!("the library was asked for"),
+            data: PathBuf::from("/nowhere.ptd"),
+            wiring: Wiring::straight(1, 1),
+        };
+        // SAFETY: the two names of the default stream.
+        let stream = unsafe { CallerStream::new(std::ptr::without_provenance_mut(name)) };
+        let options = Options::parse(std::slice::from_ref(&graph)).unwrap();
+        let error = Delegate::load_on(request, &options, Some(stream)).err();
+        assert!(
+            matches!(&error, Some(Error::Option { key, what }) if key == "weight_offload_cuda_graph" && what.contains("default stream")),
+            "{error:?}"
+        );
+    }
+}
+
 /// Another index than the first one is asked of the driver as it is.
 #[test]
 fn a_gpu_that_is_not_there_is_named_with_the_number_of_those_that_are() {

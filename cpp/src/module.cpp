@@ -172,6 +172,8 @@ Options& Options::link_gbps(double rate) {
   return set("weight_offload_link_gbps", text.str());
 }
 
+Options& Options::link_auto() { return set("weight_offload_link_gbps", std::string("auto")); }
+
 Options& Options::device(int index) { return set("weight_offload_device", index); }
 
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }

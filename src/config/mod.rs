@@ -83,6 +83,18 @@ pub enum Gathering {
     Off,
 }
 
+/// What plans take the link to the device for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkRate {
+    /// One like that of the GPU on which plans were tuned.
+    #[default]
+    Assumed,
+    /// What it is found to be at load.
+    Timed,
+    /// A link of so many bytes per second.
+    Given(u64),
+}
+
 /// Options of one load, after parsing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
@@ -94,8 +106,8 @@ pub struct Options {
     pub staging: Option<u64>,
     /// Which tables are read in place.
     pub gather: Gathering,
-    /// Bytes per second that the link to the device carries; `None` means that it is measured.
-    pub link_rate: Option<u64>,
+    /// How plans get to know the link to the device.
+    pub link: LinkRate,
     /// Index of the device; `None` means the first one.
     pub device: Option<u32>,
     /// Residency policy.
@@ -128,7 +140,8 @@ pub const HOST: &str = "weight_offload_host";
 pub const STAGING_MB: &str = "weight_offload_staging_mb";
 /// Key of which tables are read in place: `auto`, `on` or `off`.
 pub const GATHER: &str = "weight_offload_gather";
-/// Key of what the link to the device carries, in GB/s of 1,000,000,000 bytes: a positive number, as a string or an integer.
+/// Key of what the link to the device carries, in GB/s of 1,000,000,000 bytes: a positive number, as a string or an
+/// integer; or `auto`: it is timed at load.
 pub const LINK_GBPS: &str = "weight_offload_link_gbps";
 /// Key of the index of the device: an integer.
 pub const DEVICE: &str = "weight_offload_device";
@@ -260,7 +273,7 @@ impl Options {
                 Ok(())
             }
             LINK_GBPS => {
-                self.link_rate = Some(link_rate(spec)?);
+                self.link = link_rate(spec)?;
                 Ok(())
             }
             DEVICE => {

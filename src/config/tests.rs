@@ -48,7 +48,7 @@ fn every_key_takes_effect() {
     assert_eq!(options.policy, PolicyKind::Lru);
     assert_eq!(options.host, HostMemory::Staged);
     assert_eq!((options.staging, options.device), (Some(64 << 20), Some(1)));
-    assert_eq!(options.link_rate, Some(12_500_000_000));
+    assert_eq!(options.link, LinkRate::Given(12_500_000_000));
     assert_eq!(options.verify, Verify::Load);
     assert_eq!(options.data, Some(PathBuf::from("/models/w.ptd")));
     let pin = options.pte_sha256.map(|pin| pin.to_string());
@@ -77,9 +77,10 @@ fn a_pin_is_64_hexadecimal_digits() {
 
 #[test]
 fn what_a_link_carries_is_a_positive_number() {
-    let parse = |spec| Options::parse(&[spec]).unwrap().link_rate;
-    assert_eq!(parse(int(LINK_GBPS, 55)), Some(55_000_000_000));
-    assert_eq!(parse(text(LINK_GBPS, "1e-9")), Some(1));
+    let parse = |spec| Options::parse(&[spec]).unwrap().link;
+    assert_eq!(parse(int(LINK_GBPS, 55)), LinkRate::Given(55_000_000_000));
+    assert_eq!(parse(text(LINK_GBPS, "1e-9")), LinkRate::Given(1));
+    assert_eq!(parse(text(LINK_GBPS, "auto")), LinkRate::Timed);
     for bad in ["", "0", "-1", "nan", "inf", "1e7", "55GB/s"] {
         let what = refusal(&[text(LINK_GBPS, bad)]);
         assert!(what.contains("positive number of GB/s"), "{bad}: {what}");

@@ -1,6 +1,8 @@
 //! The values of options: each refused by name, with what it takes instead.
 
-use super::{Budget, Sha256Digest, Spec, SpecValue, BUDGET_BYTES, BUDGET_MB, CUT_LENGTH, MB};
+use super::{
+    Budget, LinkRate, Sha256Digest, Spec, SpecValue, BUDGET_BYTES, BUDGET_MB, CUT_LENGTH, MB,
+};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 
@@ -65,9 +67,9 @@ pub(super) fn budget_from_word(spec: &Spec) -> Result<Budget> {
     }
 }
 
-/// Bytes per second.
-pub(super) fn link_rate(spec: &Spec) -> Result<u64> {
+pub(super) fn link_rate(spec: &Spec) -> Result<LinkRate> {
     let gbps = match &spec.value {
+        SpecValue::Text(text) if text == "auto" => return Ok(LinkRate::Timed),
         SpecValue::Int(value) => Some(*value as f64),
         SpecValue::Text(text) => text.parse().ok(),
         SpecValue::Bool(_) => None,
@@ -75,8 +77,13 @@ pub(super) fn link_rate(spec: &Spec) -> Result<u64> {
     // No link carries more; and what is left of less than a byte per second is none.
     let rate = gbps.map(|gbps: f64| gbps * 1e9);
     rate.filter(|rate| (1.0..=1e15).contains(rate))
-        .map(|rate| rate as u64)
-        .ok_or_else(|| wrong(spec, "a positive number of GB/s, at most 1000000"))
+        .map(|rate| LinkRate::Given(rate as u64))
+        .ok_or_else(|| {
+            wrong(
+                spec,
+                "a positive number of GB/s, at most 1000000, or 'auto'",
+            )
+        })
 }
 
 pub(super) fn device_index(spec: &Spec) -> Result<u32> {

@@ -12,8 +12,8 @@ use super::held::{self, Held, Needs};
 use super::side::{self, Side};
 use super::Delegate;
 use crate::config::{
-    Budget, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, LINK_GBPS,
-    POLICY, PTE_SHA256, SYNC, VERIFY,
+    Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
+    LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
 };
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
@@ -56,7 +56,10 @@ impl Delegate {
         check_machine(record)?;
         match record.device.as_str() {
             "cpu" => Delegate::on(side::open_host(record, options, stream)?, request, options),
-            _ => Delegate::on(side::open_cuda(record, options, stream)?, request, options),
+            _ => {
+                check_stream(options, stream)?;
+                Delegate::on(side::open_cuda(record, options, stream)?, request, options)
+            }
         }
     }
 
@@ -170,8 +173,8 @@ fn check_sync(record: &Record, options: &Options) -> Result<()> {
 
 /// Only plans ask what copies cost, and on the CPU they cost none.
 fn check_link(record: &Record, options: &Options) -> Result<()> {
-    let why = match (options.link_rate, options.policy) {
-        (None, _) => return Ok(()),
+    let why = match (options.link, options.policy) {
+        (LinkRate::Assumed, _) => return Ok(()),
         (_, PolicyKind::Lru) => format!("under {POLICY} = lru nothing is planned"),
         _ if record.device == "cpu" => format!(
             "method '{}' was exported for 'cpu', which has no link",
@@ -206,6 +209,16 @@ fn check_graph(record: &Record, options: &Options) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// The driver captures no graph from it.
+fn check_stream(options: &Options, stream: Option<CallerStream>) -> Result<()> {
+    match options.cuda_graph && stream.is_some_and(|stream| stream.is_default()) {
+        false => Ok(()),
+        true => Err(no_graph(
+            "the default stream cannot be captured; load the program with a stream of your own, or with none",
+        )),
+    }
 }
 
 fn no_graph(why: &str) -> Error {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::held::{Copier, Held};
 use super::tensor::Memory;
-use crate::config::{Options, DEVICE};
+use crate::config::{LinkRate, Options, DEVICE};
 use crate::device::{
     cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostBytes,
     HostDevice, HostFile, Link,
@@ -254,8 +254,10 @@ pub fn open_cuda(
         other => other,
     })?;
     check_sm(record, device.sm()?, device.full_name())?;
-    if let Some(rate) = options.link_rate {
-        device.set_link(Link::of_rate(rate));
+    match options.link {
+        LinkRate::Assumed => {}
+        LinkRate::Timed => device.time_link(),
+        LinkRate::Given(rate) => device.set_link(Link::of_rate(rate)),
     }
     Ok(device)
 }

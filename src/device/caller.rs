@@ -81,6 +81,11 @@ impl CallerStream {
     pub fn raw(&self) -> *mut c_void {
         self.0
     }
+
+    /// Whether it is the default stream, by either of its names: null and `CU_STREAM_LEGACY`.
+    pub fn is_default(&self) -> bool {
+        self.0.addr() <= 1
+    }
 }
 
 #[cfg(test)]

@@ -340,8 +340,8 @@ pub trait Device: Send {
         0
     }
 
-    /// Finds out what copies of bytes like `source`, which are ready to be copied, cost, if there is a link that costs
-    /// anything; [`Device::bytes_per_copy`] says it from then on. Before anything is allocated.
+    /// Tells what copies cost if it was given, or finds it out with `source`, whose bytes are ready to be copied, if that was
+    /// asked for; [`Device::bytes_per_copy`] says it from then on. Before anything is allocated.
     fn calibrate(&mut self, _source: HostBytes) -> Result<Option<Link>> {
         Ok(None)
     }

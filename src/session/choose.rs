@@ -53,24 +53,18 @@ impl Residency {
     }
 }
 
-/// What copies cost, if the device can tell: it copies the largest weight, as long as no memory is taken.
+/// What copies cost, if the device was told or can tell: it copies the largest weight, as long as no memory is taken.
 fn calibrate<D: Device>(device: &mut D, bytes: &[HostBytes]) -> Result<Option<Link>> {
     let Some(largest) = bytes.iter().max_by_key(|bytes| bytes.len()) else {
         return Ok(None);
     };
     let link = device.calibrate(*largest);
     let link = link.map_err(|error| error.during(|| "measuring what copies cost".into()))?;
-    match link {
-        Some(link) => log::info!(
+    if let Some(link) = link {
+        log::info!(
             "the link carries {link}, which plans take for {}",
             bytes_text(device.bytes_per_copy())
-        ),
-        None if device.bytes_per_copy() > 0 => log::info!(
-            "what copies cost was not measured (too few bytes, or they come through the staging ring): plans take each for {} \
-             beyond its own bytes",
-            bytes_text(device.bytes_per_copy())
-        ),
-        None => {}
+        );
     }
     Ok(link)
 }

@@ -1,8 +1,9 @@
-//! What copies cost here, measured at load, before weights take memory.
+//! What copies cost here, measured at load if that was asked for, before weights take memory.
 
 use super::context::Entered;
 use super::lasting::Lasting;
 use super::CudaDevice;
+use crate::config::LINK_GBPS;
 use crate::device::link::{Link, Timed};
 use crate::device::{DevicePtr, HostBytes};
 use crate::error::Result;
@@ -21,10 +22,13 @@ const ROUNDS: u32 = 3;
 impl CudaDevice {
     /// Copies some of `source` a few times into memory that is given back. `None` where there is too little of it, or where
     /// what the link costs is not what copies will cost: through the staging ring they also wait for the file.
-    pub(super) fn time_link(&mut self, source: HostBytes) -> Result<Option<Link>> {
+    pub(super) fn found_link(&mut self, source: HostBytes) -> Result<Option<Link>> {
         let bytes = source.len().min(MOST) / LARGE * LARGE;
-        if self.stage.is_some() || bytes < LEAST {
-            return Ok(None);
+        if self.stage.is_some() {
+            return Ok(not_timed("weights come through the staging ring"));
+        }
+        if bytes < LEAST {
+            return Ok(not_timed("no weight has 16 MiB"));
         }
         let entered = self.context.enter()?;
         let mut memory = Lasting::default();
@@ -33,7 +37,8 @@ impl CudaDevice {
         // Whatever was issued has ended before its memory goes.
         self.copy.synchronize(&entered)?;
         let (few, many) = timed?;
-        Ok(Link::fitted(bytes, few, many))
+        let found = Link::fitted(bytes, few, many);
+        Ok(found.or_else(|| not_timed("the times of copies make no sense")))
     }
 
     fn time_pieces(
@@ -80,4 +85,12 @@ impl CudaDevice {
         self.copy.synchronize(entered)?;
         Ok(begun.elapsed())
     }
+}
+
+/// Nothing, with a word on why.
+fn not_timed(why: &str) -> Option<Link> {
+    log::warn!(
+        "the link is not timed, as {why}: plans take it for one of 55 GB/s; {LINK_GBPS} can say what it carries"
+    );
+    None
 }

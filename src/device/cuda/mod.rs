@@ -101,6 +101,8 @@ pub struct CudaDevice {
     stage: Option<Stage>,
     /// What copies cost, once that was given or measured.
     link: Option<Link>,
+    /// Whether it is measured, if it was not given.
+    times_link: bool,
     /// The device's addresses of host memory that kernels read in place.
     in_place: Vec<Range<u64>>,
     /// Inputs of the call that runs, where they lie in the caller's memory.
@@ -202,6 +204,7 @@ impl CudaDevice {
             pinned: Vec::new(),
             stage: None,
             link: None,
+            times_link: false,
             in_place: Vec::new(),
             lent: Vec::new(),
             events: Events::new(&context),
@@ -251,6 +254,12 @@ impl CudaDevice {
         let entered = self.context.enter()?;
         self.stage = Some(Stage::new(file, ring_bytes, &self.copy, &entered)?);
         Ok(())
+    }
+
+    /// What copies cost is measured when [`Device::calibrate`](super::Device::calibrate) is called. Plans then follow what
+    /// was found.
+    pub fn time_link(&mut self) {
+        self.times_link = true;
     }
 
     /// What copies cost is known, and need not be measured.
