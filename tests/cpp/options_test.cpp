@@ -43,11 +43,13 @@ TEST(Options, WrongOnesAreRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal(model, Options().set("weight_offload_cuda_graph", 2)).find("takes 0 or 1, not the int 2"),
             std::string::npos);
-  EXPECT_NE(refusal(model, Options().link_gbps(0)).find("takes a positive number of GB/s, at most 1000000, or 'auto', not the string '0'"),
+  EXPECT_NE(refusal(model, Options().link_gbps(0))
+                .find("takes a positive number of GB/s, at most 1000000, or 'auto', not the string '0'"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().link_gbps(12.5)).find("exported for 'cpu', which has no link"), std::string::npos);
   EXPECT_NE(refusal(model, Options().link_auto()).find("exported for 'cpu', which has no link"), std::string::npos);
-  EXPECT_NE(refusal(model, Options().link_gbps(12.5).policy("lru")).find("under weight_offload_policy = lru nothing is planned"),
+  EXPECT_NE(refusal(model, Options().link_gbps(12.5).policy("lru"))
+                .find("under weight_offload_policy = lru nothing is planned"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().set("num_threads", 4)).find("'num_threads': is unknown"), std::string::npos);
 }
