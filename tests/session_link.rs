@@ -79,7 +79,7 @@ fn a_measurement_that_fails_is_an_error_of_the_load() {
     let refused = model.session_by(PolicyKind::Planned, sim, Some(budget));
     let text = refused.err().unwrap().to_string();
     assert!(
-        text.contains("calibrate") && text.contains("measuring what copies cost"),
+        text.contains("calibrate") && text.contains("measuring what copies cost, with 'Weight."),
         "{text}"
     );
 }

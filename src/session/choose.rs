@@ -1,6 +1,6 @@
 //! Which policy runs: what was asked for, unless the budget covers everything or the LRU copies less than any plan.
 
-use super::{Program, Stats};
+use super::{build::weight_name, Program, Stats};
 use crate::config::PolicyKind;
 use crate::device::{Device, Figures, HostBytes, Link};
 use crate::error::{bytes_text, Result};
@@ -31,7 +31,7 @@ impl Residency {
         let plan = match kind {
             PolicyKind::Lru => None,
             PolicyKind::Planned => {
-                let link = calibrate(device, bytes)?;
+                let link = calibrate(device, program, bytes)?;
                 cheaper_plan(program, &device.figures(), capacity, link)
             }
         };
@@ -54,12 +54,20 @@ impl Residency {
 }
 
 /// What copies cost, if the device was told or can tell: it copies the largest weight, as long as no memory is taken.
-fn calibrate<D: Device>(device: &mut D, bytes: &[HostBytes]) -> Result<Option<Link>> {
-    let Some(largest) = bytes.iter().max_by_key(|bytes| bytes.len()) else {
+fn calibrate<D: Device>(
+    device: &mut D,
+    program: &Program,
+    bytes: &[HostBytes],
+) -> Result<Option<Link>> {
+    let Some((weight, largest)) = (0..).zip(bytes).max_by_key(|(_, bytes)| bytes.len()) else {
         return Ok(None);
     };
-    let link = device.calibrate(*largest);
-    let link = link.map_err(|error| error.during(|| "measuring what copies cost".into()))?;
+    let link = device.calibrate(*largest).map_err(|error| {
+        error.during(|| {
+            let name = weight_name(program, weight);
+            format!("measuring what copies cost, with {name}")
+        })
+    })?;
     if let Some(link) = link {
         log::info!(
             "the link carries {link}, which plans take for {}",
