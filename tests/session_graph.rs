@@ -122,6 +122,17 @@ fn counted(session: &mut Session<Sim>, pass: impl FnOnce(&mut Session<Sim>)) -> 
     std::array::from_fn(|at| after[at] - before[at])
 }
 
+/// Behind passes that bring the ring back, one can be captured and replayed, and all of them were right.
+fn captures_afresh(model: &Model, session: &mut Session<Sim>) {
+    for _ in 0..2 {
+        computed(model, session).unwrap();
+    }
+    session.device_mut().verdict().unwrap();
+    capture(model, session).unwrap();
+    session.replay().unwrap();
+    session.device_mut().verdict().unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -186,13 +197,7 @@ proptest! {
             prop_assert!(session.replay().is_err());
             return Ok(());
         }
-        for _ in 0..2 {
-            computed(&model, &mut session).unwrap();
-        }
-        session.device_mut().verdict().unwrap();
-        capture(&model, &mut session).unwrap();
-        session.replay().unwrap();
-        session.device_mut().verdict().unwrap();
+        captures_afresh(&model, &mut session);
     }
 }
 
@@ -238,12 +243,7 @@ fn what_the_host_reads_in_a_pass_cannot_be_captured() {
     session.end_pass(false).unwrap();
     session.end_capture(false).unwrap();
     assert!(session.replay().is_err());
-    for _ in 0..2 {
-        computed(&model, &mut session).unwrap();
-    }
-    capture(&model, &mut session).unwrap();
-    session.replay().unwrap();
-    session.device_mut().verdict().unwrap();
+    captures_afresh(&model, &mut session);
 }
 
 #[test]
@@ -277,11 +277,5 @@ fn a_pass_that_leaves_another_state_cannot_be_captured() {
         "{error}"
     );
     assert!(session.replay().is_err());
-    for _ in 0..2 {
-        computed(&model, &mut session).unwrap();
-    }
-    session.device_mut().verdict().unwrap();
-    capture(&model, &mut session).unwrap();
-    session.replay().unwrap();
-    session.device_mut().verdict().unwrap();
+    captures_afresh(&model, &mut session);
 }

@@ -24,12 +24,44 @@ def test_every_mutant_names_one_place():
     assert int(done.stdout.split()[0]) >= 20
 
 
-def test_a_pattern_that_is_gone_is_named(tmp_path: Path):
-    sys.path.insert(0, str(MUTANTS))
-    try:
-        from mutant import Mutant, problems
-    finally:
-        sys.path.remove(str(MUTANTS))
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(MUTANTS))
+
+
+@pytest.mark.parametrize("guilty", ["", "real"])
+def test_a_suite_that_fails_anyway_catches_nothing(guilty: str, tmp_path: Path, sources, capsys):
+    from mutant import Mutant
+    from workspace import Outcome, Workspace
+
+    class Played(Workspace):
+        """Cargo, where the suite `broken` always fails, and `guilty` where the mutant is in the tree."""
+
+        def __init__(self):
+            self.tree, self.timeout, self.broken = tmp_path, 1, set()
+
+        def cargo(self, what, which, pattern, limit):
+            failing = {"broken"} | ({guilty} if "mutated" in (tmp_path / "a.rs").read_text() else set())
+            for suite in which[1::2] if which[0] == "--test" else which[2::2]:
+                if suite in failing:
+                    return Outcome("caught", f"{suite}: a test", suite)
+            return Outcome("passed", what)
+
+    (tmp_path / "tests").mkdir()
+    for name in ("broken", "fine", "real"):
+        (tmp_path / "tests" / f"{name}.rs").touch()
+    (tmp_path / "a.rs").write_text("rule")
+    workspace = Played()
+    outcome = workspace.run_everything(Mutant("m", "a.rs", "rule", "mutated", "b", ("lib",)))
+    assert (outcome.word, outcome.suite) == (("caught", "real") if guilty else ("survived", ""))
+    assert workspace.broken == {"broken"}
+    assert "broken fails without any mutant" in capsys.readouterr().out
+    assert (tmp_path / "a.rs").read_text() == "rule"
+
+
+def test_a_pattern_that_is_gone_is_named(tmp_path: Path, sources):
+    from mutant import Mutant, problems
+
     (tmp_path / "a.rs").write_text("one two two")
     mutant = {"name": "m", "file": "a.rs", "replace": "x", "breaks": "b", "tests": ("lib",)}
     assert problems([Mutant(find="one", **mutant)], tmp_path) == []

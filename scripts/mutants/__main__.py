@@ -23,8 +23,6 @@ import residency
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Suites that were seen to fail on the code as it is.
-BROKEN: set[str] = set()
 MUTANTS: list[Mutant] = [*session.MUTANTS, *residency.MUTANTS, *planned.MUTANTS, *files.MUTANTS, *device.MUTANTS]
 
 
@@ -67,22 +65,7 @@ def attempt(workspace: Workspace, mutant: Mutant) -> Outcome:
                     return outcome
     except PatternError as problem:
         return Outcome("error", str(problem))
-    return caught_by_others(workspace, mutant)
-
-
-def caught_by_others(workspace: Workspace, mutant: Mutant) -> Outcome:
-    """Runs all tests on a mutant that its own let pass. A suite that fails without it as well, for want of models perhaps,
-    has not caught it, and is left out from then on."""
-    while True:
-        with workspace.mutated(mutant):
-            outcome = workspace.run_everything(BROKEN)
-        if outcome.word != "caught" or not outcome.suite:
-            return outcome
-        anyway = workspace.run(outcome.suite)
-        if not anyway.decided:
-            return outcome
-        print(f"{outcome.suite} fails without any mutant, so it catches none: {anyway.detail}", flush=True)
-        BROKEN.add(outcome.suite)
+    return workspace.run_everything(mutant)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,8 @@ class Workspace:
         self.tree = root / "build" / "mutants" / "tree"
         self.target = root / "build" / "mutants" / "target"
         self.timeout = timeout
+        #: Suites that were seen to fail on the code as it is.
+        self.broken: set[str] = set()
         self.jobs = [f"-j{jobs}"] if jobs else []
         python = root / ".venv" / "bin" / "python"
         self.environment = {**os.environ, **ENVIRONMENT, "CARGO_TARGET_DIR": str(self.target)}
@@ -112,12 +114,26 @@ class Workspace:
         which = ["--lib"] if target == "lib" else ["--test", target]
         return self.cargo(test, which, [pattern] if pattern else [], limit or self.timeout)
 
-    def run_everything(self, broken: Collection[str]) -> Outcome:
-        """Runs all Rust tests but those of the `broken` suites; passing all of them is surviving."""
+    def run_everything(self, mutant: Mutant) -> Outcome:
+        """Runs all Rust tests on a mutant that its own let pass; passing all of them is surviving. A suite that fails without
+        it as well, for want of models perhaps, has not caught it, and is left out from then on."""
+        while True:
+            with self.mutated(mutant):
+                outcome = self.run_others()
+            if outcome.word != "caught" or not outcome.suite:
+                return outcome
+            anyway = self.run(outcome.suite)
+            if not anyway.decided:
+                return outcome
+            print(f"{outcome.suite} fails without any mutant, so it catches none: {anyway.detail}", flush=True)
+            self.broken.add(outcome.suite)
+
+    def run_others(self) -> Outcome:
+        """All suites but the broken ones."""
         files = sorted(path.stem for path in (self.tree / "tests").glob("*.rs"))
-        which = [] if "lib" in broken else ["--lib"]
+        which = [] if "lib" in self.broken else ["--lib"]
         for name in files:
-            which += [] if name in broken else ["--test", name]
+            which += [] if name in self.broken else ["--test", name]
         outcome = self.cargo("all Rust tests", which, [], 4 * self.timeout)
         return outcome if outcome.decided else Outcome("survived", "all Rust tests pass")
 
