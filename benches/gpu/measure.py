@@ -52,6 +52,22 @@ def median_ms(step: Callable[[], object], passes: int, warm_up: int = 2, seconds
     return statistics.median(times)
 
 
+def back_to_back_ms(step: Callable[[], object], passes: int, warm_up: int = 2, seconds: float = 8.0) -> float:
+    """Median time from the end of one step to the end of the next, as in a loop that needs each output before its next input.
+
+    A step ends when its output is in the host's memory; nothing else is waited for, so that what streams goes on copying for the next one.
+    """
+    for _ in range(warm_up):
+        step()
+    times, last, limit = [], time.perf_counter(), time.monotonic() + seconds
+    while len(times) < passes and (len(times) < 3 or time.monotonic() < limit):
+        step()
+        end = time.perf_counter()
+        times.append((end - last) * 1e3)
+        last = end
+    return statistics.median(times)
+
+
 def link(sizes: list[int], runs: int = 15) -> dict[str, float]:
     """GB/s of copies of so many bytes from pinned memory, in pieces of 64 MiB and in pieces of the weights' sizes: median and best run.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch._inductor.codecache
 from llama import build, tokens, weight_sizes
-from measure import Results, distance, link, median_ms, say, timed_ms
+from measure import Results, back_to_back_ms, distance, link, median_ms, say, timed_ms
 
 
 @dataclass
@@ -123,9 +123,11 @@ def measure_pairs(job: Job) -> None:
             times = {id(module): timed_ms(lambda m=module: m.forward(given)) for module in order}
             pairs.append((times[id(baseline)], times[id(ours)]))
         first, second = (statistics.median(column) for column in zip(*pairs))
+        alone = back_to_back_ms(lambda: baseline.forward(given), job.passes)
         job.results.write(
             system="pairs",
             baseline_ms=first,
+            baseline_back_to_back_ms=alone,
             all_resident_ms=second,
             ratio_of_medians=second / first,
             median_of_ratios=statistics.median(b / a for a, b in pairs),
@@ -162,13 +164,18 @@ def measure_ours(job: Job) -> None:
             output = only(module.forward(given))
             first = output if first is None else first
             outputs = [output]
-            ms = median_ms(lambda m=module, kept=outputs: kept.append(only(m.forward(given))), job.passes)
+
+            def step(m=module, kept=outputs):
+                kept.append(only(m.forward(given)))
+
+            ms, idle_ms = back_to_back_ms(step, job.passes), median_ms(step, job.passes)
             same = all(torch.equal(each.view(torch.int16), first.view(torch.int16)) for each in outputs)
             taken, stats = before - torch.cuda.mem_get_info()[0], module.stats()
             job.results.write(
                 system=f"weightstream {policy}",
                 budget=name,
                 ms=ms,
+                idle_to_idle_ms=idle_ms,
                 load_s=loaded,
                 copied=stats["bytes_copied_last_pass"],
                 error=distance(output.float(), expected),

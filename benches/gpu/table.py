@@ -39,7 +39,7 @@ def table(lines: list[Line], count: int) -> str:
         "|---|---|---|---|---|",
     ]
     pairs = latest(mine, "pairs")
-    resident = pairs["baseline_ms"] if pairs else None
+    resident = baseline_ms(pairs) if pairs else None
     for line in by_system(mine).values():
         rows.append(row(line, whole_ms, speed, weights, resident))
     if pairs:
@@ -51,6 +51,11 @@ def table(lines: list[Line], count: int) -> str:
     return "\n".join(rows)
 
 
+def baseline_ms(pairs: Line) -> float:
+    """As the passes that are held against it were timed: back to back, in files that have that."""
+    return pairs.get("baseline_back_to_back_ms", pairs["baseline_ms"])
+
+
 def latest(lines: list[Line], system: str) -> Line | None:
     return next((line for line in reversed(lines) if line["system"] == system and "problem" not in line), None)
 
@@ -60,7 +65,7 @@ def by_system(lines: list[Line]) -> dict[tuple, Line]:
     kept, last = {}, {line["section"]: line for line in lines}
     for line in lines:
         if line["system"] == "pairs" and "problem" not in line:
-            kept["baseline",] = {**line, "system": "WeightStream without offloading (the baseline)", "ms": line["baseline_ms"]}
+            kept["baseline",] = {**line, "system": "WeightStream without offloading (the baseline)", "ms": baseline_ms(line)}
         elif "ms" in line or ("problem" in line and line is last[line["section"]]):
             kept[line["system"], line.get("budget")] = line
     return dict(sorted(kept.items(), key=lambda item: place(item[1])))

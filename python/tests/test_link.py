@@ -37,4 +37,4 @@ def test_the_same_bits_whatever_the_link_is_taken_for(exported, capfd):
     assert "the link carries 55.0 GB/s, and 3.5 us a copy" in told
     assert "the copies of a pass are expected to take" in told
     # Which of the two depends on the largest weight.
-    assert told.count("the link carries") + told.count("the link is not timed") == 4
+    assert told.count("the link carries") + told.count("the link is not timed") == 5

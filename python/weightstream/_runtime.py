@@ -223,8 +223,8 @@ class Module:
     ``weight_offload_policy="planned"``, the default, decides at load what stays and what streams, and copies less in each
     pass than ``"lru"``. ``weightstream plan`` tells both figures before anything is loaded.
 
-    ``weight_offload_link_gbps="25"`` says what the link to a GPU carries, in GB/s of 1,000,000,000 bytes, and ``"auto"`` has it
-    timed at load; plans are made for 55 otherwise. They stream fewer and larger pieces where a copy costs much beside its bytes.
+    ``weight_offload_link_gbps="25"`` says what the link to a GPU carries, in GB/s of 1,000,000,000 bytes; ``"auto"``, the default, has
+    it timed at load. Plans stream fewer and larger pieces where a copy costs much beside its bytes.
 
     ``weight_offload_gather="auto"``, the default, lets kernels that look rows of a table up (embeddings) find them in
     host memory, if a pass takes at most half of it: the table is neither copied nor part of the budget. ``"on"`` does so

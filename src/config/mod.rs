@@ -86,10 +86,10 @@ pub enum Gathering {
 /// What plans take the link to the device for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LinkRate {
-    /// One like that of the GPU on which plans were tuned.
+    /// Nothing was said: timed, where plans are made for a GPU.
     #[default]
-    Assumed,
-    /// What it is found to be at load.
+    Unsaid,
+    /// What it is found to be at load, and an error where nothing is planned for a link.
     Timed,
     /// A link of so many bytes per second.
     Given(u64),

@@ -174,7 +174,7 @@ fn check_sync(record: &Record, options: &Options) -> Result<()> {
 /// Only plans ask what copies cost, and on the CPU they cost none.
 fn check_link(record: &Record, options: &Options) -> Result<()> {
     let why = match (options.link, options.policy) {
-        (LinkRate::Assumed, _) => return Ok(()),
+        (LinkRate::Unsaid, _) => return Ok(()),
         (_, PolicyKind::Lru) => format!("under {POLICY} = lru nothing is planned"),
         _ if record.device == "cpu" => format!(
             "method '{}' was exported for 'cpu', which has no link",

@@ -255,8 +255,7 @@ pub fn open_cuda(
     })?;
     check_sm(record, device.sm()?, device.full_name())?;
     match options.link {
-        LinkRate::Assumed => {}
-        LinkRate::Timed => device.time_link(),
+        LinkRate::Unsaid | LinkRate::Timed => device.time_link(),
         LinkRate::Given(rate) => device.set_link(Link::of_rate(rate)),
     }
     Ok(device)

@@ -31,7 +31,7 @@ impl Residency {
         let plan = match kind {
             PolicyKind::Lru => None,
             PolicyKind::Planned => {
-                let link = calibrate(device, program, bytes)?;
+                let link = calibrate(device, program, bytes, capacity)?;
                 cheaper_plan(program, &device.figures(), capacity, link)
             }
         };
@@ -53,16 +53,19 @@ impl Residency {
     }
 }
 
-/// What copies cost, if the device was told or can tell: it copies the largest weight, as long as no memory is taken.
+/// What copies cost, if the device was told or can tell: it copies the largest weight, or what of it fits into the budget,
+/// as long as no memory is taken.
 fn calibrate<D: Device>(
     device: &mut D,
     program: &Program,
     bytes: &[HostBytes],
+    capacity: u64,
 ) -> Result<Option<Link>> {
     let Some((weight, largest)) = (0..).zip(bytes).max_by_key(|(_, bytes)| bytes.len()) else {
         return Ok(None);
     };
-    let link = device.calibrate(*largest).map_err(|error| {
+    let some = largest.slice(0..largest.len().min(capacity));
+    let link = device.calibrate(some).map_err(|error| {
         error.during(|| {
             let name = weight_name(program, weight);
             format!("measuring what copies cost, with {name}")

@@ -39,10 +39,10 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& staging_mb(int mb);
   // Whether tables of which kernels only look rows up are read in place, in host memory: "auto", "on" or "off".
   Options& gather(const std::string& mode);
-  // What the link to the GPU carries, in GB/s of 1,000,000,000 bytes, for plans of what to copy; without it they are
-  // made for 55 GB/s. An error for methods of the CPU, and under "lru".
+  // What the link to the GPU carries, in GB/s of 1,000,000,000 bytes, for plans of what to copy; without it the link is
+  // timed at load. An error for methods of the CPU, and under "lru".
   Options& link_gbps(double rate);
-  // Times the link at load instead.
+  // Times the link at load, as is done anyway where plans are made, and an error where none are.
   Options& link_auto();
   // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);

@@ -78,9 +78,9 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error otherwise
  *   weight_offload_gather        string  tables of which kernels only look rows up are read in place, in host memory:
  *                                        "auto" (the default), where a pass takes at most half of one; "on"; "off"
- *   weight_offload_link_gbps     string  what the link to the GPU carries, GB/s of 1,000,000,000 bytes, for plans; or
- *                                        "auto": it is timed at load (an int is taken as well); an error for methods of
- *                                        the CPU
+ *   weight_offload_link_gbps     string  what the link to the GPU carries, GB/s of 1,000,000,000 bytes, for plans (an
+ *                                        int is taken as well); "auto" (the default): it is timed at load; an error
+ *                                        for methods of the CPU
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
  *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
  *                                        load, and on the device before each read: slow, for debugging

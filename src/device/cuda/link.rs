@@ -1,4 +1,4 @@
-//! What copies cost here, measured at load if that was asked for, before weights take memory.
+//! What copies cost here, measured at load before weights take memory.
 
 use super::context::Entered;
 use super::lasting::Lasting;
@@ -6,7 +6,7 @@ use super::CudaDevice;
 use crate::config::LINK_GBPS;
 use crate::device::link::{Link, Timed};
 use crate::device::{DevicePtr, HostBytes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::time::{Duration, Instant};
 
 /// Bytes that are copied, at most: large enough that a copy's own cost is a tenth of the time in pieces.
@@ -28,11 +28,17 @@ impl CudaDevice {
             return Ok(not_timed("weights come through the staging ring"));
         }
         if bytes < LEAST {
-            return Ok(not_timed("no weight has 16 MiB"));
+            return Ok(not_timed("there is no weight of 16 MiB, or no budget for one"));
         }
         let entered = self.context.enter()?;
         let mut memory = Lasting::default();
-        let to = memory.alloc(&self.context, bytes, &entered)?;
+        let to = match memory.alloc(&self.context, bytes, &entered) {
+            // The weights may still have all they need: this is memory of the moment.
+            Err(Error::OutOfMemory { .. }) => {
+                return Ok(not_timed("the GPU has no memory left to copy to"));
+            }
+            found => found?,
+        };
         let timed = self.time_pieces(to, source.slice(0..bytes), &entered);
         // Whatever was issued has ended before its memory goes.
         self.copy.synchronize(&entered)?;
@@ -89,7 +95,7 @@ impl CudaDevice {
 
 /// Nothing, with a word on why.
 fn not_timed(why: &str) -> Option<Link> {
-    log::warn!(
+    log::info!(
         "the link is not timed, as {why}: plans take it for one of 55 GB/s; {LINK_GBPS} can say what it carries"
     );
     None
