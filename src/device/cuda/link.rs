@@ -28,7 +28,9 @@ impl CudaDevice {
             return Ok(not_timed("weights come through the staging ring"));
         }
         if bytes < LEAST {
-            return Ok(not_timed("there is no weight of 16 MiB, or no budget for one"));
+            return Ok(not_timed(
+                "there is no weight of 16 MiB, or no budget for one",
+            ));
         }
         let entered = self.context.enter()?;
         let mut memory = Lasting::default();

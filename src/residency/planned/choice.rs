@@ -33,7 +33,20 @@ pub fn plan(
     figures: &Figures,
     capacity: u64,
 ) -> Option<Plan> {
-    let planner = Planner::new(trace, weights, figures, capacity);
+    plan_ahead(trace, weights, figures, capacity, 1)
+}
+
+/// The same with places for the copies of the next `ahead` tenancies beside each one that is read. More of them take bytes
+/// from what stays, and go on through kernels that read no weight for long.
+pub(super) fn plan_ahead(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    figures: &Figures,
+    capacity: u64,
+    ahead: usize,
+) -> Option<Plan> {
+    let mut planner = Planner::new(trace, weights, figures, capacity);
+    planner.ahead = ahead;
     if planner.total > LARGEST {
         return None;
     }
@@ -77,6 +90,8 @@ pub(super) struct Planner<'a> {
     pub(super) granule: u64,
     pub(super) per_copy: u64,
     pub(super) events: usize,
+    /// Copies that may go on beside the kernel that reads the one before them.
+    pub(super) ahead: usize,
 }
 
 impl<'a> Planner<'a> {
@@ -107,6 +122,7 @@ impl<'a> Planner<'a> {
             granule,
             per_copy: figures.bytes_per_copy,
             events: trace.events().len(),
+            ahead: 1,
         }
     }
 
@@ -272,7 +288,7 @@ impl<'a> Planner<'a> {
             .map(|&(w, n)| &self.tenancies[w as usize][n])
             .collect();
         let sizes: Vec<u64> = order.iter().map(|&(w, _)| self.sizes[w as usize]).collect();
-        let layout = place(&sizes, &conflicts(&streamed, self.events)?);
+        let layout = place(&sizes, &conflicts(&streamed, self.events, self.ahead)?);
         Some(Draft {
             block: (self.total - self.bytes_of(&weights)).saturating_add(layout.bytes),
             order,

@@ -16,11 +16,11 @@ impl Conflicts {
     }
 }
 
-/// Two tenancies conflict if both are wanted at some time, or if the one is the next to stream behind the other: then
-/// one copy goes on while the other's bytes are read. `streamed` is in the order of its first probes, `events` the
-/// length of a pass, around whose end time goes on. `None` if so many are wanted at the same time that a plan would
-/// cost more memory than it could save; such a program keeps its weights anyway.
-pub(super) fn conflicts(streamed: &[&Tenancy], events: usize) -> Option<Conflicts> {
+/// Two tenancies conflict if both are wanted at some time, or if the one is among the next `ahead` to stream behind the
+/// other: then one copy, or so many, go on while the other's bytes are read. `streamed` is in the order of its first
+/// probes, `events` the length of a pass, around whose end time goes on. `None` if so many are wanted at the same time
+/// that a plan would cost more memory than it could save; such a program keeps its weights anyway.
+pub(super) fn conflicts(streamed: &[&Tenancy], events: usize, ahead: usize) -> Option<Conflicts> {
     let most = 1000 + 64 * streamed.len();
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     let mut active: Vec<(i64, usize)> = Vec::new();
@@ -33,7 +33,8 @@ pub(super) fn conflicts(streamed: &[&Tenancy], events: usize) -> Option<Conflict
         }
     }
     let count = streamed.len();
-    pairs.extend((0..count).map(|index| (index, (index + 1) % count)));
+    let next = |index| (1..=ahead.min(count)).map(move |step| (index, (index + step) % count));
+    pairs.extend((0..count).flat_map(next));
     Some(listed(pairs, count))
 }
 
@@ -91,7 +92,7 @@ pub(super) fn chain(count: usize) -> Conflicts {
         wanted: 3 * i as i64 - 2,
     };
     let all: Vec<_> = (0..count).map(tenancy).collect();
-    conflicts(&all.iter().collect::<Vec<_>>(), 3 * count).unwrap()
+    conflicts(&all.iter().collect::<Vec<_>>(), 3 * count, 1).unwrap()
 }
 
 #[cfg(test)]
@@ -110,7 +111,7 @@ mod tests {
 
     fn lists(spans: &[(i64, usize, usize)], events: usize) -> Vec<Vec<usize>> {
         let all: Vec<_> = spans.iter().map(|&(w, f, l)| tenancy(w, f, l)).collect();
-        let found = conflicts(&all.iter().collect::<Vec<_>>(), events).unwrap();
+        let found = conflicts(&all.iter().collect::<Vec<_>>(), events, 1).unwrap();
         (0..all.len())
             .map(|index| found.of(index).to_vec())
             .collect()
@@ -132,8 +133,20 @@ mod tests {
     }
 
     #[test]
+    fn more_copies_ahead_keep_more_apart() {
+        let all: Vec<_> = (0..7)
+            .map(|i| tenancy(3 * i - 2, 3 * i as usize, 3 * i as usize + 2))
+            .collect();
+        let all: Vec<_> = all.iter().collect();
+        assert_eq!(conflicts(&all, 21, 2).unwrap().of(3), [1, 2, 4, 5]);
+        assert_eq!(conflicts(&all, 21, 2).unwrap().of(0), [1, 2, 5, 6]);
+        // Around the whole pass each is apart from all others, and none from itself.
+        assert_eq!(conflicts(&all, 21, 9).unwrap().of(3), [0, 1, 2, 4, 5, 6]);
+    }
+
+    #[test]
     fn far_too_many_at_one_time_are_no_plan() {
         let all: Vec<_> = (0..300).map(|i| tenancy(0, i, 300)).collect();
-        assert!(conflicts(&all.iter().collect::<Vec<_>>(), 300).is_none());
+        assert!(conflicts(&all.iter().collect::<Vec<_>>(), 300, 1).is_none());
     }
 }

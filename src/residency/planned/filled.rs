@@ -119,7 +119,7 @@ impl<'a> Filling<'a> {
         let streamed: Vec<&Tenancy> = (order.iter())
             .map(|&(w, n)| &planner.tenancies[w as usize][n])
             .collect();
-        let conflicts = conflicts(&streamed, planner.events)?;
+        let conflicts = conflicts(&streamed, planner.events, 1)?;
         let at = |w: WeightIndex| weights.binary_search(&w).expect("it is in the set");
         let weight_of: Vec<usize> = order.iter().map(|&(w, _)| at(w)).collect();
         let rows: Vec<Vec<usize>> = moments(&streamed, planner.events)

@@ -82,7 +82,7 @@ mod tests {
             };
             let all: Vec<_> = spans.iter().map(tenancy).collect();
             let sizes: Vec<u64> = spans.iter().map(|span| 64 * span.3).collect();
-            let found = conflicts(&all.iter().collect::<Vec<_>>(), 100).unwrap();
+            let found = conflicts(&all.iter().collect::<Vec<_>>(), 100, 1).unwrap();
             let layout = place(&sizes, &found);
             let apart = |a: usize, b: usize| {
                 let (x, y) = (layout.offsets[a], layout.offsets[b]);

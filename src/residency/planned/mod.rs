@@ -18,6 +18,8 @@
 //! | `scatter` | their places in several pieces |
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
+//! | `expected` | how long a pass takes by it |
+//! | `refine` | a better one, once it is known how long kernels run |
 //! | `price` | what the LRU would copy |
 //! | `reuse` | what the LRU cannot help copying |
 //! | `policy` | carries the plan out |
@@ -25,19 +27,23 @@
 mod choice;
 mod conflicts;
 mod draft;
+mod expected;
 mod filled;
 mod layout;
 mod paged;
 mod plan;
 mod policy;
 mod price;
+mod refine;
 mod reuse;
 mod scatter;
 mod shown;
 mod tenancies;
 
 pub use choice::plan;
+pub use expected::{expected, Expected};
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;
 pub use price::{cheaper_lru, lru_passes, lru_price, LruPasses, Price};
+pub use refine::{refine, Refined};
 pub use reuse::lru_copies_at_least;

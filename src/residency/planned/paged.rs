@@ -77,7 +77,7 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
     }
     // Where a copy costs time of its own, on a GPU, it also waits for the kernels before it, and long tails beside short
     // ones were seen to wait longer than their fewer bytes are worth (H200: 11 microseconds a copy instead of 5).
-    if planner.per_copy == 0 && !planner.is_large() {
+    if planner.per_copy == 0 && planner.ahead == 1 && !planner.is_large() {
         for merged in merges(planner) {
             let other = planner.merged(merged);
             let found = filled::cheapest(&other, page, merged);
@@ -135,16 +135,18 @@ fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
     let streamed: Vec<&Tenancy> = (order.iter())
         .map(|&(w, n)| &planner.tenancies[w as usize][n])
         .collect();
-    let Some(conflicts) = conflicts(&streamed, planner.events) else {
+    let Some(conflicts) = conflicts(&streamed, planner.events, planner.ahead) else {
         return Vec::new();
     };
     let by_time: Vec<usize> = (0..order.len()).collect();
     let mut by_size = by_time.clone();
     by_size.sort_by_key(|&at| std::cmp::Reverse(planner.sizes[order[at].0 as usize]));
-    let mut ways = vec![by_size];
-    if !planner.is_large() {
-        ways.push(by_time);
-    }
+    // Several copies ahead are placed best in their own order, one slot after the other.
+    let ways = match (planner.ahead, planner.is_large()) {
+        (1, true) => vec![by_size],
+        (_, true) => vec![by_time],
+        (_, false) => vec![by_size, by_time],
+    };
     let share = |way: Vec<usize>| {
         let mut slot_of = vec![usize::MAX; order.len()];
         for at in way {

@@ -1,0 +1,67 @@
+//! The plan for kernels whose times are known.
+//!
+//! A plan that is made before anything has run takes copies for what a pass waits for: its ring has room for the copy of one
+//! tenancy beside the one that is read, as more room would only make more to copy. Where kernels run for long between
+//! two reads (attention over many tokens), such a ring is full before they end, and the link stands still. Plans whose
+//! rings hold more copies ahead are tried here, and the one of the shortest pass is taken.
+
+use super::choice::plan_ahead;
+use super::expected::{expected, Expected};
+use super::price::cheaper_lru;
+use super::Plan;
+use crate::device::{Figures, Link};
+use crate::schedule::{Trace, WeightSpec};
+
+/// Copies ahead that are tried.
+const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
+
+/// A plan is made anew for a gain of at least one part in so many of a pass: it costs a load of what stays, once.
+const WORTH: u64 = 50;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refined {
+    /// What a pass takes by the plan that is at work.
+    pub before: Expected,
+    /// A better plan, if there is one, and what a pass takes by it.
+    pub better: Option<(Plan, Expected)>,
+}
+
+/// Looks for a plan by which a pass takes less time than by `current`, which is one for the same program, figures and
+/// capacity. `kernels` as for [`expected`]. No plan copies more than the LRU would.
+pub fn refine(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    figures: &Figures,
+    capacity: u64,
+    current: &Plan,
+    (kernels, link): (&[u64], Link),
+) -> Refined {
+    let before = expected(current, trace, kernels, link);
+    let mut better: Option<(Plan, Expected)> = None;
+    // No plan takes less than its kernels do; and copies become more.
+    let worth = before.pass - before.pass / WORTH;
+    if before.kernels.max(before.copies) > worth {
+        return Refined { before, better };
+    }
+    for ahead in AHEAD {
+        let Some(plan) = plan_ahead(trace, weights, figures, capacity, ahead) else {
+            break;
+        };
+        if plan.view.is_some() != current.view.is_some() {
+            continue;
+        }
+        let takes = expected(&plan, trace, kernels, link);
+        let least = better.as_ref().map_or(worth, |(_, best)| best.pass);
+        if takes.pass < least
+            && cheaper_lru(&plan, trace, weights, figures.granule, capacity).is_none()
+        {
+            better = Some((plan, takes));
+        }
+    }
+    Refined { before, better }
+}
+
+#[cfg(test)]
+#[path = "refine_tests.rs"]
+mod tests;
