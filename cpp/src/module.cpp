@@ -327,6 +327,7 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.host_pinned_bytes = counters.host_pinned_bytes;
   stats.host_mapped_bytes = counters.host_mapped_bytes;
   stats.gathered_bytes = counters.gathered_bytes;
+  stats.plans_made_anew = counters.plans_made_anew;
   return stats;
 }
 
@@ -354,6 +355,7 @@ std::string to_json(const Stats& stats) {
       {"host_pinned_bytes", stats.host_pinned_bytes},
       {"host_mapped_bytes", stats.host_mapped_bytes},
       {"gathered_bytes", stats.gathered_bytes},
+      {"plans_made_anew", stats.plans_made_anew},
   };
   std::string json = "{";
   for (const auto& [key, value] : fields) {

@@ -111,6 +111,20 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.calibrate(source)
     }
 
+    fn times_kernels(&self) -> bool {
+        self.inner.times_kernels()
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        self.faults.call("mark")?;
+        self.inner.mark()
+    }
+
+    fn take_marks(&mut self) -> Result<Vec<u64>> {
+        self.faults.call("take_marks")?;
+        self.inner.take_marks()
+    }
+
     fn page(&self) -> Option<u64> {
         self.inner.page()
     }

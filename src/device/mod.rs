@@ -346,6 +346,21 @@ pub trait Device: Send {
         Ok(None)
     }
 
+    /// Whether [`Device::mark`] tells times.
+    fn times_kernels(&self) -> bool {
+        false
+    }
+
+    /// Notes when the compute stream comes here.
+    fn mark(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Nanoseconds from each mark to the next one, and forgets them all. The compute stream must be idle.
+    fn take_marks(&mut self) -> Result<Vec<u64>> {
+        Ok(Vec::new())
+    }
+
     /// What a plan needs to know.
     fn figures(&self) -> Figures {
         Figures {

@@ -72,6 +72,7 @@ mod ffi {
         host_pinned_bytes: u64,
         host_mapped_bytes: u64,
         gathered_bytes: u64,
+        plans_made_anew: u64,
     }
 
     unsafe extern "C++" {
@@ -296,6 +297,7 @@ impl Loaded {
             host_pinned_bytes: stats.host_pinned_bytes,
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
+            plans_made_anew: stats.plans_made_anew,
         }
     }
 

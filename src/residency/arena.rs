@@ -69,6 +69,13 @@ impl<D: Device> Pool<D> for Arena {
         )))
     }
 
+    fn unmap(&mut self, _device: &mut D, ptr: DevicePtr, _view: &View) -> Result<()> {
+        Err(Error::Internal(format!(
+            "{:#x} was to be unmapped, and beside one block for all weights nothing is mapped",
+            ptr.0
+        )))
+    }
+
     fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
         self.take(device, bytes)
     }

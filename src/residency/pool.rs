@@ -14,8 +14,11 @@ pub trait Pool<D: Device>: Send {
     /// Gives back what [`Pool::take`] returned.
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
-    /// Memory of `view.memory` bytes, mapped as the view says, until the device ends.
+    /// Memory of `view.memory` bytes, mapped as the view says.
     fn map(&mut self, device: &mut D, view: &View) -> Result<DevicePtr>;
+
+    /// Gives back what [`Pool::map`] returned for `view`.
+    fn unmap(&mut self, device: &mut D, ptr: DevicePtr, view: &View) -> Result<()>;
 
     /// Whether all that is handed out lies in one allocation of the device.
     fn is_one_block(&self) -> bool {
@@ -102,6 +105,12 @@ impl<D: Device> Pool<D> for StreamOrdered {
         let ptr = device.map(view)?;
         self.count(view.memory);
         Ok(ptr)
+    }
+
+    fn unmap(&mut self, device: &mut D, ptr: DevicePtr, view: &View) -> Result<()> {
+        device.unmap(ptr)?;
+        self.used -= view.memory;
+        Ok(())
     }
 
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {

@@ -131,7 +131,9 @@ impl<D: Device> Session<D> {
         let own = program.weights.len() - tables.len();
         check_bytes(&program.weights[..own], &bytes)?;
         let places = gather::addresses(&mut device, &program, &tables, &bytes)?;
-        let residency = Residency::of(&mut device, &program, &bytes, &stats, options.policy)?;
+        let (residency, link) =
+            Residency::of(&mut device, &program, &bytes, &stats, options.policy)?;
+        let refine = residency.refine(&device, link);
         bytes.resize(program.weights.len(), HostBytes::from_static(&[]));
         let fresh = program.clone();
         let policy = move || residency.policy(&fresh, granule);
@@ -169,6 +171,7 @@ impl<D: Device> Session<D> {
             activation_bytes: 0,
             activation_peak: 0,
             trail: trail::Trail::default(),
+            refine,
             capture: None,
             checksums: None,
         };
@@ -183,12 +186,25 @@ impl<D: Device> Session<D> {
     /// Everything that happens once the pool is there: direct constants, the policy's block and first loads, warm-up.
     fn load(&mut self) -> Result<()> {
         self.load_direct()?;
+        self.take_block()?;
+        self.load_resident()?;
+        self.stats.prefetches = 0;
+        Ok(())
+    }
+
+    /// The memory in which the policy places weights itself.
+    pub(super) fn take_block(&mut self) -> Result<()> {
         let block = match self.policy.view() {
             Some(view) => self.pool.map(&mut self.device, view),
             None => self.pool.take(&mut self.device, self.policy.block_bytes()),
         };
         self.block =
             block.map_err(|error| error.during(|| "taking memory for all weights".into()))?;
+        Ok(())
+    }
+
+    /// The policy's first loads, and the first copies of a pass.
+    pub(super) fn load_resident(&mut self) -> Result<()> {
         let mut actions = std::mem::take(&mut self.actions);
         self.policy.start(&mut actions);
         self.actions = actions;
@@ -211,7 +227,6 @@ impl<D: Device> Session<D> {
         let done = self.device.synchronize();
         done.map_err(|error| error.during(|| "waiting for the first loads".into()))?;
         self.tenants.iter_mut().for_each(|t| t.ready = None);
-        self.stats.prefetches = 0;
         Ok(())
     }
 
@@ -243,6 +258,14 @@ impl<E> Tenant<E> {
             ready: None,
             last_read: None,
         }
+    }
+
+    /// Its memory is gone, and everything that was issued for it has ended.
+    pub(super) fn move_out(&mut self) {
+        *self = Tenant {
+            in_place: self.in_place,
+            ..Tenant::empty()
+        };
     }
 }
 

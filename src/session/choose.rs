@@ -1,6 +1,6 @@
 //! Which policy runs: what was asked for, unless the budget covers everything or the LRU copies less than any plan.
 
-use super::{build::weight_name, Program, Stats};
+use super::{build::weight_name, refine::Refine, Program, Stats};
 use crate::config::PolicyKind;
 use crate::device::{Device, Figures, HostBytes, Link};
 use crate::error::{bytes_text, Result};
@@ -16,26 +16,33 @@ pub(super) enum Residency {
 }
 
 impl Residency {
-    /// `bytes` are those of the weights, ready to be copied.
+    /// With what copies cost, if it is known. `bytes` are those of the weights, ready to be copied.
     pub(super) fn of<D: Device>(
         device: &mut D,
         program: &Program,
         bytes: &[HostBytes],
         stats: &Stats,
         kind: PolicyKind,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Option<Link>)> {
         let capacity = stats.budget_bytes - stats.direct_bytes;
         if stats.total_weight_bytes <= capacity {
-            return Ok(Residency::Upfront);
+            return Ok((Residency::Upfront, None));
         }
-        let plan = match kind {
-            PolicyKind::Lru => None,
-            PolicyKind::Planned => {
-                let link = calibrate(device, program, bytes, capacity)?;
-                cheaper_plan(program, &device.figures(), capacity, link)
-            }
-        };
-        Ok(plan.map_or(Residency::Lru { capacity }, Residency::Planned))
+        if kind == PolicyKind::Lru {
+            return Ok((Residency::Lru { capacity }, None));
+        }
+        let link = calibrate(device, program, bytes, capacity)?;
+        let plan = cheaper_plan(program, &device.figures(), capacity, link);
+        let residency = plan.map_or(Residency::Lru { capacity }, Residency::Planned);
+        Ok((residency, link))
+    }
+
+    /// What makes the plan anew once kernels were timed, where there is one.
+    pub(super) fn refine<D: Device>(&self, device: &D, link: Option<Link>) -> Option<Box<Refine>> {
+        match self {
+            Residency::Planned(plan) => Refine::new(device, plan, link),
+            _ => None,
+        }
     }
 
     /// A policy that has seen nothing.

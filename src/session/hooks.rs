@@ -124,6 +124,7 @@ impl<D: Device> Session<D> {
         if !self.actions.is_empty() {
             self.carry_out_demand(id)?;
         }
+        self.mark_wait();
         let tenant = &mut self.tenants[self.program.trace.weight(id) as usize];
         if let Some(event) = &tenant.ready {
             let waited = self.device.compute_wait(event);
@@ -139,6 +140,7 @@ impl<D: Device> Session<D> {
             Served::Hit => self.stats.hits += 1,
             Served::Miss => self.stats.misses += 1,
         }
+        self.mark_read(id);
         self.policy.lease(id);
         self.leased[id as usize] = true;
         self.open_leases += 1;
@@ -154,6 +156,7 @@ impl<D: Device> Session<D> {
             }
             return;
         }
+        self.mark_end(id);
         let may_go = self.policy.release(id);
         if let Some(weight) = may_go {
             self.keep_last_read(weight);

@@ -16,6 +16,7 @@ mod choose;
 mod copies;
 mod gather;
 mod hooks;
+mod refine;
 mod rehearse;
 mod scratch;
 mod stats;
@@ -97,6 +98,8 @@ pub struct Session<D: Device> {
     activation_bytes: u64,
     activation_peak: u64,
     trail: trail::Trail,
+    /// Until kernels were timed and the plan is final, where it may change.
+    refine: Option<Box<refine::Refine>>,
     /// If passes may be captured as graphs.
     capture: Option<capture::Capture>,
     /// The CRC-32 of each constant, if every read is verified.
@@ -216,8 +219,12 @@ impl<D: Device> Session<D> {
             true => {
                 self.stats.passes += 1;
                 self.empty_when_due();
+                self.refine_when_due();
             }
-            false => self.start_afresh(),
+            false => {
+                self.forget_marks();
+                self.start_afresh();
+            }
         }
         outcome
     }

@@ -41,6 +41,8 @@ pub struct Stats {
     pub host_mapped_bytes: u64,
     /// Tables of which kernels read rows in place, in host memory; not part of the budget.
     pub gathered_bytes: u64,
+    /// How often the plan was made anew since load: once at most, when kernels had been timed.
+    pub plans_made_anew: u64,
 }
 
 impl Stats {
@@ -69,7 +71,7 @@ impl Stats {
     }
 
     /// All counters by name, in the order of documentation.
-    pub fn entries(&self) -> [(&'static str, u64); 18] {
+    pub fn entries(&self) -> [(&'static str, u64); 19] {
         [
             ("budget_bytes", self.budget_bytes),
             ("floor_bytes", self.floor_bytes),
@@ -89,6 +91,7 @@ impl Stats {
             ("host_pinned_bytes", self.host_pinned_bytes),
             ("host_mapped_bytes", self.host_mapped_bytes),
             ("gathered_bytes", self.gathered_bytes),
+            ("plans_made_anew", self.plans_made_anew),
         ]
     }
 }

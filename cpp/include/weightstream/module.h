@@ -90,6 +90,7 @@ struct Stats {
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_mapped_bytes = 0;
   std::uint64_t gathered_bytes = 0;
+  std::uint64_t plans_made_anew = 0;
 };
 
 // The counters as a JSON object.

@@ -166,6 +166,7 @@ typedef struct ws_stats_data {
   uint64_t host_pinned_bytes;
   uint64_t host_mapped_bytes;
   uint64_t gathered_bytes; /* tables of which kernels read rows in place, in host memory */
+  uint64_t plans_made_anew; /* since load: 1 at most, once kernels were timed */
 } ws_stats_data;
 
 /* Levels of log lines. */

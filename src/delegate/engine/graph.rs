@@ -64,8 +64,14 @@ impl<D: Side> Engine<D> {
                 self.replay(captured, signature, inputs, outputs)
             }
             _ => {
+                let plans = self.session.stats().plans_made_anew;
                 let ran = self.run_once(signature, inputs, outputs);
-                graph.passes = if ran.is_ok() { graph.passes + 1 } else { 0 };
+                graph.passes = match &ran {
+                    Err(_) => 0,
+                    // The ring of another plan is empty: one more pass fills it.
+                    Ok(()) if self.session.stats().plans_made_anew > plans => WARM_UP - 1,
+                    Ok(()) => graph.passes + 1,
+                };
                 ran
             }
         }

@@ -54,6 +54,19 @@ impl Device for CudaDevice {
         Ok(self.link)
     }
 
+    fn times_kernels(&self) -> bool {
+        super::marks::tell_times()
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        self.not_while_captured("a mark")?;
+        self.marks.add(&self.compute, &self.context.enter()?)
+    }
+
+    fn take_marks(&mut self) -> Result<Vec<u64>> {
+        self.marks.take(&self.context.enter()?)
+    }
+
     fn set_budget(&mut self, bytes: u64) -> Result<()> {
         if self.weights.is_some() {
             return Err(Error::Internal(

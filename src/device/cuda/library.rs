@@ -210,13 +210,18 @@ fn find() -> Result<()> {
     })
 }
 
-fn check_functions() -> Result<()> {
+/// Whether the driver has a function. The library was found.
+pub(super) fn has(name: &str) -> bool {
     // SAFETY: `find` has seen that the library can be opened, so this neither panics nor runs anything but
     // the driver's own initialisers.
     let library = unsafe { sys::culib() };
+    // SAFETY: the symbol is only looked up; it is never called through this type.
+    unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
+}
+
+fn check_functions() -> Result<()> {
     for name in FUNCTIONS {
-        // SAFETY: the symbol is only looked up; it is never called through this type.
-        if unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err() {
+        if !has(name) {
             return Err(Error::Missing {
                 name: name.to_string(),
                 place: format!(

@@ -35,6 +35,7 @@ mod lasting;
 mod library;
 mod link;
 mod mapped;
+mod marks;
 pub mod memory;
 mod pinned;
 mod pool;
@@ -54,6 +55,7 @@ use graph::Captured;
 use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
+use marks::Marks;
 use pinned::Pinned;
 use pool::Pool;
 use register::{Access, Registration};
@@ -89,6 +91,7 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 /// The order of the fields is the order in which they end.
 pub struct CudaDevice {
     captured: Captured,
+    marks: Marks,
     views: Views,
     /// Bytes of the pages behind views, if the device maps any.
     page: Option<u64>,
@@ -195,6 +198,7 @@ impl CudaDevice {
         let page = mapped::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
             captured: Captured::default(),
+            marks: Marks::default(),
             views: Views::default(),
             page,
             lasting: Lasting::default(),

@@ -103,10 +103,16 @@ impl Stream {
 
     /// Puts `event` behind everything issued so far.
     #[inline]
-    pub(super) fn record(&self, event: &CudaEvent, _entered: &Entered<'_>) -> Result<()> {
+    pub(super) fn record(&self, event: &CudaEvent, entered: &Entered<'_>) -> Result<()> {
+        self.record_raw(event.raw.0, entered)
+    }
+
+    /// The same for an event of the same context that keeps time; it lives.
+    #[inline]
+    pub(super) fn record_raw(&self, event: CUevent, _entered: &Entered<'_>) -> Result<()> {
         // SAFETY: both live, and belong to one context: all events and streams of a device do.
         check("cuEventRecord", unsafe {
-            sys::cuEventRecord(event.raw.0, self.raw)
+            sys::cuEventRecord(event, self.raw)
         })
     }
 

@@ -166,6 +166,23 @@ impl Device for Sim {
         Ok(self.link.0)
     }
 
+    fn times_kernels(&self) -> bool {
+        self.times.is_some()
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        self.call("mark")?;
+        self.marks += 1;
+        Ok(())
+    }
+
+    fn take_marks(&mut self) -> Result<Vec<u64>> {
+        self.call("take_marks")?;
+        let spans = std::mem::take(&mut self.marks).saturating_sub(1);
+        let times = self.times.iter().flatten().copied();
+        Ok(times.chain(std::iter::repeat(0)).take(spans).collect())
+    }
+
     fn set_budget(&mut self, bytes: u64) -> Result<()> {
         self.call("set_budget")?;
         self.budget = Some(bytes);

@@ -105,6 +105,9 @@ pub struct Sim {
     graphs: graph::Graphs,
     /// What its copies are said to cost, and whether anybody asked.
     link: (Option<Link>, bool),
+    /// What it says of the time between marks, if anything.
+    times: Option<Vec<u64>>,
+    marks: usize,
 }
 
 impl Sim {
@@ -131,6 +134,8 @@ impl Sim {
             log: None,
             graphs: graph::Graphs::default(),
             link: (None, false),
+            times: None,
+            marks: 0,
         }
     }
 
@@ -144,6 +149,11 @@ impl Sim {
     /// What a measurement of its copies will find. They cost nothing before.
     pub fn set_link(&mut self, link: Link) {
         self.link.0 = Some(link);
+    }
+
+    /// Nanoseconds between the marks of a pass, one after the other. Without them it tells no times.
+    pub fn set_times(&mut self, times: Vec<u64>) {
+        self.times = Some(times);
     }
 
     /// So many bytes of addresses for weights, and no more.

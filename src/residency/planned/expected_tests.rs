@@ -104,7 +104,7 @@ fn a_lease_until_the_end_keeps_its_slot_until_then() {
         weight,
         range: 0..640,
         offset: 640 * u64::from(weight),
-        memory: vec![640 * u64::from(weight)..640 * u64::from(weight) + 640],
+        memory: std::iter::once(640 * u64::from(weight)..640 * u64::from(weight) + 640).collect(),
         probes: vec![weight],
     };
     let mut plan = two_slots(4);

@@ -96,7 +96,7 @@ fn a_longer_ring_goes_on_through_attention() {
 #[test]
 fn a_gain_of_less_than_a_fiftieth_is_none() {
     let mut left = 0;
-    for attention in (25_000..45_000).step_by(1000) {
+    for attention in (70_000..90_000).step_by(500) {
         let (_, found, _) = refined(50, 10, attention);
         let before = found.before;
         match found.better {

@@ -1,0 +1,209 @@
+//! The plan is made anew, once, when it is known how long kernels run.
+//!
+//! The pass behind the first complete one is timed: marks on the compute stream, in front of each wait for a copy, behind
+//! it, and where each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing
+//! runs and nothing is leased, so that all weights may move: the memory goes back, and is taken as the new plan shows it.
+
+use super::{build, Session};
+use crate::device::{Device, DevicePtr, Figures, Link};
+use crate::error::{bytes_text, Error, Result};
+use crate::residency::planned::{self, Expected, Plan, Planned, Refined};
+use crate::schedule::{Event, ProbeId};
+
+/// Until the plan is final.
+pub(super) struct Refine {
+    plan: Plan,
+    figures: Figures,
+    link: Link,
+    /// What the kernels behind each mark of the pass belong to, if they are any; `None` outside of the timed pass.
+    marks: Option<Vec<Option<Event>>>,
+}
+
+impl Refine {
+    /// Of a session that begins with this plan, if it is one whose weights can move, on a device that tells times.
+    pub(super) fn new<D: Device>(device: &D, plan: &Plan, link: Option<Link>) -> Option<Box<Self>> {
+        let can = plan.view.is_some() && !plan.streamed.is_empty() && device.times_kernels();
+        link.filter(|_| can).map(|link| {
+            Box::new(Refine {
+                plan: plan.clone(),
+                figures: device.figures(),
+                link,
+                marks: None,
+            })
+        })
+    }
+}
+
+impl<D: Device> Session<D> {
+    /// In front of a wait for the copy of a read.
+    #[inline]
+    pub(super) fn mark_wait(&mut self) {
+        if self.refine.is_some() {
+            self.mark(None);
+        }
+    }
+
+    /// Behind the wait of a read.
+    #[inline]
+    pub(super) fn mark_read(&mut self, id: ProbeId) {
+        if self.refine.is_some() {
+            self.mark(Some(Event::Probe(id)));
+        }
+    }
+
+    /// Where the lease of a read ends.
+    #[inline]
+    pub(super) fn mark_end(&mut self, id: ProbeId) {
+        if self.refine.is_some() {
+            self.mark(Some(Event::Release(id)));
+        }
+    }
+
+    #[cold]
+    fn mark(&mut self, what: Option<Event>) {
+        let marks = self.refine.as_mut().and_then(|one| one.marks.as_mut());
+        let Some(marks) = marks else { return };
+        match self.device.mark() {
+            Ok(()) => marks.push(what),
+            Err(error) => self.stop_refining(&error),
+        }
+    }
+
+    /// The plan stays as it is. The pass is none the worse for it.
+    #[cold]
+    fn stop_refining(&mut self, error: &Error) {
+        log::warn!("kernels could not be timed, so the plan stays as it was made at load: {error}");
+        self.refine = None;
+    }
+
+    /// Behind a pass that was not completed: its times are worth nothing.
+    pub(super) fn forget_marks(&mut self) {
+        let timed = self.refine.as_mut().and_then(|one| one.marks.as_mut());
+        let Some(marks) = timed else { return };
+        marks.clear();
+        if let Err(error) = self.device.take_marks() {
+            self.stop_refining(&error);
+        }
+    }
+
+    /// Behind a complete pass: times the next one, or makes use of what was timed. A failure that leaves the weights without
+    /// memory is one of all later passes; the one that has ended is right.
+    pub(super) fn refine_when_due(&mut self) {
+        match self.refine.take() {
+            Some(mut refine) if refine.marks.is_none() => {
+                refine.marks = Some(Vec::with_capacity(3 * self.leased.len() + 1));
+                self.refine = Some(refine);
+            }
+            Some(mut refine) => {
+                let marks = refine.marks.take().unwrap_or_default();
+                match self.kernel_times(&marks) {
+                    Ok(times) => self.replan(*refine, &times),
+                    Err(error) => self.stop_refining(&error),
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Nanoseconds of kernels behind each event of the trace. `marks` are those of a complete pass.
+    fn kernel_times(&mut self, marks: &[Option<Event>]) -> Result<Vec<u64>> {
+        self.device.mark()?;
+        self.device.synchronize()?;
+        let spans = self.device.take_marks()?;
+        if spans.len() != marks.len() {
+            return Err(Error::Internal(format!(
+                "{} marks, and {} times between them and the end",
+                marks.len(),
+                spans.len()
+            )));
+        }
+        let trace = &self.program.trace;
+        let mut begins = vec![0; trace.probes().len()];
+        let mut ends = begins.clone();
+        for (at, event) in trace.events().iter().enumerate() {
+            match *event {
+                Event::Probe(id) => begins[id as usize] = at,
+                Event::Release(id) => ends[id as usize] = at,
+                Event::Kernel(_) => {}
+            }
+        }
+        let mut times = vec![0; trace.events().len()];
+        for (mark, span) in marks.iter().zip(spans) {
+            match *mark {
+                Some(Event::Probe(id)) => times[begins[id as usize]] += span,
+                Some(Event::Release(id)) => times[ends[id as usize]] += span,
+                _ => {}
+            }
+        }
+        Ok(times)
+    }
+
+    fn replan(&mut self, refine: Refine, times: &[u64]) {
+        let capacity = self.stats.budget_bytes - self.stats.direct_bytes;
+        let (trace, weights) = (&self.program.trace, &self.program.weights);
+        let known = (times, refine.link);
+        let Refined { before, better } = planned::refine(
+            trace,
+            weights,
+            &refine.figures,
+            capacity,
+            &refine.plan,
+            known,
+        );
+        log::info!("a pass is expected to take {}", in_words(&before));
+        let Some((plan, after)) = better else { return };
+        log::info!(
+            "the plan is made anew: {} are copied in a pass by {} copies, {} are shared; it is expected to take {}",
+            bytes_text(plan.price.bytes),
+            plan.price.copies,
+            bytes_text(plan.ring),
+            in_words(&after)
+        );
+        let Err(error) = self.move_weights(&plan) else {
+            self.stats.plans_made_anew += 1;
+            return;
+        };
+        log::warn!("the plan that was made anew could not be used, so the first one is: {error}");
+        if let Err(again) = self.move_weights(&refine.plan) {
+            self.poison(format!(
+                "the weights could not be moved for a plan that was made anew ({error}), nor back: {again}"
+            ));
+        }
+    }
+
+    /// Between passes: gives the memory of all weights back, and loads what stays by `plan`.
+    fn move_weights(&mut self, plan: &Plan) -> Result<()> {
+        self.finish_replays()?;
+        self.device.synchronize()?;
+        self.give_up_all()?;
+        if let Some(view) = self
+            .policy
+            .view()
+            .filter(|_| self.block != DevicePtr::EMPTY)
+        {
+            self.pool.unmap(&mut self.device, self.block, view)?;
+        }
+        self.block = DevicePtr::EMPTY;
+        let (weights, probes) = (self.program.weights.len(), self.leased.len());
+        for (tenant, spec) in self.tenants.iter_mut().zip(&self.program.weights) {
+            if build::is_probed(spec) {
+                tenant.move_out();
+            }
+        }
+        self.policy = Box::new(Planned::new(plan.clone(), weights, probes));
+        self.take_block()?;
+        self.load_resident()
+    }
+}
+
+/// What a pass takes, in words.
+fn in_words(expected: &Expected) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    format!(
+        "{:.2} ms: kernels {:.2} ms, copies {:.2} ms; kernels wait for {:.2} ms",
+        ms(expected.pass),
+        ms(expected.kernels),
+        ms(expected.copies),
+        ms(expected.waits())
+    )
+}
