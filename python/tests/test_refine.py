@@ -1,0 +1,33 @@
+"""A plan that is made anew, once kernels were timed: it copies other bytes, and no bit of what comes out is another."""
+
+from __future__ import annotations
+
+import pytest
+from device_under_test import ON_GPU
+from models import ZOO
+from support import budget_of, open_module, run_passes
+from zoo import bits
+
+#: Links from much slower to much faster than any: between them is one that takes as long as the kernels do.
+RATES = ["0.5", "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048"]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.models("demo")
+@pytest.mark.parametrize("graph", [0, 1], ids=["calls", "graph"])
+def test_the_same_bits_before_and_after(graph, exported, capfd):
+    files, passes = exported("demo"), ZOO["demo"].passes(8)
+    budget = budget_of(files, 50)
+    with open_module(files) as plain:
+        expected = [bits(found) for found in run_passes(plain, passes)]
+    anew = 0
+    for rate in RATES:
+        with open_module(files, budget, weight_offload_link_gbps=rate, weight_offload_cuda_graph=graph) as module:
+            assert [bits(found) for found in run_passes(module, passes)] == expected, rate
+            stats = module.stats()
+            assert stats["peak_bytes"] <= stats["budget_bytes"] == budget
+            anew += stats["plans_made_anew"]
+    told = capfd.readouterr().err
+    assert told.count("a pass is expected to take") == len(RATES)
+    assert told.count("the plan is made anew") == anew
+    assert 0 < anew < len(RATES)
