@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
-use weightstream::device::{Figures, HostBytes, HostDevice};
-use weightstream::residency::planned::{cheaper_lru, lru_price, plan};
+use weightstream::device::{Figures, HostBytes, HostDevice, Link};
+use weightstream::residency::planned::{cheaper_lru, lru_price, plan, refine};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -182,6 +182,20 @@ fn plan_of(c: &mut Criterion, layers: usize) {
             format!("whether the LRU is cheaper {percent} %"),
             |bencher| bencher.iter(|| cheaper_lru(&found, &trace, &weights, 512, capacity)),
         );
+        // Attention for half of the time that copies take, so that all rings are tried.
+        let missing = (everything - capacity) / 55;
+        let each = |at: usize| {
+            if at % 27 == 14 {
+                missing / 2 / layers as u64
+            } else {
+                0
+            }
+        };
+        let times: Vec<u64> = (0..trace.events().len()).map(each).collect();
+        let link = Link::of_rate(55_000_000_000);
+        group.bench_function(format!("refined {percent} %"), |bencher| {
+            bencher.iter(|| refine(&trace, &weights, &figures, capacity, &found, (&times, link)))
+        });
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
             bencher.iter(|| lru_price(&trace, &weights, 512, capacity).unwrap())
         });

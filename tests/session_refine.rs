@@ -196,7 +196,7 @@ fn any_program_is_right_under_any_times() {
             false => 0,
         };
         let times: Vec<u64> = (0..90).map(|_| one(&mut draw)).collect();
-        let mut start = || {
+        let start = || {
             let device = sim(Order::Random(seed), Some(times.clone()));
             model
                 .session_by(PolicyKind::Planned, device, Some(budget))

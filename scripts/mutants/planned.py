@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "plan-neighbours-share",
         CONFLICTS,
-        "pairs.extend((0..count).map(|index| (index, (index + 1) % count)));",
-        "let _ = count;",
+        "pairs.extend((0..count).flat_map(next));",
+        "let _ = next;",
         "a copy cannot go on beside the kernel that reads what streamed before it",
         TESTS,
     ),

@@ -11,8 +11,26 @@ REHEARSE = "src/session/rehearse.rs"
 TRAIL = "src/session/trail.rs"
 CAPTURE = "src/session/capture.rs"
 SCRATCH = "src/session/scratch.rs"
+REFINE = "src/session/refine.rs"
 
 MUTANTS = [
+    # --- a plan that is made anew
+    Mutant(
+        "weights-lost-in-a-move",
+        REFINE,
+        "if let Err(again) = self.move_weights(&refine.plan) {",
+        "if let Err(again) = self.move_weights(&refine.plan).or(Ok::<(), Error>(())) {",
+        "weights that have no memory any more are read",
+        ("session_refine",),
+    ),
+    Mutant(
+        "times-of-a-failed-pass",
+        REFINE,
+        "marks.clear();",
+        "",
+        "the times of a pass that failed count as those of the next one",
+        ("session_refine",),
+    ),
     # --- the two rules of stream order
     Mutant(
         "no-wait-for-copy",
@@ -236,8 +254,8 @@ MUTANTS = [
     Mutant(
         "failed-pass-does-not-start-afresh",
         SESSION,
-        "false => self.start_afresh(),",
-        "false => {}",
+        "self.forget_marks();\n                self.start_afresh();",
+        "self.forget_marks();",
         "the next pass goes on in the middle of the trace",
         ("session_safety", "session_random"),
     ),

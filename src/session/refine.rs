@@ -20,9 +20,9 @@ pub(super) struct Refine {
 }
 
 impl Refine {
-    /// Of a session that begins with this plan, if it is one whose weights can move, on a device that tells times.
+    /// Of a session that begins with this plan, if something streams, on a device that tells times.
     pub(super) fn new<D: Device>(device: &D, plan: &Plan, link: Option<Link>) -> Option<Box<Self>> {
-        let can = plan.view.is_some() && !plan.streamed.is_empty() && device.times_kernels();
+        let can = !plan.streamed.is_empty() && device.times_kernels();
         link.filter(|_| can).map(|link| {
             Box::new(Refine {
                 plan: plan.clone(),
@@ -175,13 +175,14 @@ impl<D: Device> Session<D> {
     fn move_weights(&mut self, plan: &Plan) -> Result<()> {
         self.finish_replays()?;
         self.device.synchronize()?;
-        self.give_up_all()?;
-        if let Some(view) = self
-            .policy
-            .view()
-            .filter(|_| self.block != DevicePtr::EMPTY)
-        {
-            self.pool.unmap(&mut self.device, self.block, view)?;
+        if self.block != DevicePtr::EMPTY {
+            match self.policy.view() {
+                Some(view) => self.pool.unmap(&mut self.device, self.block, view)?,
+                None => {
+                    let bytes = self.policy.block_bytes();
+                    self.pool.give(&mut self.device, self.block, bytes)?;
+                }
+            }
         }
         self.block = DevicePtr::EMPTY;
         let (weights, probes) = (self.program.weights.len(), self.leased.len());

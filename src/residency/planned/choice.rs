@@ -33,20 +33,7 @@ pub fn plan(
     figures: &Figures,
     capacity: u64,
 ) -> Option<Plan> {
-    plan_ahead(trace, weights, figures, capacity, 1)
-}
-
-/// The same with places for the copies of the next `ahead` tenancies beside each one that is read. More of them take bytes
-/// from what stays, and go on through kernels that read no weight for long.
-pub(super) fn plan_ahead(
-    trace: &Trace,
-    weights: &[WeightSpec],
-    figures: &Figures,
-    capacity: u64,
-    ahead: usize,
-) -> Option<Plan> {
-    let mut planner = Planner::new(trace, weights, figures, capacity);
-    planner.ahead = ahead;
+    let planner = Planner::new(trace, weights, figures, capacity);
     if planner.total > LARGEST {
         return None;
     }
@@ -57,6 +44,26 @@ pub(super) fn plan_ahead(
         (Some(flat), Some(paged)) if flat.cost <= paged.cost => Some(flat.finish(&planner)),
         (_, Some(paged)) => Some(paged.finish(&planner)),
         (flat, None) => flat.map(|flat| flat.finish(&planner)),
+    }
+}
+
+/// The cheapest plan of one kind, on pages or not, with places for the copies of the next `ahead` tenancies beside each one
+/// that is read. More of them take bytes from what stays, and go on through kernels that read no weight for long.
+pub(super) fn plan_ahead(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    figures: &Figures,
+    capacity: u64,
+    (on_pages, ahead): (bool, usize),
+) -> Option<Plan> {
+    let mut planner = Planner::new(trace, weights, figures, capacity);
+    planner.ahead = ahead;
+    if planner.total > LARGEST {
+        return None;
+    }
+    match figures.page.filter(|_| on_pages) {
+        Some(page) => paged::cheapest(&planner, page).map(|paged| paged.finish(&planner)),
+        None => cheapest_flat(&planner, None).map(|flat| flat.finish(&planner)),
     }
 }
 

@@ -44,7 +44,7 @@ fn planned(sizes: &[u64], capacity: u64, ahead: usize) -> Plan {
         &weights(sizes),
         &figures,
         capacity,
-        ahead,
+        (false, ahead),
     )
     .unwrap()
 }

@@ -45,12 +45,11 @@ pub fn refine(
         return Refined { before, better };
     }
     for ahead in AHEAD {
-        let Some(plan) = plan_ahead(trace, weights, figures, capacity, ahead) else {
+        // Memory that was taken as pages is given back as pages.
+        let kind = (current.view.is_some(), ahead);
+        let Some(plan) = plan_ahead(trace, weights, figures, capacity, kind) else {
             break;
         };
-        if plan.view.is_some() != current.view.is_some() {
-            continue;
-        }
         let takes = expected(&plan, trace, kernels, link);
         let least = better.as_ref().map_or(worth, |(_, best)| best.pass);
         if takes.pass < least
