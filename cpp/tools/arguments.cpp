@@ -23,7 +23,7 @@ constexpr const char* kHelp =
     "  --host MODE          how the bytes to copy are held on the host: auto, mapped, pinned or staged\n"
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
     "  --gather MODE        tables of which only rows are read, in place: auto (default), on or off\n"
-    "  --link-gbps X        what the link to the GPU carries, in GB/s, for plans; auto (the default): it is timed at load\n"
+    "  --link-gbps X        what the link to the GPU carries, in GB/s, for plans; auto (default): timed at load\n"
     "  --device N           index of the device\n"
     "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"

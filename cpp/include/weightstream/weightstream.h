@@ -165,7 +165,7 @@ typedef struct ws_stats_data {
   uint64_t io_bytes;              /* most device memory that a call took for its inputs; 0 on the CPU */
   uint64_t host_pinned_bytes;
   uint64_t host_mapped_bytes;
-  uint64_t gathered_bytes; /* tables of which kernels read rows in place, in host memory */
+  uint64_t gathered_bytes;  /* tables of which kernels read rows in place, in host memory */
   uint64_t plans_made_anew; /* since load: 1 at most, once kernels were timed */
 } ws_stats_data;
 
