@@ -166,6 +166,29 @@ fn whatever_fails_while_weights_move_no_pass_is_wrong() {
     assert!(back > 3 && poisoned > 3, "{back}, {poisoned}");
 }
 
+/// Somebody else took the memory in between: there is no place for either plan.
+#[test]
+fn weights_that_have_no_memory_any_more_are_not_read() {
+    let model = model();
+    let mut session = session(&model, sim(Order::CopiesFirst, Some(with_pauses())));
+    passes(&model, &mut session, 1);
+    session.device_mut().limit_addresses(0);
+    // The pass itself is right; behind it nothing adds up any more.
+    play(&model, &mut session, Pass::Complete).unwrap_err();
+    assert_eq!(session.stats().passes, 2);
+    let refused = play(&model, &mut session, Pass::Complete).unwrap_err();
+    assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
+    let text = refused.to_string();
+    assert!(
+        text.contains("could not be moved for a plan that was made anew"),
+        "{text}"
+    );
+    assert!(
+        text.contains("nor back: ") && text.contains("taking memory for all weights"),
+        "{text}"
+    );
+}
+
 /// Weights of some pages, each read once and some again, and a direct constant.
 fn drawn(draw: &mut Seeded) -> Model {
     let count = 6 + draw.below(14) as u32;

@@ -24,14 +24,18 @@ def test_the_same_bits_whatever_the_link_is_taken_for(exported, capfd):
     files, passes = exported("demo"), ZOO["demo"].passes(3)
     budget = budget_of(files, 50)
     plain = open_module(files, budget)
-    expected = [bits(found) for found in run_passes(plain, passes)]
+    expected = [bits(found) for found in run_passes(plain, passes[:1])]
+    # Later passes may follow a plan that was made anew.
+    at_load = plain.stats()["bytes_copied_last_pass"]
+    expected += [bits(found) for found in run_passes(plain, passes[1:])]
     copied = {}
     # On a link where a copy costs nothing beside its bytes plans are the finest.
     for value in ("0.001", "55", "100000", "auto"):
         with open_module(files, budget, weight_offload_link_gbps=value) as module:
-            assert [bits(found) for found in run_passes(module, passes)] == expected, value
+            first = [bits(found) for found in run_passes(module, passes[:1])]
             copied[value] = module.stats()["bytes_copied_last_pass"]
-    assert copied["55"] == plain.stats()["bytes_copied_last_pass"]
+            assert first + [bits(found) for found in run_passes(module, passes[1:])] == expected, value
+    assert copied["55"] == at_load
     assert copied["0.001"] <= copied["55"] <= copied["100000"]
     told = capfd.readouterr().err
     assert "the link carries 55.0 GB/s, and 3.5 us a copy" in told
