@@ -71,6 +71,9 @@ fn behind_the_second_pass_the_ring_gets_longer_and_everything_stays_right() {
         let budget = session.stats().budget_bytes;
         let before = passes(&model, &mut session, 2)[1];
         assert_eq!(session.stats().plans_made_anew, 1);
+        let mut other = self::session(&model, sim(order, None));
+        passes(&model, &mut other, 2);
+        assert_eq!(session.stats().prefetches, other.stats().prefetches);
         let after = passes(&model, &mut session, 4);
         // Its first pass fills the ring.
         assert!(

@@ -193,7 +193,11 @@ impl<D: Device> Session<D> {
         }
         self.policy = Box::new(Planned::new(plan.clone(), weights, probes));
         self.take_block()?;
-        self.load_resident()
+        // What stays is loaded ahead of no probe of a pass.
+        let prefetches = self.stats.prefetches;
+        let loaded = self.load_resident();
+        self.stats.prefetches = prefetches;
+        loaded
     }
 }
 
