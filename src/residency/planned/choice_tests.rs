@@ -1,17 +1,9 @@
 use super::super::lru_price;
+use super::super::test_support::{chain, weights};
 use super::*;
-use crate::schedule::{Event, WeightKind};
+use crate::schedule::Event;
 
 const GRANULE: u64 = 64;
-
-fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
-    let spec = |(index, &bytes)| WeightSpec {
-        fqn: format!("w{index}"),
-        bytes,
-        kind: WeightKind::Weight,
-    };
-    sizes.iter().enumerate().map(spec).collect()
-}
 
 fn figures(bytes_per_copy: u64) -> Figures {
     Figures {
@@ -19,13 +11,6 @@ fn figures(bytes_per_copy: u64) -> Figures {
         page: None,
         bytes_per_copy,
     }
-}
-
-/// Each kernel reads one weight, in this order.
-fn chain(reads: &[u32], constants: usize) -> Trace {
-    let one = |(at, _)| [Event::Probe(at), Event::Kernel(at), Event::Release(at)];
-    let events = (0..).zip(reads).flat_map(one).collect();
-    Trace::new(events, reads.to_vec(), constants).unwrap()
 }
 
 #[test]

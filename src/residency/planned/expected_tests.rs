@@ -1,7 +1,7 @@
 use super::super::choice::plan_ahead;
+use super::super::test_support::{in_turn, weights};
 use super::*;
 use crate::device::Figures;
-use crate::schedule::{WeightKind, WeightSpec};
 use proptest::prelude::*;
 
 /// A byte takes a nanosecond, and a copy none of its own.
@@ -9,22 +9,6 @@ const LINK: Link = Link {
     bytes_per_second: 1_000_000_000,
     ns_per_copy: 0,
 };
-
-fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
-    let spec = |(index, &bytes)| WeightSpec {
-        fqn: format!("w{index}"),
-        bytes,
-        kind: WeightKind::Weight,
-    };
-    sizes.iter().enumerate().map(spec).collect()
-}
-
-/// Each weight is read by one kernel, in order.
-fn chain(count: u32) -> Trace {
-    let one = |id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)];
-    let events = (0..count).flat_map(one).collect();
-    Trace::new(events, (0..count).collect(), count as usize).unwrap()
-}
 
 /// Of a chain: of the kernels that read, and of those behind them that read nothing.
 fn kernels(each: &[(u64, u64)]) -> Vec<u64> {
@@ -40,7 +24,7 @@ fn planned(sizes: &[u64], capacity: u64, ahead: usize) -> Plan {
         bytes_per_copy: 64,
     };
     plan_ahead(
-        &chain(sizes.len() as u32),
+        &in_turn(sizes.len()),
         &weights(sizes),
         &figures,
         capacity,
@@ -58,21 +42,21 @@ fn two_slots(count: usize) -> Plan {
 
 #[test]
 fn without_kernels_a_pass_takes_its_copies() {
-    let found = expected(&two_slots(6), &chain(6), &[0; 18], LINK);
+    let found = expected(&two_slots(6), &in_turn(6), &[0; 18], LINK);
     assert_eq!((found.pass, found.kernels, found.copies), (3840, 0, 3840));
     let each = Link {
         ns_per_copy: 10,
         ..LINK
     };
     assert_eq!(
-        expected(&two_slots(6), &chain(6), &[0; 18], each).pass,
+        expected(&two_slots(6), &in_turn(6), &[0; 18], each).pass,
         3900
     );
 }
 
 #[test]
 fn copies_beside_longer_kernels_take_no_time() {
-    let found = expected(&two_slots(6), &chain(6), &kernels(&[(1000, 0); 6]), LINK);
+    let found = expected(&two_slots(6), &in_turn(6), &kernels(&[(1000, 0); 6]), LINK);
     // But a slot is free only when the kernel that reads it has ended: each second kernel's copy goes on beside the first.
     assert_eq!(found.pass, 6000);
     assert_eq!(found.waits(), 0);
@@ -82,13 +66,13 @@ fn copies_beside_longer_kernels_take_no_time() {
 fn a_full_ring_waits_for_the_kernel_that_reads_it() {
     // Six copies take 3840; the kernels behind read 0 and read 3 take 2000 each, in which two slots take 1280.
     let times = kernels(&[(0, 2000), (0, 0), (0, 0), (0, 2000), (0, 0), (0, 0)]);
-    let found = expected(&two_slots(6), &chain(6), &times, LINK);
+    let found = expected(&two_slots(6), &in_turn(6), &times, LINK);
     // Behind each pause two copies are there; the third begins when the first of them is read, at the pause's end.
     assert_eq!(found.pass, 2 * (2000 + 640));
     let plan = planned(&[640; 6], 3 * 640, 2);
     assert_eq!(plan.price.copies, 6);
     // With a third slot three copies go on in a pause, and everything is there behind it.
-    assert_eq!(expected(&plan, &chain(6), &times, LINK).pass, 4000);
+    assert_eq!(expected(&plan, &in_turn(6), &times, LINK).pass, 4000);
 }
 
 #[test]
@@ -123,7 +107,7 @@ proptest! {
         let plan = planned(&vec![640; count], 640 * (ahead as u64 + 1), ahead);
         prop_assert_eq!(plan.price.copies, count as u64);
         let times = &times[..count];
-        let found = expected(&plan, &chain(count as u32), &kernels(times), LINK);
+        let found = expected(&plan, &in_turn(count), &kernels(times), LINK);
         let (mut copied, mut now, mut over, mut ends) = (0, 0, Vec::new(), vec![0]);
         for number in 0..PASSES * count {
             let free = number.checked_sub(ahead + 1).map_or(0, |before| over[before]);

@@ -39,6 +39,8 @@ mod reuse;
 mod scatter;
 mod shown;
 mod tenancies;
+#[cfg(test)]
+mod test_support;
 
 pub use choice::plan;
 pub use expected::{expected, Expected};

@@ -1,8 +1,9 @@
+use super::super::test_support::weights;
 use super::super::{plan, tenancies};
 use super::*;
 use crate::device::Figures;
 use crate::residency::planned::Plan;
-use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
+use crate::schedule::{Event, Trace, WeightSpec};
 use proptest::prelude::*;
 
 const PAGE: u64 = 256;
@@ -13,15 +14,6 @@ fn figures(page: Option<u64>, bytes_per_copy: u64) -> Figures {
         page,
         bytes_per_copy,
     }
-}
-
-fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
-    let spec = |(index, &bytes)| WeightSpec {
-        fqn: format!("w{index}"),
-        bytes,
-        kind: WeightKind::Weight,
-    };
-    sizes.iter().enumerate().map(spec).collect()
 }
 
 /// Each kernel reads these weights.

@@ -1,6 +1,6 @@
 use super::super::plan;
+use super::super::test_support::{in_turn, weights};
 use super::*;
-use crate::schedule::{Event, WeightKind};
 
 const PAGE: u64 = 1024;
 const LINK: Link = Link {
@@ -18,21 +18,10 @@ fn figures() -> Figures {
 
 /// Layers of seven weights, four of sixteen pages and three of forty, as in a Llama.
 fn layers(count: usize) -> (Vec<WeightSpec>, Trace) {
-    let sizes = [16, 16, 16, 16, 40, 40, 40].repeat(count);
-    let spec = |(index, pages)| WeightSpec {
-        fqn: format!("w{index}"),
-        bytes: pages * PAGE,
-        kind: WeightKind::Weight,
-    };
-    let weights: Vec<_> = sizes.into_iter().enumerate().map(spec).collect();
-    let one = |id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)];
-    let reads = weights.len() as u32;
-    let trace = Trace::new(
-        (0..reads).flat_map(one).collect(),
-        (0..reads).collect(),
-        weights.len(),
-    );
-    (weights, trace.unwrap())
+    let sizes = [16, 16, 16, 16, 40, 40, 40].map(|pages| pages * PAGE);
+    let weights = weights(&sizes.repeat(count));
+    let trace = in_turn(weights.len());
+    (weights, trace)
 }
 
 /// Each read takes so many nanoseconds per page, and behind the third of a layer attention so many.

@@ -131,18 +131,13 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_support::weights;
     use super::*;
-    use crate::schedule::WeightKind;
 
     const GRANULE: u64 = 64;
 
     fn bound(sizes: &[u64], events: &[Event], reads: &[u32], capacity: u64) -> u64 {
-        let spec = |(index, &bytes)| WeightSpec {
-            fqn: format!("w{index}"),
-            bytes,
-            kind: WeightKind::Weight,
-        };
-        let weights: Vec<_> = sizes.iter().enumerate().map(spec).collect();
+        let weights = weights(sizes);
         let trace = Trace::new(events.to_vec(), reads.to_vec(), weights.len()).unwrap();
         lru_copies_at_least(&trace, &weights, GRANULE, capacity)
     }
