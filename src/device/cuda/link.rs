@@ -20,6 +20,17 @@ const LARGE: u64 = 16 << 20;
 const ROUNDS: u32 = 3;
 
 impl CudaDevice {
+    /// What copies cost is measured when [`Device::calibrate`](crate::device::Device::calibrate) is called. Plans then follow what
+    /// was found.
+    pub fn time_link(&mut self) {
+        self.times_link = true;
+    }
+
+    /// What copies cost is known, and need not be measured.
+    pub fn set_link(&mut self, link: Link) {
+        self.link = Some(link);
+    }
+
     /// Copies some of `source` a few times into memory that is given back. `None` where there is too little of it, or where
     /// what the link costs is not what copies will cost: through the staging ring they also wait for the file.
     pub(super) fn found_link(&mut self, source: HostBytes) -> Result<Option<Link>> {

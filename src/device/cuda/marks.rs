@@ -1,7 +1,7 @@
 //! Times on the compute stream: events that keep time, for the one pass that is timed.
 
 use super::context::{Context, Entered};
-use super::library::{check, has, log_failure};
+use super::library::{check, has, log_failure, ELAPSED_TIME};
 use super::stream::Stream;
 use crate::error::Result;
 use cudarc::driver::sys::{self, CUevent, CUevent_flags};
@@ -54,7 +54,7 @@ impl Drop for Mark {
 
 /// Whether the driver tells times: those of CUDA 12.8 and later do.
 pub(super) fn tell_times() -> bool {
-    has("cuEventElapsedTime_v2")
+    has(ELAPSED_TIME)
 }
 
 /// The marks of a pass, in the order of the stream.

@@ -15,7 +15,7 @@
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
 //! | `pinned` | memory of our own, registered: a copy of the weights |
-//! | `stage`, `stage_ring` | copies through a ring of pinned memory; the threads that fill it |
+//! | `stage`, `stage_ring`, `stage_shape` | copies through a ring of pinned memory; the threads that fill it |
 //! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
 //!
 //! The compute stream is the caller's or one of our own; the copy stream is our own, and waits for nothing but
@@ -43,9 +43,10 @@ mod register;
 pub(crate) mod runtime;
 mod stage;
 mod stage_ring;
+mod stage_shape;
 mod stream;
 
-pub use stage_ring::{RING_DEFAULT, RING_LEAST};
+pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
@@ -83,7 +84,7 @@ pub fn device_count() -> Result<u32> {
 
 /// Refuses a size of a staging ring, bytes, that is below [`RING_LEAST`].
 pub fn check_ring(bytes: u64) -> Result<()> {
-    stage_ring::Shape::of(bytes).map(|_| ())
+    stage_shape::Shape::of(bytes).map(|_| ())
 }
 
 /// One GPU: its memory, a copy stream, and the stream on which the compiled code runs.
@@ -258,17 +259,6 @@ impl CudaDevice {
         let entered = self.context.enter()?;
         self.stage = Some(Stage::new(file, ring_bytes, &self.copy, &entered)?);
         Ok(())
-    }
-
-    /// What copies cost is measured when [`Device::calibrate`](super::Device::calibrate) is called. Plans then follow what
-    /// was found.
-    pub fn time_link(&mut self) {
-        self.times_link = true;
-    }
-
-    /// What copies cost is known, and need not be measured.
-    pub fn set_link(&mut self, link: Link) {
-        self.link = Some(link);
     }
 
     /// The first failure of a read of a staged file.

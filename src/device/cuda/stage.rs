@@ -8,7 +8,8 @@
 use super::context::{Context, Entered};
 use super::library::check;
 use super::pinned::{readers, Pinned};
-use super::stage_ring::{pieces, Area, Piece, Readers, Shape};
+use super::stage_ring::{Area, Piece, Readers};
+use super::stage_shape::{pieces, Shape};
 use super::stream::Stream;
 use crate::device::file::HostFile;
 use crate::device::{DevicePtr, HostBytes};

@@ -1,6 +1,8 @@
 //! The ring against a stream that is played by a thread. No GPU is needed.
 
+use super::super::stage_shape::{pieces, FEWEST_SLOTS, MB};
 use super::*;
+use std::ops::Range;
 use std::sync::mpsc::{channel, Receiver, Sender};
 
 const SLOT: u64 = 64;

@@ -3,8 +3,8 @@
 //! The rules of the driver hold: a capture begins with idle streams, allocates nothing, waits for no event from before, and
 //! its events are worth nothing behind it.
 
-use super::device::SimEvent;
 use super::Sim;
+use super::SimEvent;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 

@@ -18,10 +18,12 @@
 //! Only there with the cargo feature `sim`, which no default and no shipped library has.
 #![deny(unsafe_code)]
 
+mod access;
 mod clock;
 mod device;
 mod faults;
 mod graph;
+mod issue;
 mod problem;
 mod regions;
 mod space;
@@ -34,8 +36,8 @@ mod tests;
 mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
-pub use device::SimEvent;
 pub use faults::Fault;
+pub use issue::SimEvent;
 pub use problem::Problem;
 pub use streams::Order;
 
@@ -44,7 +46,6 @@ use crate::error::{Error, Result};
 use faults::Faults;
 use space::Space;
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use streams::{Op, Stream};
@@ -314,86 +315,6 @@ impl Sim {
 
     fn compute_idle(&self) -> bool {
         self.compute.done == self.compute.issued
-    }
-
-    /// A new time of the stream, behind all that the calling thread knows.
-    fn issue(&mut self, actor: Actor, what: What) -> Access {
-        let host = self.host.get();
-        let call = self.faults.calls();
-        let stream = self.stream(actor);
-        stream.clock.join(&host);
-        let epoch = stream.clock.tick(actor);
-        Access {
-            what,
-            stream: stream.actor,
-            epoch,
-            call,
-        }
-    }
-
-    fn reads(&mut self, range: Range<u64>, access: Access) {
-        let clock = self.stream(access.stream).clock;
-        let regions = &mut self.space_of(range.start).regions;
-        if let Some(problem) = regions.read(range, access, &clock) {
-            self.report(problem);
-        }
-    }
-
-    /// `valid` says that the bytes may be read afterwards.
-    fn writes(&mut self, range: Range<u64>, access: Access, valid: bool) {
-        let clock = self.stream(access.stream).clock;
-        let regions = &mut self.space_of(range.start).regions;
-        if let Some(problem) = regions.write(range, access, &clock, valid) {
-            self.report(problem);
-        }
-    }
-
-    fn space_of(&mut self, address: u64) -> &mut Space {
-        match address < SCRATCH {
-            true => &mut self.weights,
-            false => &mut self.scratch,
-        }
-    }
-
-    fn bytes(&self, range: &Range<u64>) -> &[u8] {
-        match self.weights.holds(range) {
-            true => self.weights.bytes(range),
-            false => self.scratch.bytes(range),
-        }
-    }
-
-    fn bytes_mut(&mut self, range: &Range<u64>) -> &mut [u8] {
-        self.space_of(range.start).bytes_mut(range)
-    }
-
-    /// The memory of addresses within one live block of weights, or within one view.
-    fn of_weights(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
-        let range = self.weights.within(ptr, bytes);
-        let range = range.filter(|range| !self.views.own(range.start));
-        let memory = range.map(|range| vec![range]);
-        let memory = memory.or_else(|| self.views.behind(ptr, bytes));
-        memory.ok_or_else(|| stray(ptr, bytes))
-    }
-
-    /// The same within any live block.
-    fn anywhere(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
-        match self.scratch.within(ptr, bytes) {
-            Some(range) => Ok(vec![range]),
-            None => self.of_weights(ptr, bytes),
-        }
-    }
-
-    /// The same for what is written by anything but a copy of weights.
-    fn written(&self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
-        if self.views.contain(ptr) {
-            return Err(Error::Internal(format!(
-                "{:#x} is an address of a view: kernels and uploads only read there, copies of weights write",
-                ptr.0
-            )));
-        }
-        // Without a view it is one piece.
-        let mut memory = self.anywhere(ptr, bytes)?;
-        memory.pop().ok_or_else(|| stray(ptr, bytes))
     }
 }
 
