@@ -203,7 +203,7 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// The policy's first loads, and the first copies of a pass.
+    /// The policy's first loads: what stays. What streams is copied by the passes.
     pub(super) fn load_resident(&mut self) -> Result<()> {
         let mut actions = std::mem::take(&mut self.actions);
         self.policy.start(&mut actions);

@@ -90,6 +90,7 @@ struct Stats {
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_mapped_bytes = 0;
   std::uint64_t gathered_bytes = 0;
+  // How often the plan was made anew since load: 1 at most, once kernels were timed.
   std::uint64_t plans_made_anew = 0;
 };
 

@@ -12,8 +12,8 @@ use super::Plan;
 use crate::device::{Figures, Link};
 use crate::schedule::{Trace, WeightSpec};
 
-/// Copies ahead that are tried.
-const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
+/// Copies ahead that are tried; the plan of the load has one.
+const AHEAD: [usize; 10] = [2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
 
 /// A plan is made anew for a gain of at least one part in so many of a pass: it costs a load of what stays, once.
 const WORTH: u64 = 50;
