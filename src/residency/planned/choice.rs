@@ -8,10 +8,12 @@
 
 use super::conflicts::conflicts;
 use super::draft::{Draft, Fitted};
+use super::expected::Expected;
 use super::layout::place;
 use super::paged;
 use super::price::Price;
 use super::tenancies::{tenancies, Tenancy};
+use super::timed::{self, Times};
 use super::Plan;
 use crate::device::Figures;
 use crate::schedule::{Trace, WeightIndex, WeightSpec};
@@ -65,6 +67,21 @@ pub(super) fn plan_ahead(
         Some(page) => paged::cheapest(&planner, page).map(|paged| paged.finish(&planner)),
         None => cheapest_flat(&planner, None).map(|flat| flat.finish(&planner)),
     }
+}
+
+/// The plan on pages of the shortest pass, if that takes less than `least` nanoseconds: the best that is found of those that
+/// `may` be.
+pub(super) fn plan_timed(
+    weights: &[WeightSpec],
+    figures: &Figures,
+    capacity: u64,
+    times: Times<'_>,
+    least: u64,
+    may: impl Fn(&Plan) -> bool,
+) -> Option<(Plan, Expected)> {
+    let planner = Planner::new(times.trace, weights, figures, capacity);
+    let page = figures.page.filter(|_| planner.total <= LARGEST)?;
+    timed::quickest(&planner, page, times, least, may)
 }
 
 /// The cheapest plan in which no byte shows at two addresses. `cost` is that of another plan: a search for more is short.
@@ -279,6 +296,15 @@ impl<'a> Planner<'a> {
         weights.iter().map(|&w| self.sizes[w as usize]).sum()
     }
 
+    /// The tenancies of these weights, by time: weight and number among the weight's.
+    pub(super) fn order_of(&self, weights: &[WeightIndex]) -> Vec<(WeightIndex, usize)> {
+        let numbered =
+            |&w: &WeightIndex| (0..self.tenancies[w as usize].len()).map(move |n| (w, n));
+        let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
+        order.sort_unstable_by_key(|&(w, n)| self.tenancies[w as usize][n].first);
+        order
+    }
+
     /// The layout if these stream; `None` if there is none, or if it cannot fit, since the ring is no shorter than the
     /// largest of them.
     fn draft(&self, weights: Vec<WeightIndex>) -> Option<Draft> {
@@ -286,10 +312,7 @@ impl<'a> Planner<'a> {
         if self.total - self.bytes_of(&weights) + largest.unwrap_or(0) > self.capacity {
             return None;
         }
-        let numbered =
-            |&w: &WeightIndex| (0..self.tenancies[w as usize].len()).map(move |n| (w, n));
-        let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
-        order.sort_unstable_by_key(|&(w, n)| self.tenancies[w as usize][n].first);
+        let order = self.order_of(&weights);
         let streamed: Vec<&Tenancy> = order
             .iter()
             .map(|&(w, n)| &self.tenancies[w as usize][n])

@@ -112,10 +112,7 @@ impl<'a> Filling<'a> {
         weights: Vec<WeightIndex>,
         merged: usize,
     ) -> Option<Self> {
-        let numbered =
-            |&w: &WeightIndex| (0..planner.tenancies[w as usize].len()).map(move |n| (w, n));
-        let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
-        order.sort_unstable_by_key(|&(w, n)| planner.tenancies[w as usize][n].first);
+        let order = planner.order_of(&weights);
         let streamed: Vec<&Tenancy> = (order.iter())
             .map(|&(w, n)| &planner.tenancies[w as usize][n])
             .collect();

@@ -20,6 +20,7 @@
 //! | `plan` | what a plan says |
 //! | `expected` | how long a pass takes by it |
 //! | `refine` | a better one, once it is known how long kernels run |
+//! | `timed` | tails that go by these times |
 //! | `price` | what the LRU would copy |
 //! | `reuse` | what the LRU cannot help copying |
 //! | `policy` | carries the plan out |
@@ -41,6 +42,7 @@ mod shown;
 mod tenancies;
 #[cfg(test)]
 mod test_support;
+mod timed;
 
 pub use choice::plan;
 pub use expected::{expected, Expected};

@@ -66,7 +66,8 @@ pub(super) struct Paged {
 /// The cheapest plan on pages of so many bytes.
 pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
     let mut best: Option<Paged> = None;
-    for set in sets(planner, page) {
+    let parts = if planner.is_large() { FEW_SETS } else { SETS };
+    for set in sets(planner, page, parts) {
         for split in splits(planner, &set) {
             let found = split.fit(planner, page);
             let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
@@ -102,8 +103,8 @@ fn merges(planner: &Planner<'_>) -> Vec<usize> {
     }
 }
 
-/// Sets of weights that may stream: parts of those of some pages, and everything.
-fn sets(planner: &Planner<'_>, page: u64) -> Vec<Vec<WeightIndex>> {
+/// Sets of weights that may stream: so many parts of those of some pages, and everything.
+pub(super) fn sets(planner: &Planner<'_>, page: u64, count: u64) -> Vec<Vec<WeightIndex>> {
     let Some(largest) = planner.sizes.iter().copied().max() else {
         return Vec::new();
     };
@@ -113,7 +114,6 @@ fn sets(planner: &Planner<'_>, page: u64) -> Vec<Vec<WeightIndex>> {
         group.retain(|&weight| planner.sizes[weight as usize] >= SOME_PAGES * page);
     }
     let all: u64 = groups.iter().map(|group| planner.bytes_of(group)).sum();
-    let count = if planner.is_large() { FEW_SETS } else { SETS };
     let needed = |part| (u128::from(all) * u128::from(part)).div_ceil(u128::from(count)) as u64;
     let mut sets: Vec<_> = (1..=count)
         .map(|part| planner.pick(&groups, needed(part)))
@@ -126,12 +126,10 @@ fn sets(planner: &Planner<'_>, page: u64) -> Vec<Vec<WeightIndex>> {
 
 /// The ways in which the tenancies of these weights may share slots.
 fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
-    let numbered = |&w: &WeightIndex| (0..planner.tenancies[w as usize].len()).map(move |n| (w, n));
-    let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
+    let order = planner.order_of(weights);
     if order.len() > MOST {
         return Vec::new();
     }
-    order.sort_unstable_by_key(|&(w, n)| planner.tenancies[w as usize][n].first);
     let streamed: Vec<&Tenancy> = (order.iter())
         .map(|&(w, n)| &planner.tenancies[w as usize][n])
         .collect();

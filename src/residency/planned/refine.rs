@@ -3,11 +3,13 @@
 //! A plan that is made before anything has run takes copies for what a pass waits for: its ring has room for the copy of one
 //! tenancy beside the one that is read, as more room would only make more to copy. Where kernels run for long between
 //! two reads (attention over many tokens), such a ring is full before they end, and the link stands still. Plans whose
-//! rings hold more copies ahead are tried here, and the one of the shortest pass is taken.
+//! tails go by kernels' times (`timed`), and plans whose rings hold more copies ahead, are tried here, and the one of the shortest
+//! pass is taken.
 
-use super::choice::plan_ahead;
+use super::choice::{plan_ahead, plan_timed};
 use super::expected::{expected, Expected};
 use super::price::cheaper_lru;
+use super::timed::Times;
 use super::Plan;
 use crate::device::{Figures, Link};
 use crate::schedule::{Trace, WeightSpec};
@@ -38,23 +40,32 @@ pub fn refine(
     (kernels, link): (&[u64], Link),
 ) -> Refined {
     let before = expected(current, trace, kernels, link);
-    let mut better: Option<(Plan, Expected)> = None;
     // No plan takes less than its kernels do; and copies become more.
     let worth = before.pass - before.pass / WORTH;
     if before.kernels.max(before.copies) > worth {
-        return Refined { before, better };
+        return Refined {
+            before,
+            better: None,
+        };
     }
+    let may = |plan: &Plan| cheaper_lru(plan, trace, weights, figures.granule, capacity).is_none();
+    let times = Times {
+        trace,
+        kernels,
+        link,
+    };
+    // Memory that was taken as pages is given back as pages.
+    let on_pages = current.view.is_some();
+    let mut better = on_pages
+        .then(|| plan_timed(weights, figures, capacity, times, worth, may))
+        .flatten();
     for ahead in AHEAD {
-        // Memory that was taken as pages is given back as pages.
-        let kind = (current.view.is_some(), ahead);
-        let Some(plan) = plan_ahead(trace, weights, figures, capacity, kind) else {
+        let Some(plan) = plan_ahead(trace, weights, figures, capacity, (on_pages, ahead)) else {
             break;
         };
         let takes = expected(&plan, trace, kernels, link);
         let least = better.as_ref().map_or(worth, |(_, best)| best.pass);
-        if takes.pass < least
-            && cheaper_lru(&plan, trace, weights, figures.granule, capacity).is_none()
-        {
+        if takes.pass < least && may(&plan) {
             better = Some((plan, takes));
         }
     }

@@ -44,7 +44,11 @@ pub(super) fn scatter(
 }
 
 /// Each takes what is free of its conflicts, from the end of the one before it on.
-fn around(sizes: &[u64], conflicts: &Conflicts, ring: u64) -> Option<Vec<Vec<Range<u64>>>> {
+pub(super) fn around(
+    sizes: &[u64],
+    conflicts: &Conflicts,
+    ring: u64,
+) -> Option<Vec<Vec<Range<u64>>>> {
     let mut pieces: Vec<Vec<Range<u64>>> = vec![Vec::new(); sizes.len()];
     let mut taken: Vec<Range<u64>> = Vec::new();
     let mut from = 0;
