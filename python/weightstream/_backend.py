@@ -18,7 +18,7 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _method, _offload, _record
+from . import _attention, _method, _offload, _record
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
@@ -35,10 +35,13 @@ class WeightStreamPartitioner(AotiPartitioner):
     ``device``: where the compiled code runs, ``"cpu"`` or ``"cuda"`` (which needs the GPU at export). ``isa``: the x86-64 level the CPU code is compiled for, one of
     ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
     without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
+    ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that can (bfloat16; a
+    line of progress says where it cannot, and why), ``"math"`` always by separate operators, which hold the scores of all queries and
+    keys in memory.
     """
 
-    def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward") -> None:
-        specs = [CompileSpec("method_name", method.encode()), *Target(device, isa).specs()]
+    def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto") -> None:
+        specs = [CompileSpec("method_name", method.encode()), *Target(device, isa, attention).specs()]
         super().__init__(BACKEND_ID, specs)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -95,6 +98,8 @@ class WeightStreamBackend(BackendDetails):
         offload = _offload.remove_probes(edge_program) > 0
         _make_dense(edge_program)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
+        if target.fuses_attention():
+            _attention.fuse(edge_program)
         probes = _offload.insert_probes(edge_program) if offload else []
         compiled = _compile_until_probes_stay(edge_program, probes, target)
         return _package(method, edge_program, compiled, offload, target)

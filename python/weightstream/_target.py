@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
+from . import _attention
 from ._errors import ExportError
 from ._probe import PROBE
 
@@ -17,16 +18,19 @@ ISA_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A device, and the x86-64 level of the code that runs on the host."""
+    """A device, the x86-64 level of the code that runs on the host, and how attention is computed."""
 
     device: str
     isa: str
+    attention: str = "auto"
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise ExportError(f"device '{self.device}' is unknown; use one of {', '.join(DEVICES)}")
         if self.isa not in ISA_LEVELS:
             raise ExportError(f"isa '{self.isa}' is unknown; use one of {', '.join(ISA_LEVELS)}")
+        if self.attention not in _attention.MODES:
+            raise ExportError(f"attention '{self.attention}' is unknown; use one of {', '.join(_attention.MODES)}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ExportError("device 'cuda' needs an NVIDIA GPU and its driver at export: kernels are tuned and compiled on it")
 
@@ -35,7 +39,11 @@ class Target:
 
     @staticmethod
     def of(specs: dict[str, str]) -> Target:
-        return Target(specs["device"], specs["isa"])
+        return Target(specs["device"], specs["isa"], specs["attention"])
+
+    def fuses_attention(self) -> bool:
+        """Whether attention is given to a fused kernel where one can compute it."""
+        return self.device == "cuda" and self.attention == "auto"
 
     def sms(self) -> str:
         """Compute capabilities that the kernels were compiled for: ``90`` for 9.0. Empty on the CPU."""

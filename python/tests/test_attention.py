@@ -1,0 +1,188 @@
+"""Attention on CUDA: which of it a fused kernel computes, that this is said, and that what comes out is right."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from device_under_test import ON_GPU
+from support import open_module, run_passes
+from torch import nn
+from torch.export import Dim
+from weightstream import _attention
+from zoo import largest_error
+
+KINDS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
+    "plain": ([(2, 4, 64, 32)] * 3, {}),
+    "causal": ([(1, 4, 64, 32)] * 3, {"is_causal": True}),
+    "scaled": ([(1, 4, 64, 32)] * 3, {"scale": 0.3}),
+    "head of 48": ([(1, 4, 64, 48)] * 3, {}),
+    "grouped": ([(1, 8, 64, 32), (1, 2, 64, 32), (1, 2, 64, 32)], {"enable_gqa": True}),
+    "one query": ([(1, 4, 1, 32), (1, 4, 512, 32), (1, 4, 512, 32)], {}),
+}
+UNSUITED: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], str]] = {
+    "three dimensions": ([(4, 64, 32)] * 3, {}, "four dimensions, not 3"),
+    "dropout": ([(1, 4, 64, 32)] * 3, {"dropout_p": 0.5}, "has no dropout"),
+    "no scale": ([(1, 4, 64, 32)] * 3, {"scale": 0.0}, "a scale of 0"),
+    "long heads": ([(1, 1, 64, 512)] * 3, {}, "at most 256 elements, not 512"),
+    "other values": ([(1, 4, 64, 32), (1, 4, 64, 32), (1, 4, 64, 16)], {}, "as long as queries (32), not 16"),
+    "one head of keys": ([(1, 4, 64, 32), (1, 1, 64, 32), (1, 1, 64, 32)], {}, "enable_gqa and a multiple, not 4 and 1"),
+    "one batch of keys": ([(2, 4, 64, 32), (1, 4, 64, 32), (1, 4, 64, 32)], {}, "does not broadcast"),
+    "causal over more keys": ([(1, 4, 8, 32), (1, 4, 64, 32), (1, 4, 64, 32)], {"is_causal": True}, "not 8 and 64"),
+}
+MASKS: dict[str, tuple[tuple[int, ...], torch.dtype, str | None]] = {
+    "for all": ((64, 64), torch.bool, None),
+    "whole": ((2, 1, 64, 64), torch.bool, None),
+    "of keys": ((2, 1, 1, 64), torch.bool, None),
+    "for each head": ((2, 4, 64, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [2, 4, 64, 64]"),
+    "added": ((64, 64), torch.bfloat16, "takes masks of bool, not bfloat16"),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, options: dict[str, Any]):
+        super().__init__()
+        self.options = options
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
+
+
+def program(shapes: list[tuple[int, ...]], options: dict[str, Any], mask: torch.Tensor | None = None, dynamic: Any = None) -> Any:
+    inputs = [torch.zeros(shape, dtype=torch.bfloat16) for shape in shapes] + ([] if mask is None else [mask])
+    return torch.export.export(Attention(options), tuple(inputs), dynamic_shapes=dynamic).run_decompositions({})
+
+
+def operators(found: Any) -> list[str]:
+    return [str(node.target) for node in found.graph.nodes if node.op == "call_function"]
+
+
+# Importing the kernels needs Triton.
+triton = pytest.mark.skipif(not torch.version.cuda, reason="needs PyTorch for CUDA")
+
+
+@triton
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_kernel_computes_is_given_to_it(kind, capfd):
+    found = program(*KINDS[kind])
+    assert _attention.fuse(found) == 1
+    assert operators(found) == ["triton.sdpa_decode_splitk.default" if kind == "one query" else "triton.sdpa.default"]
+    assert "attention: 1 of 1 by a fused kernel" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kind", UNSUITED)
+def test_what_it_does_not_compute_stays_and_is_told_why(kind, capfd):
+    shapes, options, reason = UNSUITED[kind]
+    found = program(shapes, options)
+    assert _attention.fuse(found) == 0
+    assert operators(found) == ["aten.scaled_dot_product_attention.default"]
+    told = capfd.readouterr().err
+    assert "attention: 0 of 1" in told and "separate operators" in told and reason in told
+
+
+def test_other_numbers_than_bfloat16_stay(capfd):
+    found = torch.export.export(Attention({}), tuple(torch.zeros(1, 4, 8, 32) for _ in range(3))).run_decompositions({})
+    assert _attention.fuse(found) == 0
+    assert "is for bfloat16, not float32" in capfd.readouterr().err
+
+
+@triton
+@pytest.mark.parametrize("kind", MASKS)
+def test_masks(kind):
+    shape, dtype, reason = MASKS[kind]
+    found = program([(2, 4, 64, 32)] * 3, {}, torch.zeros(shape, dtype=dtype))
+    (node,) = [node for node in found.graph.nodes if _attention.is_attention(node)]
+    assert (told := _attention.unsuited(node)) == reason or reason in told
+    _attention.fuse(found)
+    shown = [] if kind == "whole" else ["aten.expand.default"]
+    assert operators(found) == ([*shown, "triton.sdpa.default"] if reason is None else ["aten.scaled_dot_product_attention.default"])
+
+
+@triton
+def test_a_length_that_varies():
+    shapes, long = [(1, 4, 64, 32)] * 3, {2: Dim("length", min=2, max=4096)}
+    assert _attention.fuse(program(shapes, {"is_causal": True}, dynamic=[long] * 3)) == 1
+    # 32-bit offsets would wrap around.
+    without_end = {2: Dim("length", min=2)}
+    assert _attention.fuse(program(shapes, {"is_causal": True}, dynamic=[without_end] * 3)) == 0
+
+
+class Mixed(nn.Module):
+    """Attention of several kinds, one behind the other: four for the kernel, the last one in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(96, 3 * 96).bfloat16() for _ in range(5))
+        self.last = nn.Linear(96, 96).bfloat16()
+
+    def heads(self, layer: int, x: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+        return tuple(one.unflatten(-1, (count, -1)).transpose(1, 2) for one in self.layers[layer](x).chunk(3, dim=-1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        join = lambda y: y.transpose(1, 2).flatten(2)  # noqa: E731
+        attend = F.scaled_dot_product_attention
+        x = x + join(attend(*self.heads(0, x, 3), is_causal=True))
+        near = (torch.arange(x.shape[1], device=x.device)[:, None] - torch.arange(x.shape[1], device=x.device)).abs() < 9
+        x = x + join(attend(*self.heads(1, x, 2), attn_mask=near[None, None]))
+        q, k, v = self.heads(2, x, 6)
+        x = x + join(attend(q, k[:, :2], v[:, :2], enable_gqa=True))
+        q, k, v = self.heads(3, x, 3)
+        x = x + join(attend(q[:, :, -1:], k, v, scale=0.2))
+        q, k, v = (one.float() for one in self.heads(4, x, 3))
+        return self.last(x + join(attend(q, k, v)).bfloat16())
+
+
+def lowered(folder: Any, length: int, dynamic: Any, attention: str) -> SimpleNamespace:
+    import weightstream as ws
+    from executorch.exir import to_edge_transform_and_lower
+
+    torch.manual_seed(3)
+    model = Mixed().eval().requires_grad_(False)
+    found = ws.apply_weight_offload(torch.export.export(model, (torch.randn(1, length, 96).bfloat16(),), dynamic_shapes=dynamic))
+    partitioner = ws.WeightStreamPartitioner(device="cuda", attention=attention)
+    edge = to_edge_transform_and_lower(found, partitioner=[partitioner], compile_config=ws.edge_compile_config())
+    files = SimpleNamespace(model=model, pte=folder / f"{attention}.pte", ptd=folder / f"{attention}.ptd")
+    ws.save(edge, str(files.pte), str(files.ptd))
+    return files
+
+
+def passes_of(files: SimpleNamespace, lengths: list[int]) -> tuple[float, int]:
+    """The largest error against eager in float32, and the bytes of activations."""
+    inputs = [(torch.randn(1, length, 96).bfloat16(),) for length in lengths]
+    exact = files.model.float()
+    expected = [exact(x.float()).bfloat16() for (x,) in inputs]
+    exact.bfloat16()
+    with open_module(files) as module:
+        found = run_passes(module, inputs)
+        return max(largest_error(a, [b]) for a, b in zip(found, expected, strict=True)), module.stats()["activation_peak_bytes"]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
+def test_fused_attention_is_right_and_holds_no_scores(tmp_path, capfd):
+    fused = lowered(tmp_path, 320, None, "auto")
+    told = capfd.readouterr().err
+    assert "attention: 4 of 5 by a fused kernel" in told and "not float32" in told
+    error, bytes_fused = passes_of(fused, [320, 320])
+    apart = lowered(tmp_path, 320, None, "math")
+    assert "attention:" not in capfd.readouterr().err
+    error_apart, bytes_apart = passes_of(apart, [320, 320])
+    # Both round to bfloat16 in between, each in its own places.
+    assert error < 0.05 and error_apart < 0.05, (error, error_apart)
+    assert bytes_fused <= bytes_apart
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
+def test_fused_attention_over_lengths_that_vary(tmp_path):
+    files = lowered(tmp_path, 64, ({1: Dim("length", min=2, max=512)},), "auto")
+    error, _ = passes_of(files, [64, 3, 512, 17, 300])
+    assert error < 0.05, error
+
+
+def test_an_unknown_word_is_refused():
+    import weightstream as ws
+
+    with pytest.raises(ws.ExportError, match="attention 'flash' is unknown; use one of auto, math"):
+        ws.WeightStreamPartitioner(attention="flash")

@@ -1,0 +1,166 @@
+"""Scaled-dot-product attention on CUDA: ExecuTorch's fused Triton kernel where it can, operators of its own otherwise.
+
+Decomposed, attention writes and reads scores of `heads x queries x keys`: from some thousand tokens on it takes longer than all
+products together. The compiled code has no libtorch, so PyTorch's own fused kernels are not there; ExecuTorch's CUDA backend has
+one in Triton, which becomes part of the library as any other kernel does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from ._progress import note
+
+MODES = ("auto", "math")
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+#: The kernel's offsets have 32 bits.
+_MOST_ELEMENTS = torch.iinfo(torch.int32).max
+#: The longest head whose accumulators it was made for.
+_LONGEST_HEAD = 256
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+def fuse(program: ExportedProgram) -> int:
+    """Replaces what the kernel can do, tells what it cannot, and returns how many it does. The program's values are on the GPU."""
+    found = [node for node in program.graph.nodes if is_attention(node)]
+    reasons = {node: unsuited(node) for node in found}
+    fused = [node for node, reason in reasons.items() if reason is None]
+    for node in fused:
+        _replace(program.graph, node)
+    if fused:
+        program.graph_module.recompile()
+    if found:
+        note(f"attention: {len(fused)} of {len(found)} by a fused kernel")
+    for reason in dict.fromkeys(reason for reason in reasons.values() if reason is not None):
+        same = [node.name for node, other in reasons.items() if other == reason]
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        note(f"attention '{same[0]}'{more} is computed by separate operators, in memory for all scores: {reason}")
+    return len(fused)
+
+
+def is_attention(node: torch.fx.Node) -> bool:
+    """Whether an FX node is scaled-dot-product attention, in the ATen or in the edge dialect."""
+    return node.op == "call_function" and _ATTENTION in (node.target, getattr(node.target, "_op", None))
+
+
+def unsuited(node: torch.fx.Node) -> str | None:
+    """Why the kernel cannot compute this attention; None if it can."""
+    arguments = _arguments(node)
+    values = [arguments[name].meta["val"] for name in ("query", "key", "value")]
+    query, key, value = values
+    mask = arguments.get("attn_mask")
+    if any(one.dtype != torch.bfloat16 for one in values):
+        return f"the kernel is for bfloat16, not {_word(query.dtype)}"
+    if any(one.dim() != 4 for one in values):
+        return f"the kernel takes queries of four dimensions, not {query.dim()}"
+    if arguments.get("dropout_p", 0.0) != 0.0:
+        return "the kernel has no dropout"
+    if arguments.get("scale") == 0.0:
+        return "a scale of 0 is the kernel's word for none given"
+    if reason := _unsuited_shapes(query, key, value, arguments.get("enable_gqa", False)):
+        return reason
+    if arguments.get("is_causal", False) and (mask is not None or not _equal(query.shape[2], key.shape[2])):
+        return f"the kernel's causal mask is for as many queries as keys, not {query.shape[2]} and {key.shape[2]}"
+    if mask is not None and (reason := _unsuited_mask(mask.meta["val"], query, key)):
+        return reason
+    if any(_most_elements(one) > _MOST_ELEMENTS for one in values):
+        return "queries or keys may have more elements than the kernel's 32 bits can count"
+    return None
+
+
+def _unsuited_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool) -> str | None:
+    length = query.shape[-1]
+    if not isinstance(length, int) or length > _LONGEST_HEAD:
+        return f"the kernel takes heads of at most {_LONGEST_HEAD} elements, not {length}"
+    if not _equal(length, value.shape[-1]):
+        return f"the kernel takes values as long as queries ({length}), not {value.shape[-1]}"
+    if not all(map(_equal, key.shape[:3], value.shape[:3])) or not _equal(query.shape[0], key.shape[0]):
+        shapes = ", ".join(_shape(one.shape) for one in (query, key, value))
+        return f"the kernel does not broadcast queries, keys and values of shapes {shapes}"
+    if not _equal(query.shape[1] % key.shape[1] if grouped else query.shape[1], 0 if grouped else key.shape[1]):
+        return f"the kernel takes as many heads of queries as of keys, or enable_gqa and a multiple, not {query.shape[1]} and {key.shape[1]}"
+    return None
+
+
+def _unsuited_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> str | None:
+    if mask.dtype != torch.bool:
+        return f"the kernel takes masks of bool, not {_word(mask.dtype)}"
+    wanted = _mask_shape(query, key)
+    if not _is_shape(mask, wanted) and not _expands(mask, wanted):
+        return f"the kernel takes masks of shape {_shape(wanted)}, not {_shape(mask.shape)}"
+    if _most_elements(mask) > _MOST_ELEMENTS:
+        return "the mask may have more elements than the kernel's 32 bits can count"
+    return None
+
+
+def _mask_shape(query: torch.Tensor, key: torch.Tensor) -> list[Any]:
+    """One mask for all heads."""
+    return [query.shape[0], 1, query.shape[2], key.shape[2]]
+
+
+def _is_shape(mask: torch.Tensor, wanted: list[Any]) -> bool:
+    return mask.dim() == len(wanted) and all(map(_equal, mask.shape, wanted))
+
+
+def _expands(mask: torch.Tensor, wanted: list[Any]) -> bool:
+    """Whether the mask can be shown in that shape without a copy."""
+    sizes = list(mask.shape)
+    if not all(isinstance(size, int) for size in (*sizes, *wanted)):
+        return False
+    return all(size in (1, other) for size, other in zip(reversed(sizes), reversed(wanted)))
+
+
+def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+    return {**dict(zip(_NAMES, node.args)), **node.kwargs}
+
+
+def _replace(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """The kernel's operator in the attention's place; ExecuTorch chooses which of its kernels."""
+    # Needs Triton, which comes with PyTorch for CUDA only.
+    from executorch.backends.cuda.triton.replacement_pass import ReplaceEdgeOpWithTritonOpPass
+
+    kernel = ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel(node)
+    given = {name: value for name, value in _arguments(node).items() if value is not None}
+    with graph.inserting_before(node):
+        if "attn_mask" in given:
+            given["attn_mask"] = _expanded(graph, given)
+        fused = graph.call_function(kernel.default, (), given)
+    fused.meta = dict(node.meta)
+    node.replace_all_uses_with(fused)
+    graph.erase_node(node)
+
+
+def _expanded(graph: torch.fx.Graph, given: dict[str, Any]) -> torch.fx.Node:
+    mask = given["attn_mask"]
+    wanted = _mask_shape(given["query"].meta["val"], given["key"].meta["val"])
+    if _is_shape(mask.meta["val"], wanted):
+        return mask
+    shown = graph.call_function(torch.ops.aten.expand.default, (mask, wanted))
+    shown.meta["val"] = mask.meta["val"].expand(wanted)
+    return shown
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """For every value of their symbols."""
+    return statically_known_true(a == b)
+
+
+def _most_elements(tensor: torch.Tensor) -> float:
+    """Elements at most, for every value of its symbols."""
+    most = 1.0
+    for size in tensor.shape:
+        most *= size if isinstance(size, int) else float(size.node.shape_env.bound_sympy(size.node.expr).upper)
+    return most
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shape(sizes: Any) -> str:
+    return "[" + ", ".join(map(str, sizes)) + "]"
