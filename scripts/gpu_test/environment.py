@@ -139,6 +139,8 @@ def variables(settings: Settings, path: str, executorch: str) -> dict[str, str]:
         "WEIGHTSTREAM_LIBRARY": str(BUNDLE / "lib" / "libweightstream.so"),
         "WEIGHTSTREAM_RUNNER": str(BUNDLE / "bin" / "weightstream-run"),
         "WEIGHTSTREAM_TEST_DEVICE": settings.device,
+        # Plugins of the Python's own packages may be for another pytest than the one that was carried along.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "WEIGHTSTREAM_TEST_CACHE": str(settings.work / "models"),
         "WEIGHTSTREAM_TEST_MODELS": str(settings.work / "cpp-models"),
         "WEIGHTSTREAM_TEST_JOBS": str(settings.jobs),

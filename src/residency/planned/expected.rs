@@ -84,7 +84,8 @@ impl Clocks {
         let count = plan.streamed.len();
         let takes = |copy: &Streamed| {
             let bytes = copy.range.end - copy.range.start;
-            (link.seconds(bytes, 1) * 1e9) as u64
+            // Each piece of memory is written by itself.
+            (link.seconds(bytes, copy.memory.len() as u64) * 1e9) as u64
         };
         Clocks {
             copy_of,

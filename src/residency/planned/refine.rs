@@ -17,8 +17,9 @@ use crate::schedule::{Trace, WeightSpec};
 /// Copies ahead that are tried; the plan of the load has one.
 const AHEAD: [usize; 10] = [2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
 
-/// A plan is made anew for a gain of at least one part in so many of a pass: it costs a load of what stays, once.
-const WORTH: u64 = 50;
+/// A plan is made anew for a gain of at least one part in so many of a pass: it costs a load of what stays, once, which is some
+/// passes.
+const WORTH: u64 = 100;
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +41,11 @@ pub fn refine(
     (kernels, link): (&[u64], Link),
 ) -> Refined {
     let before = expected(current, trace, kernels, link);
-    // No plan takes less than its kernels do; and copies become more.
+    // No plan takes less than its kernels do, and hardly one less than the copies of what a ring does not hold.
     let worth = before.pass - before.pass / WORTH;
-    if before.kernels.max(before.copies) > worth {
+    let missing = current.price.bytes.saturating_sub(current.ring);
+    let copies = (link.seconds(missing, 0) * 1e9) as u64;
+    if before.kernels.max(copies) > worth {
         return Refined {
             before,
             better: None,

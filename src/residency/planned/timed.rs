@@ -220,13 +220,14 @@ impl<'a> Timed<'a> {
     fn try_out(&self, ring: u64, shape: Shape, least: u64) -> Option<(Plan, Expected)> {
         let shared = u64::try_from(self.beside(ring)).ok()?;
         let tails = self.tails(shape, shared)?;
-        let price = self.price(&tails);
+        let mut price = self.price(&tails);
         let copies = self.times.link.seconds(price.bytes, price.copies) * 1e9;
         if copies as u64 >= least {
             return None;
         }
         let lengths: Vec<u64> = self.weight_of.iter().map(|&at| tails[at]).collect();
         let places = around(&lengths, &self.conflicts, ring)?;
+        price.copies = places.iter().map(|pieces| pieces.len() as u64).sum();
         let paged = Paged {
             ring: Ring {
                 weights: self.weights.clone(),

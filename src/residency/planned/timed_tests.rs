@@ -174,7 +174,8 @@ proptest! {
         prop_assert!(plan.block <= capacity);
         prop_assert_eq!(takes, expected(&plan, &trace, &kernels, LINK));
         let copied: u64 = plan.streamed.iter().map(|one| one.range.end - one.range.start).sum();
-        prop_assert_eq!((plan.price.bytes, plan.price.copies), (copied, plan.streamed.len() as u64));
+        let pieces: usize = plan.streamed.iter().map(|one| one.memory.len()).sum();
+        prop_assert_eq!((plan.price.bytes, plan.price.copies), (copied, pieces as u64));
         for (weight, spec) in (0..).zip(&weights) {
             let stays = plan.resident.iter().filter(|one| one.weight == weight);
             let stays: u64 = stays.map(|one| one.range.end - one.range.start).sum();
