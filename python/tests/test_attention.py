@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,18 +17,22 @@ from weightstream import _attention
 from zoo import largest_error
 
 KINDS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
-    "plain": ([(2, 4, 64, 32)] * 3, {}),
+    "plain": ([(2, 4, 128, 32)] * 3, {}),
     "causal": ([(1, 4, 64, 32)] * 3, {"is_causal": True}),
-    "scaled": ([(1, 4, 64, 32)] * 3, {"scale": 0.3}),
+    "scaled": ([(1, 4, 256, 32)] * 3, {"scale": 0.3}),
     "head of 48": ([(1, 4, 64, 48)] * 3, {}),
-    "grouped": ([(1, 8, 64, 32), (1, 2, 64, 32), (1, 2, 64, 32)], {"enable_gqa": True}),
-    "one query": ([(1, 4, 1, 32), (1, 4, 512, 32), (1, 4, 512, 32)], {}),
+    "grouped": ([(1, 8, 64, 32), (1, 2, 64, 32), (1, 2, 64, 32)], {"enable_gqa": True, "is_causal": True}),
+    "one query": ([(1, 4, 1, 32), (1, 4, 300, 32), (1, 4, 300, 32)], {}),
 }
 UNSUITED: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], str]] = {
     "three dimensions": ([(4, 64, 32)] * 3, {}, "four dimensions, not 3"),
     "dropout": ([(1, 4, 64, 32)] * 3, {"dropout_p": 0.5}, "has no dropout"),
     "no scale": ([(1, 4, 64, 32)] * 3, {"scale": 0.0}, "a scale of 0"),
-    "long heads": ([(1, 1, 64, 512)] * 3, {}, "at most 256 elements, not 512"),
+    "long heads": ([(1, 1, 64, 512)] * 3, {}, "16 to 256 elements, not 512"),
+    "short heads": ([(1, 1, 64, 8)] * 3, {}, "16 to 256 elements, not 8"),
+    # The softmax would count 28 keys that are zero.
+    "padded keys": ([(1, 4, 100, 32)] * 3, {}, "takes a multiple of 128, not 100"),
+    "one query of few keys": ([(1, 4, 1, 32), (1, 4, 200, 32), (1, 4, 200, 32)], {}, "takes a multiple of 128, not 200"),
     "other values": ([(1, 4, 64, 32), (1, 4, 64, 32), (1, 4, 64, 16)], {}, "as long as queries (32), not 16"),
     "one head of keys": ([(1, 4, 64, 32), (1, 1, 64, 32), (1, 1, 64, 32)], {}, "enable_gqa and a multiple, not 4 and 1"),
     "one batch of keys": ([(2, 4, 64, 32), (1, 4, 64, 32), (1, 4, 64, 32)], {}, "does not broadcast"),
@@ -60,6 +65,12 @@ def operators(found: Any) -> list[str]:
     return [str(node.target) for node in found.graph.nodes if node.op == "call_function"]
 
 
+@pytest.fixture(autouse=True)
+def told(monkeypatch):
+    """Progress is shown, whatever the environment says."""
+    monkeypatch.setenv("WEIGHTSTREAM_PROGRESS", "1")
+
+
 # Importing the kernels needs Triton.
 triton = pytest.mark.skipif(not torch.version.cuda, reason="needs PyTorch for CUDA")
 
@@ -73,6 +84,7 @@ def test_what_the_kernel_computes_is_given_to_it(kind, capfd):
     assert "attention: 1 of 1 by a fused kernel" in capfd.readouterr().err
 
 
+@triton
 @pytest.mark.parametrize("kind", UNSUITED)
 def test_what_it_does_not_compute_stays_and_is_told_why(kind, capfd):
     shapes, options, reason = UNSUITED[kind]
@@ -80,7 +92,9 @@ def test_what_it_does_not_compute_stays_and_is_told_why(kind, capfd):
     assert _attention.fuse(found) == 0
     assert operators(found) == ["aten.scaled_dot_product_attention.default"]
     told = capfd.readouterr().err
-    assert "attention: 0 of 1" in told and "separate operators" in told and reason in told
+    assert "attention: 0 of 1" in told
+    assert "separate operators" in told
+    assert reason in told
 
 
 def test_other_numbers_than_bfloat16_stay(capfd):
@@ -105,34 +119,39 @@ def test_masks(kind):
 def test_a_length_that_varies():
     shapes, long = [(1, 4, 64, 32)] * 3, {2: Dim("length", min=2, max=4096)}
     assert _attention.fuse(program(shapes, {"is_causal": True}, dynamic=[long] * 3)) == 1
+    # Some lengths would need padding that counts.
+    assert _attention.fuse(program(shapes, {}, dynamic=[long] * 3)) == 0
     # 32-bit offsets would wrap around.
     without_end = {2: Dim("length", min=2)}
     assert _attention.fuse(program(shapes, {"is_causal": True}, dynamic=[without_end] * 3)) == 0
 
 
 class Mixed(nn.Module):
-    """Attention of several kinds, one behind the other: four for the kernel, the last one in float32."""
+    """Attention of several kinds, one behind the other; the last one is in float32."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(96, 3 * 96).bfloat16() for _ in range(5))
+        self.layers = nn.ModuleList(nn.Linear(96, 3 * 96).bfloat16() for _ in range(6))
         self.last = nn.Linear(96, 96).bfloat16()
 
     def heads(self, layer: int, x: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
         return tuple(one.unflatten(-1, (count, -1)).transpose(1, 2) for one in self.layers[layer](x).chunk(3, dim=-1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         join = lambda y: y.transpose(1, 2).flatten(2)  # noqa: E731
         attend = F.scaled_dot_product_attention
-        x = x + join(attend(*self.heads(0, x, 3), is_causal=True))
-        near = (torch.arange(x.shape[1], device=x.device)[:, None] - torch.arange(x.shape[1], device=x.device)).abs() < 9
-        x = x + join(attend(*self.heads(1, x, 2), attn_mask=near[None, None]))
-        q, k, v = self.heads(2, x, 6)
-        x = x + join(attend(q, k[:, :2], v[:, :2], enable_gqa=True))
-        q, k, v = self.heads(3, x, 3)
-        x = x + join(attend(q[:, :, -1:], k, v, scale=0.2))
-        q, k, v = (one.float() for one in self.heads(4, x, 3))
-        return self.last(x + join(attend(q, k, v)).bfloat16())
+        found = [attend(*self.heads(0, x, 3), is_causal=True)]
+        place = torch.arange(x.shape[1], device=x.device)
+        near = (place[:, None] - place).abs() < 9
+        found.append(attend(*self.heads(1, x + join(found[-1]), 2), attn_mask=near[None, None]))
+        q, k, v = self.heads(2, x + join(found[-1]), 6)
+        found.append(attend(q, k[:, :2], v[:, :2], enable_gqa=True, is_causal=True))
+        found.append(attend(*self.heads(3, x + join(found[-1]), 3)))
+        q, k, v = self.heads(4, x + join(found[-1]), 3)
+        found.append(attend(q[:, :, -1:], k, v, scale=0.2))
+        q, k, v = (one.float() for one in self.heads(5, x + join(found[-1]), 3))
+        found.append(attend(q, k, v).to(x.dtype))
+        return (*(one + 0 for one in found), self.last(x + join(found[-1])))
 
 
 def lowered(folder: Any, length: int, dynamic: Any, attention: str) -> SimpleNamespace:
@@ -149,36 +168,45 @@ def lowered(folder: Any, length: int, dynamic: Any, attention: str) -> SimpleNam
     return files
 
 
-def passes_of(files: SimpleNamespace, lengths: list[int]) -> tuple[float, int]:
-    """The largest error against eager in float32, and the bytes of activations."""
-    inputs = [(torch.randn(1, length, 96).bfloat16(),) for length in lengths]
-    exact = files.model.float()
-    expected = [exact(x.float()).bfloat16() for (x,) in inputs]
-    exact.bfloat16()
+def passes_of(files: SimpleNamespace, lengths: list[int]) -> tuple[dict[int, list[float]], int]:
+    """For each length the largest error of each output against eager in float32; and the bytes of activations."""
+    inputs = {length: (torch.randn(1, length, 96).bfloat16(),) for length in lengths}
+    exact = copy.deepcopy(files.model).float()
     with open_module(files) as module:
-        found = run_passes(module, inputs)
-        return max(largest_error(a, [b]) for a, b in zip(found, expected, strict=True)), module.stats()["activation_peak_bytes"]
+        errors = {}
+        for length, (x,) in inputs.items():
+            (found,) = run_passes(module, [(x,)])
+            expected = [one.bfloat16() for one in exact(x.float())]
+            errors[length] = [largest_error([a], [b]) for a, b in zip(found, expected, strict=True)]
+        return errors, module.stats()["activation_peak_bytes"]
+
+
+def right(errors: dict[int, list[float]]) -> bool:
+    """bfloat16 in between is rounded in other places than eager does."""
+    return all(error < 0.05 for each in errors.values() for error in each)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
 def test_fused_attention_is_right_and_holds_no_scores(tmp_path, capfd):
-    fused = lowered(tmp_path, 320, None, "auto")
+    fused = lowered(tmp_path, 384, None, "auto")
     told = capfd.readouterr().err
-    assert "attention: 4 of 5 by a fused kernel" in told and "not float32" in told
-    error, bytes_fused = passes_of(fused, [320, 320])
-    apart = lowered(tmp_path, 320, None, "math")
+    assert "attention: 5 of 6 by a fused kernel" in told
+    assert "not float32" in told
+    errors, bytes_fused = passes_of(fused, [384])
+    assert right(errors), errors
+    apart = lowered(tmp_path, 384, None, "math")
     assert "attention:" not in capfd.readouterr().err
-    error_apart, bytes_apart = passes_of(apart, [320, 320])
-    # Both round to bfloat16 in between, each in its own places.
-    assert error < 0.05 and error_apart < 0.05, (error, error_apart)
+    errors, bytes_apart = passes_of(apart, [384])
+    assert right(errors), errors
     assert bytes_fused <= bytes_apart
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
-def test_fused_attention_over_lengths_that_vary(tmp_path):
+def test_fused_attention_over_lengths_that_vary(tmp_path, capfd):
     files = lowered(tmp_path, 64, ({1: Dim("length", min=2, max=512)},), "auto")
-    error, _ = passes_of(files, [64, 3, 512, 17, 300])
-    assert error < 0.05, error
+    assert "attention: 3 of 6 by a fused kernel" in capfd.readouterr().err
+    errors, _ = passes_of(files, [64, 3, 512, 17, 300])
+    assert right(errors), errors
 
 
 def test_an_unknown_word_is_refused():

@@ -18,10 +18,12 @@ from ._progress import note
 MODES = ("auto", "math")
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
-#: The kernel's offsets have 32 bits.
-_MOST_ELEMENTS = torch.iinfo(torch.int32).max
-#: The longest head whose accumulators it was made for.
-_LONGEST_HEAD = 256
+#: The kernel's offsets have 32 bits; half of what these count, as the compiler may put room between rows.
+_MOST_ELEMENTS = 2**30
+#: The shortest head that its products take, and the longest whose accumulators it was made for.
+_HEADS = (16, 256)
+#: The longest of its tiles along the keys.
+_TILE = 128
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -68,22 +70,40 @@ def unsuited(node: torch.fx.Node) -> str | None:
         return f"the kernel's causal mask is for as many queries as keys, not {query.shape[2]} and {key.shape[2]}"
     if mask is not None and (reason := _unsuited_mask(mask.meta["val"], query, key)):
         return reason
-    if any(_most_elements(one) > _MOST_ELEMENTS for one in values):
+    if any(_extent(one) > _MOST_ELEMENTS for one in values):
         return "queries or keys may have more elements than the kernel's 32 bits can count"
+    if mask is None and not arguments.get("is_causal", False) and not _is_whole(node, query.shape[-1], key.shape[2]):
+        return f"without a mask the kernel counts what it pads keys with: it takes a multiple of {_TILE}, not {key.shape[2]}"
     return None
+
+
+def _is_whole(node: torch.fx.Node, length: int, keys: Any) -> bool:
+    """Whether no key is padding, or padding does not count. The kernel for heads of a power of two takes padded keys for zeros, which
+    have weight in the softmax, unless a mask hides them; those for other heads, and for one query of many keys, hide them themselves."""
+    return length & (length - 1) != 0 or _equal(keys % _TILE, 0) or "decode" in _kernel(node).__name__
+
+
+def _kernel(node: torch.fx.Node) -> Any:
+    """The operator of the kernel that ExecuTorch takes for this attention."""
+    # Needs Triton, which comes with PyTorch for CUDA only.
+    from executorch.backends.cuda.triton.replacement_pass import ReplaceEdgeOpWithTritonOpPass
+
+    return ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel(node)
 
 
 def _unsuited_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool) -> str | None:
     length = query.shape[-1]
-    if not isinstance(length, int) or length > _LONGEST_HEAD:
-        return f"the kernel takes heads of at most {_LONGEST_HEAD} elements, not {length}"
+    if not isinstance(length, int) or not _HEADS[0] <= length <= _HEADS[1]:
+        return f"the kernel takes heads of {_HEADS[0]} to {_HEADS[1]} elements, not {length}"
     if not _equal(length, value.shape[-1]):
         return f"the kernel takes values as long as queries ({length}), not {value.shape[-1]}"
     if not all(map(_equal, key.shape[:3], value.shape[:3])) or not _equal(query.shape[0], key.shape[0]):
         shapes = ", ".join(_shape(one.shape) for one in (query, key, value))
         return f"the kernel does not broadcast queries, keys and values of shapes {shapes}"
     if not _equal(query.shape[1] % key.shape[1] if grouped else query.shape[1], 0 if grouped else key.shape[1]):
-        return f"the kernel takes as many heads of queries as of keys, or enable_gqa and a multiple, not {query.shape[1]} and {key.shape[1]}"
+        return (
+            f"the kernel takes as many heads of queries as of keys, or enable_gqa and a multiple, not {query.shape[1]} and {key.shape[1]}"
+        )
     return None
 
 
@@ -93,7 +113,7 @@ def _unsuited_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -
     wanted = _mask_shape(query, key)
     if not _is_shape(mask, wanted) and not _expands(mask, wanted):
         return f"the kernel takes masks of shape {_shape(wanted)}, not {_shape(mask.shape)}"
-    if _most_elements(mask) > _MOST_ELEMENTS:
+    if _extent(mask) > _MOST_ELEMENTS:
         return "the mask may have more elements than the kernel's 32 bits can count"
     return None
 
@@ -120,16 +140,12 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _replace(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """The kernel's operator in the attention's place; ExecuTorch chooses which of its kernels."""
-    # Needs Triton, which comes with PyTorch for CUDA only.
-    from executorch.backends.cuda.triton.replacement_pass import ReplaceEdgeOpWithTritonOpPass
-
-    kernel = ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel(node)
+    """The kernel's operator in the attention's place."""
     given = {name: value for name, value in _arguments(node).items() if value is not None}
     with graph.inserting_before(node):
         if "attn_mask" in given:
             given["attn_mask"] = _expanded(graph, given)
-        fused = graph.call_function(kernel.default, (), given)
+        fused = graph.call_function(_kernel(node).default, (), given)
     fused.meta = dict(node.meta)
     node.replace_all_uses_with(fused)
     graph.erase_node(node)
@@ -150,12 +166,15 @@ def _equal(a: Any, b: Any) -> bool:
     return statically_known_true(a == b)
 
 
-def _most_elements(tensor: torch.Tensor) -> float:
-    """Elements at most, for every value of its symbols."""
-    most = 1.0
-    for size in tensor.shape:
-        most *= size if isinstance(size, int) else float(size.node.shape_env.bound_sympy(size.node.expr).upper)
-    return most
+def _extent(tensor: torch.Tensor) -> float:
+    """Elements from the first to the last at most, with those between them, for every value of its symbols."""
+    steps = [(_most(size) - 1, _most(stride)) for size, stride in zip(tensor.shape, tensor.stride())]
+    # A dimension of one element takes no step, however far that would be.
+    return 1.0 + sum(count * stride for count, stride in steps if count > 0)
+
+
+def _most(size: Any) -> float:
+    return float(size if isinstance(size, int) else size.node.shape_env.bound_sympy(size.node.expr).upper)
 
 
 def _word(dtype: torch.dtype) -> str:
