@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ._progress import note
 
@@ -60,27 +59,29 @@ def unsuited(node: torch.fx.Node) -> str | None:
         return f"the kernel is for bfloat16, not {_word(query.dtype)}"
     if any(one.dim() != 4 for one in values):
         return f"the kernel takes queries of four dimensions, not {query.dim()}"
+    if not all(isinstance(size, int) for one in values for size in one.shape):
+        return f"the kernel is used for shapes that are fixed, not {_shape(query.shape)}"
     if arguments.get("dropout_p", 0.0) != 0.0:
         return "the kernel has no dropout"
     if arguments.get("scale") == 0.0:
         return "a scale of 0 is the kernel's word for none given"
     if reason := _unsuited_shapes(query, key, value, arguments.get("enable_gqa", False)):
         return reason
-    if arguments.get("is_causal", False) and (mask is not None or not _equal(query.shape[2], key.shape[2])):
+    if arguments.get("is_causal", False) and (mask is not None or query.shape[2] != key.shape[2]):
         return f"the kernel's causal mask is for as many queries as keys, not {query.shape[2]} and {key.shape[2]}"
     if mask is not None and (reason := _unsuited_mask(mask.meta["val"], query, key)):
         return reason
     if any(_extent(one) > _MOST_ELEMENTS for one in values):
-        return "queries or keys may have more elements than the kernel's 32 bits can count"
+        return "queries or keys have more elements than the kernel's 32 bits can count"
     if mask is None and not arguments.get("is_causal", False) and not _is_whole(node, query.shape[-1], key.shape[2]):
         return f"without a mask the kernel counts what it pads keys with: it takes a multiple of {_TILE}, not {key.shape[2]}"
     return None
 
 
-def _is_whole(node: torch.fx.Node, length: int, keys: Any) -> bool:
+def _is_whole(node: torch.fx.Node, length: int, keys: int) -> bool:
     """Whether no key is padding, or padding does not count. The kernel for heads of a power of two takes padded keys for zeros, which
     have weight in the softmax, unless a mask hides them; those for other heads, and for one query of many keys, hide them themselves."""
-    return length & (length - 1) != 0 or _equal(keys % _TILE, 0) or "decode" in _kernel(node).__name__
+    return length & (length - 1) != 0 or keys % _TILE == 0 or "decode" in _kernel(node).__name__
 
 
 def _kernel(node: torch.fx.Node) -> Any:
@@ -93,14 +94,14 @@ def _kernel(node: torch.fx.Node) -> Any:
 
 def _unsuited_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool) -> str | None:
     length = query.shape[-1]
-    if not isinstance(length, int) or not _HEADS[0] <= length <= _HEADS[1]:
+    if not _HEADS[0] <= length <= _HEADS[1]:
         return f"the kernel takes heads of {_HEADS[0]} to {_HEADS[1]} elements, not {length}"
-    if not _equal(length, value.shape[-1]):
+    if length != value.shape[-1]:
         return f"the kernel takes values as long as queries ({length}), not {value.shape[-1]}"
-    if not all(map(_equal, key.shape[:3], value.shape[:3])) or not _equal(query.shape[0], key.shape[0]):
+    if key.shape[:3] != value.shape[:3] or query.shape[0] != key.shape[0]:
         shapes = ", ".join(_shape(one.shape) for one in (query, key, value))
         return f"the kernel does not broadcast queries, keys and values of shapes {shapes}"
-    if not _equal(query.shape[1] % key.shape[1] if grouped else query.shape[1], 0 if grouped else key.shape[1]):
+    if query.shape[1] != key.shape[1] and not (grouped and query.shape[1] % key.shape[1] == 0):
         return (
             f"the kernel takes as many heads of queries as of keys, or enable_gqa and a multiple, not {query.shape[1]} and {key.shape[1]}"
         )
@@ -110,29 +111,21 @@ def _unsuited_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 def _unsuited_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> str | None:
     if mask.dtype != torch.bool:
         return f"the kernel takes masks of bool, not {_word(mask.dtype)}"
-    wanted = _mask_shape(query, key)
-    if not _is_shape(mask, wanted) and not _expands(mask, wanted):
-        return f"the kernel takes masks of shape {_shape(wanted)}, not {_shape(mask.shape)}"
+    wanted, sizes = _mask_shape(query, key), list(mask.shape)
+    if (
+        len(sizes) > 4
+        or not all(isinstance(size, int) for size in sizes)
+        or any(size not in (1, other) for size, other in zip(reversed(sizes), reversed(wanted)))
+    ):
+        return f"the kernel takes masks of shape {_shape(wanted)}, not {_shape(sizes)}"
     if _extent(mask) > _MOST_ELEMENTS:
-        return "the mask may have more elements than the kernel's 32 bits can count"
+        return "the mask has more elements than the kernel's 32 bits can count"
     return None
 
 
-def _mask_shape(query: torch.Tensor, key: torch.Tensor) -> list[Any]:
+def _mask_shape(query: torch.Tensor, key: torch.Tensor) -> list[int]:
     """One mask for all heads."""
     return [query.shape[0], 1, query.shape[2], key.shape[2]]
-
-
-def _is_shape(mask: torch.Tensor, wanted: list[Any]) -> bool:
-    return mask.dim() == len(wanted) and all(map(_equal, mask.shape, wanted))
-
-
-def _expands(mask: torch.Tensor, wanted: list[Any]) -> bool:
-    """Whether the mask can be shown in that shape without a copy."""
-    sizes = list(mask.shape)
-    if not all(isinstance(size, int) for size in (*sizes, *wanted)):
-        return False
-    return all(size in (1, other) for size, other in zip(reversed(sizes), reversed(wanted)))
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
@@ -152,29 +145,19 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 def _expanded(graph: torch.fx.Graph, given: dict[str, Any]) -> torch.fx.Node:
+    """The mask in the kernel's shape, without a copy."""
     mask = given["attn_mask"]
     wanted = _mask_shape(given["query"].meta["val"], given["key"].meta["val"])
-    if _is_shape(mask.meta["val"], wanted):
+    if list(mask.meta["val"].shape) == wanted:
         return mask
     shown = graph.call_function(torch.ops.aten.expand.default, (mask, wanted))
     shown.meta["val"] = mask.meta["val"].expand(wanted)
     return shown
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """For every value of their symbols."""
-    return statically_known_true(a == b)
-
-
-def _extent(tensor: torch.Tensor) -> float:
-    """Elements from the first to the last at most, with those between them, for every value of its symbols."""
-    steps = [(_most(size) - 1, _most(stride)) for size, stride in zip(tensor.shape, tensor.stride())]
-    # A dimension of one element takes no step, however far that would be.
-    return 1.0 + sum(count * stride for count, stride in steps if count > 0)
-
-
-def _most(size: Any) -> float:
-    return float(size if isinstance(size, int) else size.node.shape_env.bound_sympy(size.node.expr).upper)
+def _extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last, with those between them."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -6,6 +6,7 @@ POLICY = "src/residency/planned/policy.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
 PAGED = "src/residency/planned/paged.rs"
+TIMED = "src/residency/planned/timed.rs"
 PRICE = "src/residency/planned/price.rs"
 SHOWN = "src/residency/planned/shown.rs"
 POOL = "src/residency/pool.rs"
@@ -19,6 +20,15 @@ INPUTS = "src/delegate/inputs.rs"
 TESTS = ("lib:planned", "session_planned", "session_cases")
 
 MUTANTS = [
+    # --- what a plan may take
+    Mutant(
+        "timed-plan-takes-a-page-more",
+        TIMED,
+        "all as i64 - (planner.capacity / self.page) as i64",
+        "all as i64 - (planner.capacity / self.page) as i64 - 1",
+        "a plan that is made anew takes more memory than the budget",
+        TESTS,
+    ),
     # --- who may be copied over
     Mutant(
         "planned-leased-may-go",
