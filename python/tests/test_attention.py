@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +130,15 @@ def test_offsets_that_32_bits_cannot_hold_stay(capfd):
         found = program([shape] * 3, {"is_causal": True})
     assert _attention.fuse(found) == 0
     assert "queries or keys have more elements" in capfd.readouterr().err
+
+
+@triton
+def test_tiles_are_as_long_as_is_said():
+    """Another ExecuTorch may choose others, and then count padding where we think there is none."""
+    kernels = importlib.import_module("executorch.backends.cuda.triton.kernels.sdpa")
+    lengths = {config.kwargs["BLOCK_N"] for config in kernels._sdpa_fwd_kernel.configs}
+    assert max(lengths) == _attention._TILE
+    assert all(_attention._TILE % length == 0 for length in lengths)
 
 
 #: A multiple of the kernel's tiles.
