@@ -305,6 +305,12 @@ impl<'a> Planner<'a> {
         order
     }
 
+    /// The tenancies that [`Planner::order_of`] names.
+    pub(super) fn in_order(&self, order: &[(WeightIndex, usize)]) -> Vec<&Tenancy> {
+        let tenancy = |&(w, n): &(WeightIndex, usize)| &self.tenancies[w as usize][n];
+        order.iter().map(tenancy).collect()
+    }
+
     /// The layout if these stream; `None` if there is none, or if it cannot fit, since the ring is no shorter than the
     /// largest of them.
     fn draft(&self, weights: Vec<WeightIndex>) -> Option<Draft> {
@@ -313,10 +319,7 @@ impl<'a> Planner<'a> {
             return None;
         }
         let order = self.order_of(&weights);
-        let streamed: Vec<&Tenancy> = order
-            .iter()
-            .map(|&(w, n)| &self.tenancies[w as usize][n])
-            .collect();
+        let streamed = self.in_order(&order);
         let sizes: Vec<u64> = order.iter().map(|&(w, _)| self.sizes[w as usize]).collect();
         let layout = place(&sizes, &conflicts(&streamed, self.events, self.ahead)?);
         Some(Draft {

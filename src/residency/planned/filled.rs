@@ -10,7 +10,6 @@ use super::layout::place;
 use super::paged::{Paged, Ring};
 use super::price::Price;
 use super::scatter::scatter;
-use super::tenancies::Tenancy;
 use crate::schedule::WeightIndex;
 use std::iter;
 use std::ops::Range;
@@ -113,9 +112,7 @@ impl<'a> Filling<'a> {
         merged: usize,
     ) -> Option<Self> {
         let order = planner.order_of(&weights);
-        let streamed: Vec<&Tenancy> = (order.iter())
-            .map(|&(w, n)| &planner.tenancies[w as usize][n])
-            .collect();
+        let streamed = planner.in_order(&order);
         let conflicts = conflicts(&streamed, planner.events, 1)?;
         let at = |w: WeightIndex| weights.binary_search(&w).expect("it is in the set");
         let weight_of: Vec<usize> = order.iter().map(|&(w, _)| at(w)).collect();

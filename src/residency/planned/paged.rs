@@ -13,7 +13,6 @@ use super::choice::Planner;
 use super::conflicts::conflicts;
 use super::filled;
 use super::price::Price;
-use super::tenancies::Tenancy;
 use crate::schedule::WeightIndex;
 use std::iter;
 use std::ops::Range;
@@ -130,9 +129,7 @@ fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
     if order.len() > MOST {
         return Vec::new();
     }
-    let streamed: Vec<&Tenancy> = (order.iter())
-        .map(|&(w, n)| &planner.tenancies[w as usize][n])
-        .collect();
+    let streamed = planner.in_order(&order);
     let Some(conflicts) = conflicts(&streamed, planner.events, planner.ahead) else {
         return Vec::new();
     };

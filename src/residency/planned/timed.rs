@@ -170,9 +170,7 @@ impl<'a> Timed<'a> {
     ) -> Option<Self> {
         weights.sort_unstable();
         let order = planner.order_of(&weights);
-        let streamed: Vec<&Tenancy> = (order.iter())
-            .map(|&(w, n)| &planner.tenancies[w as usize][n])
-            .collect();
+        let streamed = planner.in_order(&order);
         let conflicts = conflicts(&streamed, planner.events, 1)?;
         let at = |w: WeightIndex| weights.binary_search(&w).expect("it is in the set");
         let weight_of: Vec<usize> = order.iter().map(|&(w, _)| at(w)).collect();
