@@ -40,9 +40,9 @@ UNSUITED: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], str]] = {
     "causal over more keys": ([(1, 4, 8, 32), (1, 4, 64, 32), (1, 4, 64, 32)], {"is_causal": True}, "not 8 and 64"),
 }
 MASKS: dict[str, tuple[tuple[int, ...], torch.dtype, str | None]] = {
-    "for all": ((64, 64), torch.bool, None),
     "whole": ((2, 1, 64, 64), torch.bool, None),
-    "of keys": ((2, 1, 1, 64), torch.bool, None),
+    "for all": ((64, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [64, 64]"),
+    "of keys": ((2, 1, 1, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [2, 1, 1, 64]"),
     "for each head": ((2, 4, 64, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [2, 4, 64, 64]"),
     "added": ((64, 64), torch.bfloat16, "takes masks of bool, not bfloat16"),
 }
@@ -112,8 +112,16 @@ def test_masks(kind):
     (node,) = [node for node in found.graph.nodes if _attention.is_attention(node)]
     assert (told := _attention.unsuited(node)) == reason or reason in told
     _attention.fuse(found)
-    shown = [] if kind == "whole" else ["aten.expand.default"]
-    assert operators(found) == ([*shown, "triton.sdpa.default"] if reason is None else ["aten.scaled_dot_product_attention.default"])
+    assert operators(found) == ["triton.sdpa.default" if reason is None else "aten.scaled_dot_product_attention.default"]
+
+
+@triton
+def test_attention_that_is_returned_stays_an_output():
+    """Without it in the signature the record would not have the output."""
+    found = program([(1, 4, 64, 32)] * 3, {"is_causal": True})
+    assert _attention.fuse(found) == 1
+    (output,) = found.graph.find_nodes(op="output")
+    assert list(found.graph_signature.user_outputs) == [node.name for node in output.args[0]]
 
 
 @triton

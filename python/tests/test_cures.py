@@ -146,7 +146,7 @@ def test_without_the_output_s_probe_a_returned_weight_is_read_around_it(monkeypa
         for node in list(output.all_input_nodes):
             if _probe.is_probe(node):
                 output.replace_input_with(node, node.args[0])
-        _offload._rename_outputs(program)
+        _offload.rename_outputs(program)
         return fqns
 
     monkeypatch.setattr(_offload, "insert_probes", all_but_the_output)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from ._offload import rename_outputs
 from ._progress import note
 
 MODES = ("auto", "math")
@@ -35,6 +36,7 @@ def fuse(program: ExportedProgram) -> int:
         _replace(program.graph, node)
     if fused:
         program.graph_module.recompile()
+        rename_outputs(program)
     if found:
         note(f"attention: {len(fused)} of {len(found)} by a fused kernel")
     for reason in dict.fromkeys(reason for reason in reasons.values() if reason is not None):
@@ -81,7 +83,7 @@ def unsuited(node: torch.fx.Node) -> str | None:
 def _is_whole(node: torch.fx.Node, length: int, keys: int) -> bool:
     """Whether no key is padding, or padding does not count. The kernel for heads of a power of two takes padded keys for zeros, which
     have weight in the softmax, unless a mask hides them; those for other heads, and for one query of many keys, hide them themselves."""
-    return length & (length - 1) != 0 or keys % _TILE == 0 or "decode" in _kernel(node).__name__
+    return length & (length - 1) != 0 or keys % _TILE == 0 or _kernel(node) is torch.ops.triton.sdpa_decode_splitk
 
 
 def _kernel(node: torch.fx.Node) -> Any:
@@ -111,21 +113,13 @@ def _unsuited_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 def _unsuited_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> str | None:
     if mask.dtype != torch.bool:
         return f"the kernel takes masks of bool, not {_word(mask.dtype)}"
-    wanted, sizes = _mask_shape(query, key), list(mask.shape)
-    if (
-        len(sizes) > 4
-        or not all(isinstance(size, int) for size in sizes)
-        or any(size not in (1, other) for size, other in zip(reversed(sizes), reversed(wanted)))
-    ):
-        return f"the kernel takes masks of shape {_shape(wanted)}, not {_shape(sizes)}"
+    # One for all heads, and whole: the kernel has not been seen with masks that are shown several times.
+    wanted = [query.shape[0], 1, query.shape[2], key.shape[2]]
+    if list(mask.shape) != wanted:
+        return f"the kernel takes masks of shape {_shape(wanted)}, not {_shape(mask.shape)}"
     if _extent(mask) > _MOST_ELEMENTS:
         return "the mask has more elements than the kernel's 32 bits can count"
     return None
-
-
-def _mask_shape(query: torch.Tensor, key: torch.Tensor) -> list[int]:
-    """One mask for all heads."""
-    return [query.shape[0], 1, query.shape[2], key.shape[2]]
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
@@ -136,23 +130,10 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """The kernel's operator in the attention's place."""
     given = {name: value for name, value in _arguments(node).items() if value is not None}
     with graph.inserting_before(node):
-        if "attn_mask" in given:
-            given["attn_mask"] = _expanded(graph, given)
         fused = graph.call_function(_kernel(node).default, (), given)
     fused.meta = dict(node.meta)
     node.replace_all_uses_with(fused)
     graph.erase_node(node)
-
-
-def _expanded(graph: torch.fx.Graph, given: dict[str, Any]) -> torch.fx.Node:
-    """The mask in the kernel's shape, without a copy."""
-    mask = given["attn_mask"]
-    wanted = _mask_shape(given["query"].meta["val"], given["key"].meta["val"])
-    if list(mask.meta["val"].shape) == wanted:
-        return mask
-    shown = graph.call_function(torch.ops.aten.expand.default, (mask, wanted))
-    shown.meta["val"] = mask.meta["val"].expand(wanted)
-    return shown
 
 
 def _extent(tensor: torch.Tensor) -> int:

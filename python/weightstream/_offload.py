@@ -149,7 +149,7 @@ def insert_probes(program: ExportedProgram) -> list[str]:
             node.replace_input_with(source, read)
             fqns.append(weights[source.name])
     program.graph_module.recompile()
-    _rename_outputs(program)
+    rename_outputs(program)
     return fqns
 
 
@@ -165,8 +165,8 @@ def _refuse_in_place(node: torch.fx.Node, source: torch.fx.Node, fqn: str) -> No
             )
 
 
-def _rename_outputs(program: ExportedProgram) -> None:
-    """The signature names the nodes that are returned; a returned weight is now its probe."""
+def rename_outputs(program: ExportedProgram) -> None:
+    """The signature names the nodes that are returned: after a pass that put others in their place, those."""
     output = next(node for node in program.graph.nodes if node.op == "output")
     for spec, value in zip(program.graph_signature.output_specs, output.args[0]):
         if isinstance(value, torch.fx.Node) and hasattr(spec.arg, "name"):

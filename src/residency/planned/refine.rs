@@ -63,11 +63,14 @@ pub fn refine(
         .then(|| plan_timed(weights, figures, capacity, times, worth, may))
         .flatten();
     for ahead in AHEAD {
+        let least = better.as_ref().map_or(worth, |(_, best)| best.pass);
+        if least <= before.kernels {
+            break;
+        }
         let Some(plan) = plan_ahead(trace, weights, figures, capacity, (on_pages, ahead)) else {
             break;
         };
         let takes = expected(&plan, trace, kernels, link);
-        let least = better.as_ref().map_or(worth, |(_, best)| best.pass);
         if takes.pass < least && may(&plan) {
             better = Some((plan, takes));
         }

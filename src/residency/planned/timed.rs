@@ -104,8 +104,8 @@ pub(super) fn quickest(
         }
     }
     if let Some((set, shape, number)) = found {
-        let around = (number + 1).saturating_sub(set.step())..number + set.step();
-        around.for_each(|number| {
+        let near = (number + 1).saturating_sub(set.step())..number + set.step();
+        near.for_each(|number| {
             search.try_out(set, number, shape);
         });
     }
