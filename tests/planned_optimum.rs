@@ -3,14 +3,19 @@
 #[path = "session_support/draw.rs"]
 #[allow(dead_code)]
 mod draw;
-#[path = "optimum_support/lp.rs"]
-mod lp;
+#[path = "optimum_support/in_place.rs"]
+mod in_place;
+#[path = "optimum_support/moving.rs"]
+mod moving;
 #[path = "optimum_support/traces.rs"]
 mod traces;
+#[path = "optimum_support/uses.rs"]
+mod uses;
 
 use std::collections::BTreeMap;
 
-use lp::least_copied;
+use in_place::least_copied_in_place;
+use moving::least_copied;
 use traces::{trace, weights, Case, Shape};
 use weightstream::config::PolicyKind;
 use weightstream::device::Figures;
@@ -62,6 +67,11 @@ fn plans_of_equal_chains_are_the_best_with_fixed_pages() {
         for budget in [3 * C, (n - 1) * C] {
             let found = copied(&trace, &weights, budget).unwrap() as f64;
             let best = (n * (n * C - budget)) as f64 / (n as f64 - room);
+            let optimum = least_copied_in_place(&trace, &weights, budget).unwrap();
+            assert!(
+                (optimum - best).abs() < 1e-6 * best,
+                "{n}, {budget}: {optimum}, {best}"
+            );
             let over = found - best;
             assert!(
                 (-1e-6..=(n * GRANULE) as f64).contains(&over),
@@ -71,44 +81,83 @@ fn plans_of_equal_chains_are_the_best_with_fixed_pages() {
     }
 }
 
-/// How far above the optimum a case is: bytes, and as a part of the optimum; and whether that is within 3 %, or one granule
-/// per read.
-fn distance(case: &Case) -> (f64, bool) {
+/// How a case compares with the optimum: within 3 %, or one granule per read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    /// Of any schedule.
+    Within,
+    /// Of those in which addresses never change.
+    InPlace,
+    /// There is no such schedule.
+    NoneInPlace,
+    Further,
+}
+
+/// How far above the optimum of any schedule a case is, as a part of that; and which optimum it is within.
+fn distance(case: &Case) -> (f64, Found) {
     let (trace, weights) = (&case.trace, &case.weights);
     let floor = floor(trace, weights, PolicyKind::Lru, GRANULE);
     let least = floor.pair.as_ref().map_or(0, |pair| pair.bytes);
     let budget = least + floor.everything.saturating_sub(least) * case.share / 1000;
     let ours = copied(trace, weights, budget).expect("the floor is enough") as f64;
     let optimum = least_copied(trace, weights, budget).expect("the floor is enough");
-    let over = ours - optimum;
-    assert!(
-        over >= -1e-6 * (1.0 + optimum),
-        "{ours} is less than {optimum}: {:?}",
-        case.shape
-    );
+    let not_less = |than: f64| {
+        assert!(
+            ours >= than - 1e-6 * (1.0 + than),
+            "{ours} is less than {than}: {:?}",
+            case.shape
+        );
+    };
+    not_less(optimum);
     let granules = (GRANULE * trace.probes().len() as u64) as f64;
-    let within = over <= (0.03 * optimum).max(granules) + 1e-3;
-    (over / optimum.max(1.0), within)
+    let within = |optimum: f64| ours - optimum <= (0.03 * optimum).max(granules) + 1e-3;
+    let ratio = (ours - optimum) / optimum.max(1.0);
+    if within(optimum) {
+        return (ratio, Found::Within);
+    }
+    let found = match least_copied_in_place(trace, weights, budget) {
+        None => Found::NoneInPlace,
+        Some(in_place) => {
+            assert!(in_place >= optimum - 1e-6 * (1.0 + optimum));
+            // What the LRU does is no schedule of fixed addresses, but where it is cheaper than all of those it is within, too.
+            if within(in_place) {
+                Found::InPlace
+            } else {
+                Found::Further
+            }
+        }
+    };
+    (ratio, found)
 }
 
-/// Not all: a plan gives each read fixed pages for all passes, where the optimum may move everything. What is close to its floor, leases over much of a short pass
-/// and weights that are read again cost more. At the floor there may be no plan at all, and the LRU copies everything.
+/// Not all. Where a plan with fixed addresses has to copy more, or there is none and the LRU copies everything, other memory in each pass would
+/// be needed. The others are close to their floor and read weights again: there the optimum keeps a part of a weight from one read to the
+/// next, and not to the one after that, or around the end of the pass, which plans do not.
 #[test]
-fn seven_of_eight_random_cycles_are_within_3_percent_of_the_optimum() {
+fn most_random_cycles_are_within_3_percent_of_the_optimum() {
     let mut ratios = Vec::new();
-    let mut by_shape: BTreeMap<Shape, (u32, u32)> = BTreeMap::new();
+    let mut by_found: BTreeMap<Found, BTreeMap<Shape, u32>> = BTreeMap::new();
     for number in 0..1000 {
         let case = Case::of(number);
-        let (ratio, within) = distance(&case);
-        let of_shape = by_shape.entry(case.shape).or_default();
-        of_shape.0 += u32::from(within);
-        of_shape.1 += 1;
+        let (ratio, found) = distance(&case);
+        let by_shape = by_found.entry(found).or_default();
+        *by_shape.entry(case.shape).or_default() += 1;
         ratios.push(ratio);
     }
     ratios.sort_by(f64::total_cmp);
-    let met: u32 = by_shape.values().map(|(met, _)| met).sum();
+    let count = |found| {
+        by_found
+            .get(&found)
+            .map_or(0, |by_shape| by_shape.values().sum::<u32>())
+    };
     let (half, three_quarters, nine_tenths) = (ratios[500], ratios[750], ratios[900]);
-    println!("{met} within, half {half:.4}, 3/4 {three_quarters:.4}, 9/10 {nine_tenths:.4}: {by_shape:?}");
-    assert!(met >= 880, "{met}: {by_shape:?}");
-    assert!(half <= 0.015 && three_quarters <= 0.047 && nine_tenths <= 0.19);
+    println!("half {half:.4}, 3/4 {three_quarters:.4}, 9/10 {nine_tenths:.4}");
+    for (found, by_shape) in &by_found {
+        println!("{found:?}: {}, {by_shape:?}", count(*found));
+    }
+    assert!(
+        count(Found::Within) >= 918 && count(Found::Further) <= 58,
+        "{by_found:?}"
+    );
+    assert!(half <= 0.009 && three_quarters <= 0.039 && nine_tenths <= 0.18);
 }

@@ -15,6 +15,7 @@
 //! | `draft` | the places that follow from that, and what they cost |
 //! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
 //! | `filled` | the same with tails that differ |
+//! | `tails` | how long they are |
 //! | `scatter` | their places in several pieces |
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
@@ -39,6 +40,7 @@ mod refine;
 mod reuse;
 mod scatter;
 mod shown;
+mod tails;
 mod tenancies;
 #[cfg(test)]
 mod test_support;

@@ -1,8 +1,8 @@
 //! The least that any schedule copies in a pass, as a linear program.
 
+use super::uses::Cycle;
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
-use std::collections::BTreeSet;
-use weightstream::schedule::{Event, Trace, WeightSpec};
+use weightstream::schedule::{Trace, WeightSpec};
 
 /// Kernels of a pass between two uses of a weight.
 struct Gap {
@@ -10,10 +10,9 @@ struct Gap {
     kernels: Vec<usize>,
 }
 
-/// What has to be there, by the kernels that read weights, in order.
-struct Cycle {
+/// What may be kept, and the bytes that must be there as a whole at each kernel.
+struct Gaps {
     gaps: Vec<Gap>,
-    /// Bytes that must be there as a whole at each kernel.
     there: Vec<f64>,
 }
 
@@ -25,7 +24,7 @@ struct Cycle {
 /// keeps to the same inequalities, and copies the mean. Fractions of a byte, and a place between any others, are allowed
 /// here. `None` if there is not room for what is there as a whole.
 pub fn least_copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<f64> {
-    let cycle = Cycle::of(trace, weights);
+    let cycle = Gaps::of(&Cycle::of(trace, weights));
     let room: Vec<f64> = cycle.there.iter().map(|&b| budget as f64 - b).collect();
     if room.iter().any(|&room| room < 0.0) {
         return None;
@@ -39,34 +38,25 @@ pub fn least_copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Optio
     Some(bound.max(0.0))
 }
 
-impl Cycle {
-    fn of(trace: &Trace, weights: &[WeightSpec]) -> Cycle {
-        let open = open_at_kernels(trace);
-        let count = open.len();
-        let used = |k: usize, weight: u32| {
-            open[k].contains(&weight) || open[(k + 1) % count].contains(&weight)
-        };
-        let bytes = |weight: u32| weights[weight as usize].bytes as f64;
-        let mut cycle = Cycle {
-            gaps: Vec::new(),
-            there: vec![0.0; count],
-        };
-        for weight in open.iter().flatten().copied().collect::<BTreeSet<u32>>() {
-            for k in 0..count {
-                if used(k, weight) {
-                    cycle.there[k] += bytes(weight);
-                    let next = (1..count).map(|step| (k + step) % count);
-                    let kernels: Vec<usize> = next.take_while(|&k| !used(k, weight)).collect();
-                    if !kernels.is_empty() {
-                        cycle.gaps.push(Gap {
-                            bytes: bytes(weight),
-                            kernels,
-                        });
-                    }
-                }
+impl Gaps {
+    fn of(cycle: &Cycle) -> Gaps {
+        let mut gaps = Vec::new();
+        let mut there = vec![cycle.always; cycle.kernels];
+        for weight in &cycle.weights {
+            for (number, one) in weight.uses.iter().enumerate() {
+                one.clone()
+                    .for_each(|k| there[k % cycle.kernels] += weight.bytes);
+                let next = match weight.uses.get(number + 1) {
+                    Some(next) => next.start,
+                    None => weight.uses[0].start + cycle.kernels,
+                };
+                gaps.push(Gap {
+                    bytes: weight.bytes,
+                    kernels: (one.end..next).map(|k| k % cycle.kernels).collect(),
+                });
             }
         }
-        cycle
+        Gaps { gaps, there }
     }
 
     /// What is copied if the best part of each weight is kept in each gap.
@@ -124,23 +114,4 @@ fn solve(problem: &Problem) -> (f64, impl Fn(Variable) -> f64) {
     (solution.objective(), move |variable| {
         solution.var_value(variable)
     })
-}
-
-/// The weights whose leases are open at each kernel at which there are any.
-fn open_at_kernels(trace: &Trace) -> Vec<BTreeSet<u32>> {
-    let mut open = BTreeSet::new();
-    let mut found = Vec::new();
-    for event in trace.events() {
-        match *event {
-            Event::Probe(id) => {
-                open.insert(id);
-            }
-            Event::Release(id) => {
-                open.remove(&id);
-            }
-            Event::Kernel(_) if open.is_empty() => {}
-            Event::Kernel(_) => found.push(open.iter().map(|&id| trace.weight(id)).collect()),
-        }
-    }
-    found
 }
