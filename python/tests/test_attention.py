@@ -24,16 +24,17 @@ KINDS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "head of 48": ([(1, 4, 64, 48)] * 3, {}),
     "grouped": ([(1, 8, 64, 32), (1, 2, 64, 32), (1, 2, 64, 32)], {"enable_gqa": True, "is_causal": True}),
     "one query": ([(1, 4, 1, 32), (1, 4, 300, 32), (1, 4, 300, 32)], {}),
+    "padded keys": ([(1, 4, 100, 32)] * 3, {}),
+    "one query of few keys": ([(1, 4, 1, 32), (1, 4, 200, 32), (1, 4, 200, 32)], {}),
 }
+#: Those that need a mask against keys that are padding.
+PADDED = ("padded keys", "one query of few keys")
 UNSUITED: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], str]] = {
     "three dimensions": ([(4, 64, 32)] * 3, {}, "four dimensions, not 3"),
     "dropout": ([(1, 4, 64, 32)] * 3, {"dropout_p": 0.5}, "has no dropout"),
     "no scale": ([(1, 4, 64, 32)] * 3, {"scale": 0.0}, "a scale of 0"),
     "long heads": ([(1, 1, 64, 512)] * 3, {}, "16 to 256 elements, not 512"),
     "short heads": ([(1, 1, 64, 8)] * 3, {}, "16 to 256 elements, not 8"),
-    # The softmax would count 28 keys that are zero.
-    "padded keys": ([(1, 4, 100, 32)] * 3, {}, "takes a multiple of 128, not 100"),
-    "one query of few keys": ([(1, 4, 1, 32), (1, 4, 200, 32), (1, 4, 200, 32)], {}, "takes a multiple of 128, not 200"),
     "other values": ([(1, 4, 64, 32), (1, 4, 64, 32), (1, 4, 64, 16)], {}, "as long as queries (32), not 16"),
     "one head of keys": ([(1, 4, 64, 32), (1, 1, 64, 32), (1, 1, 64, 32)], {}, "enable_gqa and a multiple, not 4 and 1"),
     "one batch of keys": ([(2, 4, 64, 32), (1, 4, 64, 32), (1, 4, 64, 32)], {}, "does not broadcast"),
@@ -41,9 +42,11 @@ UNSUITED: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], str]] = {
 }
 MASKS: dict[str, tuple[tuple[int, ...], torch.dtype, str | None]] = {
     "whole": ((2, 1, 64, 64), torch.bool, None),
-    "for all": ((64, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [64, 64]"),
-    "of keys": ((2, 1, 1, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [2, 1, 1, 64]"),
-    "for each head": ((2, 4, 64, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], not [2, 4, 64, 64]"),
+    "for all": ((64, 64), torch.bool, None),
+    "of keys": ((2, 1, 1, 64), torch.bool, None),
+    "of queries": ((1, 64, 1), torch.bool, None),
+    "one": ((1, 1), torch.bool, None),
+    "for each head": ((2, 4, 64, 64), torch.bool, "takes masks of shape [2, 1, 64, 64], or what can be expanded to it, not [2, 4, 64, 64]"),
     "added": ((64, 64), torch.bfloat16, "takes masks of bool, not bfloat16"),
 }
 
@@ -81,7 +84,9 @@ triton = pytest.mark.skipif(not torch.version.cuda, reason="needs PyTorch for CU
 def test_what_the_kernel_computes_is_given_to_it(kind, capfd):
     found = program(*KINDS[kind])
     assert _attention.fuse(found) == 1
-    assert operators(found) == ["triton.sdpa_decode_splitk.default" if kind == "one query" else "triton.sdpa.default"]
+    *before, last = operators(found)
+    assert last == ("triton.sdpa_decode_splitk.default" if kind == "one query" else "triton.sdpa.default")
+    assert before == (["aten.full.default", "aten.expand.default"] if kind in PADDED else [])
     assert "attention: 1 of 1 by a fused kernel" in capfd.readouterr().err
 
 
@@ -112,7 +117,9 @@ def test_masks(kind):
     (node,) = [node for node in found.graph.nodes if _attention.is_attention(node)]
     assert (told := _attention.unsuited(node)) == reason or reason in told
     _attention.fuse(found)
-    assert operators(found) == ["triton.sdpa.default" if reason is None else "aten.scaled_dot_product_attention.default"]
+    assert operators(found)[-1] == ("triton.sdpa.default" if reason is None else "aten.scaled_dot_product_attention.default")
+    for node in found.graph.find_nodes(op="call_function", target=torch.ops.triton.sdpa.default):
+        assert list(node.kwargs["attn_mask"].meta["val"].shape) == [2, 1, 64, 64]
 
 
 @triton
@@ -125,10 +132,38 @@ def test_attention_that_is_returned_stays_an_output():
 
 
 @triton
-def test_a_length_that_varies_stays(capfd):
+@pytest.mark.parametrize("options", [{"is_causal": True}, {}], ids=["causal", "plain"])
+def test_lengths_may_vary_within_bounds(options, capfd):
     long = {2: Dim("length", min=2, max=4096)}
-    assert _attention.fuse(program([(1, 4, 64, 32)] * 3, {"is_causal": True}, dynamic=[long] * 3)) == 0
-    assert "for shapes that are fixed, not [1, 4, s" in capfd.readouterr().err
+    found = program([(1, 4, 64, 32)] * 3, options, dynamic=[long] * 3)
+    ranges = dict(found.range_constraints)
+    assert _attention.fuse(found) == 1
+    # 4096 keys are whole tiles, the others are not.
+    assert (operators(found)[-2:-1] == ["aten.expand.default"]) == (not options)
+    assert found.range_constraints == ranges
+    found.graph.lint()
+    without = {2: Dim("length", min=2)}
+    assert _attention.fuse(program([(1, 4, 64, 32)] * 3, options, dynamic=[without] * 3)) == 0
+    assert "lengths need an upper bound" in capfd.readouterr().err
+
+
+@triton
+def test_queries_and_keys_may_vary_apart_but_with_a_causal_mask(capfd):
+    shapes = [(1, 4, 8, 32), (1, 4, 64, 32), (1, 4, 64, 32)]
+    queries, keys = {2: Dim("queries", min=2, max=512)}, {2: Dim("keys", min=2, max=512)}
+    mask = torch.zeros(8, 64, dtype=torch.bool)
+    found = program(shapes, {}, mask, dynamic=[queries, keys, keys, {0: queries[2], 1: keys[2]}])
+    assert _attention.fuse(found) == 1
+    capfd.readouterr()
+    assert _attention.fuse(program(shapes, {"is_causal": True}, dynamic=[queries, keys, keys])) == 0
+    assert "causal mask is for as many queries as keys" in capfd.readouterr().err
+
+
+@triton
+def test_a_batch_that_varies_stays(capfd):
+    batch = {0: Dim("batch", min=2, max=8)}
+    assert _attention.fuse(program([(4, 4, 64, 32)] * 3, {"is_causal": True}, dynamic=[batch] * 3)) == 0
+    assert "is used where only lengths vary, not [s" in capfd.readouterr().err
 
 
 @triton
@@ -149,8 +184,8 @@ def test_tiles_are_as_long_as_is_said():
     assert all(_attention._TILE % length == 0 for length in lengths)
 
 
-#: A multiple of the kernel's tiles.
-LENGTH = 384
+#: No multiple of the kernel's tiles.
+LENGTH = 300
 
 
 class Mixed(nn.Module):
@@ -170,7 +205,7 @@ class Mixed(nn.Module):
         found = [attend(*self.heads(0, x, 3), is_causal=True)]
         place = torch.arange(x.shape[1], device=x.device)
         near = (place[:, None] - place).abs() < 9
-        found.append(attend(*self.heads(1, x + join(found[-1]), 2), attn_mask=near[None, None]))
+        found.append(attend(*self.heads(1, x + join(found[-1]), 2), attn_mask=near))
         q, k, v = self.heads(2, x + join(found[-1]), 6)
         found.append(attend(q, k[:, :2], v[:, :2], enable_gqa=True, is_causal=True))
         found.append(attend(*self.heads(3, x + join(found[-1]), 3)))
@@ -181,44 +216,51 @@ class Mixed(nn.Module):
         return (*(one + 0 for one in found), self.last(x + join(found[-1])))
 
 
-def lowered(folder: Any, attention: str) -> SimpleNamespace:
+def lowered(folder: Any, name: str, dynamic: Any = None, **options: Any) -> SimpleNamespace:
     import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
 
     torch.manual_seed(3)
     model = Mixed().eval().requires_grad_(False)
-    found = ws.apply_weight_offload(torch.export.export(model, (torch.randn(1, LENGTH, 96).bfloat16(),)))
-    partitioner = ws.WeightStreamPartitioner(device="cuda", attention=attention)
+    example = (torch.randn(1, LENGTH, 96).bfloat16(),)
+    found = ws.apply_weight_offload(torch.export.export(model, example, dynamic_shapes=dynamic))
+    partitioner = ws.WeightStreamPartitioner(device="cuda", **options)
     edge = to_edge_transform_and_lower(found, partitioner=[partitioner], compile_config=ws.edge_compile_config())
-    files = SimpleNamespace(model=model, pte=folder / f"{attention}.pte", ptd=folder / f"{attention}.ptd")
+    files = SimpleNamespace(model=model, pte=folder / f"{name}.pte", ptd=folder / f"{name}.ptd")
     ws.save(edge, str(files.pte), str(files.ptd))
     return files
 
 
-def a_pass(files: SimpleNamespace) -> tuple[list[float], int]:
-    """The largest error of each output against eager in float32; and the bytes of activations."""
-    x = torch.randn(1, LENGTH, 96).bfloat16()
-    expected = [one.bfloat16() for one in copy.deepcopy(files.model).float()(x.float())]
+def check_passes(files: SimpleNamespace, lengths: list[int]) -> int:
+    """Runs passes over these lengths, and compares with eager in float32. The bytes of activations."""
     with open_module(files) as module:
-        (found,) = run_passes(module, [(x,)])
-        errors = [largest_error([a], [b]) for a, b in zip(found, expected, strict=True)]
-        return errors, module.stats()["activation_peak_bytes"]
+        for length in lengths:
+            x = torch.randn(1, length, 96).bfloat16()
+            expected = [one.bfloat16() for one in copy.deepcopy(files.model).float()(x.float())]
+            (found,) = run_passes(module, [(x,)])
+            errors = [largest_error([a], [b]) for a, b in zip(found, expected, strict=True)]
+            # bfloat16 in between is rounded in other places than eager does. Padding that counts is seen where there is more of it
+            # than keys; with 300 keys it is an error of 0.02.
+            assert max(errors) < 0.05, (length, errors)
+        return module.stats()["activation_peak_bytes"]
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
 def test_fused_attention_is_right_and_holds_no_scores(tmp_path, capfd):
-    fused = lowered(tmp_path, "auto")
+    fused = lowered(tmp_path, "fused")
     told = capfd.readouterr().err
     assert "attention: 5 of 6 by a fused kernel" in told
     assert "not float32" in told
-    # bfloat16 in between is rounded in other places than eager does.
-    errors, bytes_fused = a_pass(fused)
-    assert max(errors) < 0.05, errors
-    apart = lowered(tmp_path, "math")
+    apart = lowered(tmp_path, "apart", attention="math")
     assert "attention:" not in capfd.readouterr().err
-    errors, bytes_apart = a_pass(apart)
-    assert max(errors) < 0.05, errors
-    assert bytes_fused <= bytes_apart
+    assert check_passes(fused, [LENGTH]) <= check_passes(apart, [LENGTH])
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
+def test_fused_attention_is_right_at_every_length(tmp_path, capfd):
+    fused = lowered(tmp_path, "dynamic", [{1: Dim("length", min=2, max=1024)}])
+    assert "attention: 5 of 6 by a fused kernel" in capfd.readouterr().err
+    check_passes(fused, [LENGTH, 2, 5, 100, 128, 129, 384, 1000, 1024, 3])
 
 
 def test_an_unknown_word_is_refused():
