@@ -8,8 +8,8 @@ runtime: no probes, all weights loaded up front. Needs torch, ExecuTorch and the
     python benches/gpu/compare.py --tokens 1 --keep /tmp/models --out results.jsonl
     python benches/gpu/compare.py --tokens 512 8192 --keep /tmp/models --out results.jsonl --peers accelerate,diffusers
 
-Estimates for the 7 GB model on an H200, per number of tokens: exports 75 s and 50 s (`--export-jobs 2`: of two numbers of tokens at once), link 2 x 10 s, eager
-15 s, pairs 15 s, six budgets 50 s, accelerate 25 s, diffusers 25 s, comfy-aimdo 40 s: six minutes, or five. Disk: 14 GB.
+Estimates for the 7 GB model on an H200, per number of tokens: exports 120 s and 90 s (`--export-jobs 3`: of three numbers of tokens at once), link 2 x 10 s,
+eager 15 s, pairs 15 s, six budgets 50 s, accelerate 25 s, diffusers 25 s, comfy-aimdo 40 s: seven minutes. Disk: 14 GB.
 """
 
 from __future__ import annotations
