@@ -48,6 +48,7 @@ fn session(policy: PolicyKind, budget: u64) -> weightstream::Result<Session<Cuda
     let options = SessionOptions {
         budget: Some(budget),
         policy,
+        ..SessionOptions::default()
     };
     Session::new(CudaDevice::new(0)?, program, bytes, options)
 }

@@ -63,6 +63,7 @@ fn session(policy: PolicyKind, budget: u64) -> Session<HostDevice> {
     let options = SessionOptions {
         budget: Some(budget),
         policy,
+        ..SessionOptions::default()
     };
     Session::new(device, program, bytes, options).expect("a budget above the floor")
 }

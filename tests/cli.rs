@@ -157,6 +157,106 @@ fn a_sweep_is_a_table_an_array_and_a_picture() {
     assert!(error.contains("cannot be used with"), "{error}");
 }
 
+/// A program for a GPU that reads one weight of 64 MiB after the other, and says nothing else that counts here.
+fn chain(weights: i64) -> RecordSpec {
+    let mut record = RecordSpec::small();
+    let numbers: Vec<i64> = (0..weights).collect();
+    let fqns: Vec<String> = numbers
+        .iter()
+        .map(|n| format!("layers.{n}.weight"))
+        .collect();
+    let fqns: Vec<&str> = fqns.iter().map(String::as_str).collect();
+    let same = |value: i64| vec![value; weights as usize];
+    record.set_strings("device", &["cuda"]);
+    record.set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
+    record.set_strings("fqns", &fqns);
+    record.set_ints("kinds", &same(0));
+    record.set_ints("dtypes", &same(6));
+    record.set_ints("nbytes", &same(64 << 20));
+    record.set_ints("crc32", &same(0));
+    record.set_ints(
+        "layouts",
+        &[2, 4096, 4096, 4096, 1].repeat(weights as usize),
+    );
+    record.set_ints("probes", &numbers);
+    record.set_ints("access_order", &numbers);
+    let read = |n: &i64| [4 * n, 4 * n + 1, 4 * n + 2];
+    record.set_ints("trace", &numbers.iter().flat_map(read).collect::<Vec<_>>());
+    record
+}
+
+#[test]
+fn times_of_kernels_are_what_a_pass_is_planned_for() {
+    const WEIGHTS: i64 = 24;
+    let files = Files::of(&chain(WEIGHTS));
+    let program = [files.path("model.pte")];
+    // Behind every fourth read kernels run as long as the link takes for four weights.
+    let long = 4 * (64 << 20) / 50;
+    let mut text = format!(
+        "weightstream kernel times 1\nprogram {}\ndevice NVIDIA X\n",
+        support::BUILD_ID
+    );
+    for id in 0..WEIGHTS {
+        let behind = if id % 4 == 0 { long } else { 0 };
+        text += &format!("{id} 10000 {behind} layers.{id}.weight\n");
+    }
+    let file = files.path("times.txt");
+    std::fs::write(&file, &text).unwrap();
+    let times = file.to_str().unwrap();
+    let options = ["--budget", "25%", "--link-gbps", "50", "--json"];
+    let plan = |more: &[&str]| run("plan", &program, &[&options, more].concat());
+    let (without, with) = (json(&plan(&[])), json(&plan(&["--kernel-times", times])));
+    let ms = |of: &Value| of["planned"]["ms_per_pass"].as_f64().unwrap();
+    let kernels = (6 * long + 24 * 10_000) as f64 / 1e6;
+    assert_eq!(with["compute_ms"].as_f64().unwrap(), kernels);
+    assert_eq!(without["compute_ms"], 0.0);
+    assert!(
+        ms(&without) < kernels && kernels <= ms(&with),
+        "{} {kernels} {}",
+        ms(&without),
+        ms(&with)
+    );
+    // The plan of the load has room for one copy beside a read, and would keep the link waiting.
+    let ring = |of: &Value| of["planned"]["ring_bytes"].as_u64().unwrap();
+    assert!(
+        ring(&with) > ring(&without) && ms(&with) < 1.1 * kernels,
+        "{} {}",
+        ring(&with),
+        ms(&with)
+    );
+
+    let found = printed(&run(
+        "plan",
+        &program,
+        &["--budget", "25%", "--kernel-times", times],
+    ));
+    assert!(found.contains("with kernels of 32.452 ms"), "{found}");
+    let found = printed(&run(
+        "plan",
+        &program,
+        &["--sweep", "3", "--kernel-times", times],
+    ));
+    assert!(found.contains("with kernels of 32.452 ms"), "{found}");
+    let error = refused(&run(
+        "plan",
+        &program,
+        &["--kernel-times", "/nowhere/times.txt"],
+    ));
+    assert!(
+        error.contains("/nowhere/times.txt") && error.contains("reading the times"),
+        "{error}"
+    );
+    std::fs::write(&file, text.replace("\n3 10000", "\n4 10000")).unwrap();
+    let error = refused(&plan(&["--kernel-times", times]));
+    assert!(
+        error.contains("line 7: probe 4 where 3 of 24 is expected"),
+        "{error}"
+    );
+    let small = Files::new();
+    let error = refused(&small.run("plan", &["--kernel-times", times]));
+    assert!(error.contains("exported for 'cpu'"), "{error}");
+}
+
 #[test]
 fn an_inspection_lists_constants_inputs_and_outputs() {
     let files = Files::new();

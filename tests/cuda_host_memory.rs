@@ -229,6 +229,7 @@ fn sessions_are_right_however_weights_are_held() {
             let options = SessionOptions {
                 budget,
                 policy: PolicyKind::Lru,
+                ..SessionOptions::default()
             };
             let mut session = Session::with_source(
                 CudaDevice::new(0).unwrap(),
@@ -331,6 +332,7 @@ fn a_pass_over_bytes_that_cannot_be_read_fails() {
         let options = SessionOptions {
             budget: None,
             policy: PolicyKind::Lru,
+            ..SessionOptions::default()
         };
         let load = || {
             Session::with_source(

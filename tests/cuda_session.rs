@@ -84,7 +84,11 @@ fn session_by(
         .zip(lens)
         .map(|(&at, len)| source.host(at..at + len))
         .collect();
-    let options = SessionOptions { budget, policy };
+    let options = SessionOptions {
+        budget,
+        policy,
+        ..SessionOptions::default()
+    };
     Session::new(device, model.program.clone(), bytes, options)
 }
 

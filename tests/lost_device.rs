@@ -45,6 +45,7 @@ fn session(faults: &Faults) -> Result<Session<Faulty<HostDevice>>> {
     let options = SessionOptions {
         budget: Some(1 << 20),
         policy: PolicyKind::Planned,
+        ..SessionOptions::default()
     };
     Session::new(device, program(), bytes, options)
 }

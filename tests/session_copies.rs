@@ -31,6 +31,7 @@ fn session(
     let options = SessionOptions {
         budget: Some(budget),
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     let device = HostDevice::new().unwrap();
     Session::new(device, model.program.clone(), bytes.collect(), options).unwrap()

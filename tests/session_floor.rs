@@ -43,6 +43,7 @@ fn session_at(model: &Model, sim: Sim, budget: u64) -> Result<Session<Sim>> {
     let options = SessionOptions {
         budget: Some(budget),
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     Session::with_any_budget(sim, model.program.clone(), model.host_bytes(), options)
 }

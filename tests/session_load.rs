@@ -48,6 +48,7 @@ fn bytes_are_made_ready_only_for_a_budget_that_was_accepted() {
         let options = SessionOptions {
             budget: Some(budget),
             policy: PolicyKind::Lru,
+            ..SessionOptions::default()
         };
         let sim = Sim::new(Order::CopiesFirst);
         Session::with_source(sim, model.program.clone(), source, options)

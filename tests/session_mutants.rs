@@ -191,6 +191,7 @@ fn contiguous(
     let options = SessionOptions {
         budget,
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     let session = Session::new(device, model.program.clone(), parts.collect(), options);
     (session.unwrap(), file)
@@ -240,6 +241,7 @@ fn a_copy_stays_on_its_side_of_a_border_in_host_memory() {
     let options = SessionOptions {
         budget: everything,
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     let session = Session::new(device, model.program.clone(), parts, options).unwrap();
     let lengths: Vec<_> = session.device().copies.iter().map(|c| c.1.len()).collect();
@@ -293,6 +295,7 @@ fn a_gap_in_the_file_keeps_copies_apart() {
     let options = SessionOptions {
         budget: Some(1 << 20),
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     let device = Gapless::new(true);
     let session = Session::new(device, model.program.clone(), parts, options).unwrap();
@@ -362,6 +365,7 @@ fn a_size_that_cannot_be_rounded_up_is_no_small_one() {
     let options = SessionOptions {
         budget: Some(1 << 40),
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     let refused = Session::new(Gapless::new(true), program, Vec::new(), options).err();
     assert!(

@@ -9,8 +9,8 @@ use session_support::{chain, model as model_of, play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::{Link, Sim};
-use weightstream::schedule::Event;
-use weightstream::session::Session;
+use weightstream::schedule::{Event, KernelTimes};
+use weightstream::session::{Session, SessionOptions};
 use weightstream::Error;
 
 const WEIGHTS: usize = 24;
@@ -85,6 +85,51 @@ fn behind_the_second_pass_the_ring_gets_longer_and_everything_stays_right() {
         let memory = session.device_mut().live_bytes();
         assert!(memory <= budget, "{memory} of {budget}");
     }
+}
+
+/// The same with times of kernels that are known.
+fn session_with_times(model: &Model, sim: Sim, budget: u64, times: &KernelTimes) -> Session<Sim> {
+    let options = SessionOptions {
+        budget: Some(budget),
+        policy: PolicyKind::Planned,
+        times: Some(times.clone()),
+    };
+    Session::new(sim, model.program.clone(), model.host_bytes(), options).unwrap()
+}
+
+#[test]
+fn times_that_are_given_make_the_plan_that_is_made_anew_without_them() {
+    let model = model();
+    let mut timed = session(&model, sim(Order::CopiesFirst, Some(with_pauses())));
+    assert!(timed.will_time_kernels());
+    assert_eq!(passes(&model, &mut timed, 1).len(), 1);
+    assert_eq!(timed.kernel_times(), None);
+    let after = passes(&model, &mut timed, 4)[3];
+    assert!(!timed.will_time_kernels());
+    let times = timed.kernel_times().unwrap();
+    // What lies in front of a read is its wait.
+    let kernels: u64 = with_pauses().iter().sum();
+    assert_eq!(times.total(), kernels);
+
+    let budget = timed.stats().budget_bytes;
+    let mut given = session_with_times(&model, sim(Order::Random(3), None), budget, times);
+    assert!(!given.will_time_kernels());
+    let copied = passes(&model, &mut given, 4);
+    assert_eq!(copied[1..], [after; 3]);
+    assert_eq!(given.stats().plans_made_anew, 0);
+    assert_eq!(given.kernel_times(), None);
+
+    // No times are needed where everything fits, and none are of use where the link is not known.
+    let everything = floor_of(&model.program).everything;
+    let mut whole = session_with_times(&model, sim(Order::CopiesFirst, None), everything, times);
+    assert_eq!(passes(&model, &mut whole, 2)[1], 0);
+    let unknown = Sim::new(Order::CopiesFirst);
+    let mut unknown = session_with_times(&model, unknown, budget, times);
+    let mut plain = session(&model, Sim::new(Order::CopiesFirst));
+    assert_eq!(
+        passes(&model, &mut unknown, 3),
+        passes(&model, &mut plain, 3)
+    );
 }
 
 #[test]

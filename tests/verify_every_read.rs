@@ -63,6 +63,7 @@ fn session(fault: Fault, all: bool, checked: bool) -> Result<Session<Faulty<Host
     let options = SessionOptions {
         budget: all.then_some(64 << 20),
         policy: PolicyKind::Lru,
+        ..SessionOptions::default()
     };
     let mut session = Session::new(device, program(), bytes.collect(), options)?;
     if checked {

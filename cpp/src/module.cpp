@@ -174,6 +174,8 @@ Options& Options::link_gbps(double rate) {
 
 Options& Options::link_auto() { return set("weight_offload_link_gbps", std::string("auto")); }
 
+Options& Options::kernel_times(const std::string& path) { return set("weight_offload_kernel_times", path); }
+
 Options& Options::device(int index) { return set("weight_offload_device", index); }
 
 Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }

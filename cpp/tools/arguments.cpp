@@ -24,6 +24,7 @@ constexpr const char* kHelp =
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
     "  --gather MODE        tables of which only rows are read, in place: auto (default), on or off\n"
     "  --link-gbps X        what the link to the GPU carries, in GB/s, for plans; auto (default): timed at load\n"
+    "  --kernel-times FILE  how long kernels run: read if FILE is there, otherwise written once they were timed (GPU)\n"
     "  --device N           index of the device\n"
     "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
@@ -49,6 +50,7 @@ enum Id {
   kStagingMb,
   kGather,
   kLinkGbps,
+  kKernelTimes,
   kDevice,
   kPolicy,
   kVerify,
@@ -72,6 +74,7 @@ const option kOptions[] = {
     {"staging-mb", required_argument, nullptr, kStagingMb},
     {"gather", required_argument, nullptr, kGather},
     {"link-gbps", required_argument, nullptr, kLinkGbps},
+    {"kernel-times", required_argument, nullptr, kKernelTimes},
     {"device", required_argument, nullptr, kDevice},
     {"policy", required_argument, nullptr, kPolicy},
     {"verify", required_argument, nullptr, kVerify},
@@ -149,6 +152,9 @@ bool take(int id, Arguments& arguments) {
       return true;
     case kLinkGbps:
       arguments.options.set("weight_offload_link_gbps", std::string(optarg));
+      return true;
+    case kKernelTimes:
+      arguments.options.kernel_times(optarg);
       return true;
     case kDevice:
       if (!take_int(0, small)) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from device_under_test import ON_GPU
 from models import ZOO
-from support import budget_of, open_module, run_passes
+from support import budget_of, error_of, open_module, run_passes
 from zoo import bits
 
 #: Links from much slower to much faster than any: between them is one that takes as long as the kernels do.
@@ -31,3 +31,40 @@ def test_the_same_bits_before_and_after(graph, exported, capfd):
     assert told.count("a pass is expected to take") == len(RATES)
     assert told.count("the plan is made anew") == anew
     assert 0 < anew < len(RATES)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.models("demo")
+def test_times_that_were_kept_make_the_plan_at_load(exported, capfd, tmp_path):
+    files, passes = exported("demo"), ZOO["demo"].passes(6)
+    budget = budget_of(files, 50)
+    seen = 0
+    for rate in RATES:
+        times = tmp_path / f"{rate}.txt"
+        options = {"weight_offload_link_gbps": rate, "weight_offload_kernel_times": str(times)}
+        with open_module(files, budget, **options) as module:
+            first = run_passes(module, passes[:1])
+            assert not times.exists()
+            expected = [bits(found) for found in first + run_passes(module, passes[1:])]
+            anew, copied = module.stats()["plans_made_anew"], module.stats()["bytes_copied_last_pass"]
+        kept = times.read_text()
+        with open_module(files, budget, **options) as module:
+            assert [bits(found) for found in run_passes(module, passes)] == expected
+            assert module.stats()["plans_made_anew"] == 0
+            assert module.stats()["bytes_copied_last_pass"] == copied
+        assert times.read_text() == kept
+        seen += anew
+    assert 0 < seen < len(RATES)
+    told = capfd.readouterr().err
+    assert told.count("the times of kernels were written to") == len(RATES)
+    assert told.count("plans go by the times of kernels in") == len(RATES)
+
+
+@pytest.mark.skipif(ON_GPU, reason="on a GPU it has an effect")
+@pytest.mark.models("mlp")
+def test_on_the_cpu_times_are_refused(exported, tmp_path):
+    times = tmp_path / "times.txt"
+    text = error_of(lambda: open_module(exported("mlp"), weight_offload_kernel_times=str(times)))
+    assert "weight_offload_kernel_times" in text
+    assert "exported for 'cpu'" in text
+    assert not times.exists()

@@ -215,8 +215,8 @@ class Module:
 
     The keywords are the runtime specs by name: ``weight_offload_budget_mb``, ``weight_offload_budget_bytes``
     or ``weight_offload_budget="auto"``, ``weight_offload_policy``, ``weight_offload_host``,
-    ``weight_offload_staging_mb``, ``weight_offload_gather``, ``weight_offload_link_gbps``, ``weight_offload_device``,
-    ``weight_offload_verify``, ``weight_offload_sync``, ``weight_offload_cuda_graph``, ``weight_offload_pte_sha256``. An
+    ``weight_offload_staging_mb``, ``weight_offload_gather``, ``weight_offload_link_gbps``, ``weight_offload_kernel_times``,
+    ``weight_offload_device``, ``weight_offload_verify``, ``weight_offload_sync``, ``weight_offload_cuda_graph``, ``weight_offload_pte_sha256``. An
     unknown one is an error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less
     what the method takes beside its weights, and at most what all of them occupy.
 
@@ -225,6 +225,10 @@ class Module:
 
     ``weight_offload_link_gbps="25"`` says what the link to a GPU carries, in GB/s of 1,000,000,000 bytes; ``"auto"``, the default, has
     it timed at load. Plans stream fewer and larger pieces where a copy costs much beside its bytes.
+
+    ``weight_offload_kernel_times="times.txt"`` keeps how long kernels of a GPU run: without it they are timed in the second pass of every
+    load, and the plan made anew where that is worth it. If the file is there plans go by it from the first pass on; if it is not it is
+    written. ``weightstream plan --kernel-times`` reads it too.
 
     ``weight_offload_gather="auto"``, the default, lets kernels that look rows of a table up (embeddings) find them in
     host memory, if a pass takes at most half of it: the table is neither copied nor part of the budget. ``"on"`` does so

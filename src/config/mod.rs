@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use crate::error::Result;
 use values::{
-    budget_from_bytes, budget_from_word, choice, data_path, device_index, digest, from_mb,
-    link_rate, refuse, refuse_cut, switch,
+    budget_from_bytes, budget_from_word, choice, device_index, digest, from_mb, link_rate, path,
+    refuse, refuse_cut, switch,
 };
 
 /// Which residency policy to use.
@@ -108,6 +108,8 @@ pub struct Options {
     pub gather: Gathering,
     /// How plans get to know the link to the device.
     pub link: LinkRate,
+    /// File of how long kernels run: read if it is there, otherwise written once they were timed.
+    pub kernel_times: Option<PathBuf>,
     /// Index of the device; `None` means the first one.
     pub device: Option<u32>,
     /// Residency policy.
@@ -143,6 +145,8 @@ pub const GATHER: &str = "weight_offload_gather";
 /// Key of what the link to the device carries, in GB/s of 1,000,000,000 bytes: a positive number, as a string or an
 /// integer; or `auto`: it is timed at load.
 pub const LINK_GBPS: &str = "weight_offload_link_gbps";
+/// Key of the path of a file of kernels' times.
+pub const KERNEL_TIMES: &str = "weight_offload_kernel_times";
 /// Key of the index of the device: an integer.
 pub const DEVICE: &str = "weight_offload_device";
 /// Key of whether every kernel is waited for: 0 or 1.
@@ -159,7 +163,7 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     BUDGET,
     BUDGET_MB,
     BUDGET_BYTES,
@@ -168,6 +172,7 @@ const KEYS: [&str; 14] = [
     STAGING_MB,
     GATHER,
     LINK_GBPS,
+    KERNEL_TIMES,
     DEVICE,
     VERIFY,
     SYNC,
@@ -276,6 +281,10 @@ impl Options {
                 self.link = link_rate(spec)?;
                 Ok(())
             }
+            KERNEL_TIMES => {
+                self.kernel_times = Some(path(spec, "the path of a file of kernels' times")?);
+                Ok(())
+            }
             DEVICE => {
                 self.device = Some(device_index(spec)?);
                 Ok(())
@@ -300,7 +309,7 @@ impl Options {
                 Ok(())
             }
             DATA => {
-                self.data = Some(data_path(spec)?);
+                self.data = Some(path(spec, "the path of the .ptd")?);
                 Ok(())
             }
             PTE_SHA256 => {

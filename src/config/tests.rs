@@ -39,6 +39,7 @@ fn every_key_takes_effect() {
         int(STAGING_MB, 64),
         int(DEVICE, 1),
         text(LINK_GBPS, "12.5"),
+        text(KERNEL_TIMES, "/models/times.txt"),
         text(VERIFY, "load"),
         text(DATA, "/models/w.ptd"),
         text(PTE_SHA256, &format!("{}aB", "00".repeat(31))),
@@ -49,6 +50,8 @@ fn every_key_takes_effect() {
     assert_eq!(options.host, HostMemory::Staged);
     assert_eq!((options.staging, options.device), (Some(64 << 20), Some(1)));
     assert_eq!(options.link, LinkRate::Given(12_500_000_000));
+    let times = PathBuf::from("/models/times.txt");
+    assert_eq!(options.kernel_times, Some(times));
     assert_eq!(options.verify, Verify::Load);
     assert_eq!(options.data, Some(PathBuf::from("/models/w.ptd")));
     let pin = options.pte_sha256.map(|pin| pin.to_string());

@@ -127,10 +127,11 @@ pub(super) fn choice<T: Copy>(spec: &Spec, known: &[(&str, T)]) -> Result<T> {
     ))
 }
 
-pub(super) fn data_path(spec: &Spec) -> Result<PathBuf> {
+/// `what` it is, for a message.
+pub(super) fn path(spec: &Spec, what: &str) -> Result<PathBuf> {
     match &spec.value {
         SpecValue::Text(text) if !text.is_empty() => Ok(PathBuf::from(text)),
-        _ => Err(wrong(spec, "the path of the .ptd, as a string")),
+        _ => Err(wrong(spec, &format!("{what}, as a string"))),
     }
 }
 

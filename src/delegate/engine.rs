@@ -10,6 +10,7 @@ use super::held::Held;
 use super::inputs::{self, Signature};
 use super::side::Side;
 use super::tensor::{contiguous_strides, InputTensor};
+use super::times::TimesFile;
 use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
@@ -49,6 +50,8 @@ pub struct Data {
     pub sync: bool,
     /// Whether passes are captured as graphs.
     pub graph: bool,
+    /// Where the times of kernels go, once there are any.
+    pub times_file: Option<TimesFile>,
 }
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
@@ -57,7 +60,7 @@ pub struct Engine<D: Side> {
     container: Container,
     session: Session<D>,
     scope: D::Scope,
-    _data: Data,
+    data: Data,
     /// Most device memory that the inputs of a call took.
     io_bytes: u64,
     poisoned: Option<String>,
@@ -106,15 +109,34 @@ impl<D: Side> Engine<D> {
         compiled(&scope, "binding direct constants to", || unsafe {
             container.bind_constants(&bindings)
         })?;
-        Ok(Engine {
+        let mut engine = Engine {
             container,
             session,
             scope,
             graph: data.graph.then(graph::Graph::default),
-            _data: data,
+            data,
             io_bytes: 0,
             poisoned: None,
-        })
+        };
+        engine.keep_times();
+        Ok(engine)
+    }
+
+    /// Writes the times of kernels once they are known, or says that they will not be.
+    fn keep_times(&mut self) {
+        let Some(file) = &self.data.times_file else {
+            return;
+        };
+        match self.session.kernel_times() {
+            Some(times) => {
+                let program = self.session.program();
+                let fqn = |&weight: &u32| program.weights[weight as usize].fqn.as_str();
+                file.write(times, program.trace.probes().iter().map(fqn));
+            }
+            None if self.session.will_time_kernels() => return,
+            None => file.give_up(),
+        }
+        self.data.times_file = None;
     }
 
     /// Where the kernels find input `index`, if it is used.
@@ -245,6 +267,7 @@ impl<D: Side> Run for Engine<D> {
                 ran
             }
         };
+        self.keep_times();
         outcome.map_err(|error| match self.session.device().is_lost() {
             true => error.lost(self.session.weights_in_use()),
             false => error,

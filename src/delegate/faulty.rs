@@ -37,6 +37,10 @@ impl<D: Side> Side for Faulty<D> {
         self.inner.torch_name()
     }
 
+    fn full_name(&self) -> String {
+        self.inner.full_name()
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         self.faults.call("free_bytes")?;
         self.inner.free_bytes()

@@ -10,7 +10,7 @@ use super::engine::{Data, Engine, Run};
 use super::gather;
 use super::held::{self, Held, Needs};
 use super::side::{self, Side};
-use super::Delegate;
+use super::{times, Delegate};
 use crate::config::{
     Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
     LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
@@ -117,6 +117,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     check_sync(record, options)?;
     check_link(record, options)?;
     check_graph(record, options)?;
+    let (times, times_file) = times::open(record, options, device.full_name())?;
     let mut program = program(record)?;
     check_floor(record, &program, options, device.granule())?;
     let file = MappedPtd::open(&request.data)?;
@@ -137,13 +138,14 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     })?;
     check_signature(record, &container)?;
     let constants = match_constants(&catalog, container.constants())?;
-    let budget = SessionOptions {
+    let choices = SessionOptions {
         budget: match options.budget {
             Budget::Floor => None,
             Budget::Bytes(bytes) => Some(bytes),
             Budget::Auto => Some(choose_budget(record, &program, &floor, &device, options)?),
         },
         policy: options.policy,
+        times,
     };
     let data = Data {
         catalog,
@@ -152,8 +154,9 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         verify: options.verify,
         sync: options.sync,
         graph: options.cuda_graph,
+        times_file,
     };
-    Engine::new(device, container, program, data, &constants, budget)
+    Engine::new(device, container, program, data, &constants, choices)
 }
 
 /// On the CPU a kernel has ended when it returns, and a fault in it ends the process there and then.

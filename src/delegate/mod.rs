@@ -26,6 +26,7 @@ pub mod mapped;
 pub mod program;
 mod side;
 mod tensor;
+mod times;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

@@ -29,6 +29,9 @@ pub trait Side: Device {
     /// The device's name as compiled code takes it.
     fn torch_name(&self) -> String;
 
+    /// The device's name as its maker gives it.
+    fn full_name(&self) -> String;
+
     /// Bytes that can be allocated on the device now, by this process or another.
     fn free_bytes(&self) -> Result<u64>;
 
@@ -81,6 +84,10 @@ impl Side for HostDevice {
 
     fn torch_name(&self) -> String {
         "cpu".to_owned()
+    }
+
+    fn full_name(&self) -> String {
+        "CPU".to_owned()
     }
 
     fn free_bytes(&self) -> Result<u64> {
@@ -136,6 +143,11 @@ impl Side for CudaDevice {
 
     fn torch_name(&self) -> String {
         format!("cuda:{}", self.index())
+    }
+
+    fn full_name(&self) -> String {
+        // The device's own function of this name.
+        CudaDevice::full_name(self).to_owned()
     }
 
     fn free_bytes(&self) -> Result<u64> {

@@ -14,6 +14,7 @@
 //! | `record` | what was recorded at export about one method |
 //! | `wiring` | how a method's inputs and outputs belong to its delegate's |
 //! | `scalar` | element types |
+//! | `times` | how long kernels ran |
 #![deny(unsafe_code)]
 
 mod flat;
@@ -24,6 +25,7 @@ pub mod pte;
 pub mod record;
 pub mod scalar;
 mod segments;
+pub mod times;
 pub mod wiring;
 
 pub use ptd::{EntryLayout, Ptd, PtdEntry};

@@ -3,10 +3,12 @@
 
 mod divergence;
 mod floor;
+mod times;
 mod trace;
 
 pub use divergence::Follower;
 pub use floor::{floor, hard_minimum, Floor, KernelPair, Part};
+pub use times::KernelTimes;
 pub use trace::Trace;
 
 /// Index of a weight in the catalog.

@@ -5,7 +5,9 @@ use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::StreamOrdered;
-use crate::schedule::{Floor, Follower, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec};
+use crate::schedule::{
+    Floor, Follower, KernelTimes, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec,
+};
 
 /// Layout of what a probe of a constant returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,12 +34,14 @@ pub struct Program {
 }
 
 /// What the user chose.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionOptions {
     /// Device bytes for weights and direct constants; `None` means the floor.
     pub budget: Option<u64>,
     /// The residency policy.
     pub policy: PolicyKind,
+    /// How long kernels run, if that is known. Otherwise they are timed, on devices that can tell.
+    pub times: Option<KernelTimes>,
 }
 
 /// Whether the constant is read through probes.
@@ -133,7 +137,16 @@ impl<D: Device> Session<D> {
         let places = gather::addresses(&mut device, &program, &tables, &bytes)?;
         let (residency, link) =
             Residency::of(&mut device, &program, &bytes, &stats, options.policy)?;
-        let refine = residency.refine(&device, link);
+        let (residency, refine) = match &options.times {
+            Some(times) => (
+                residency.for_times(&device, &program, &stats, times, link),
+                None,
+            ),
+            None => {
+                let refine = residency.refine(&device, link);
+                (residency, refine)
+            }
+        };
         bytes.resize(program.weights.len(), HostBytes::from_static(&[]));
         let fresh = program.clone();
         let policy = move || residency.policy(&fresh, granule);
@@ -172,6 +185,7 @@ impl<D: Device> Session<D> {
             activation_peak: 0,
             trail: trail::Trail::default(),
             refine,
+            times: None,
             capture: None,
             checksums: None,
         };

@@ -6,6 +6,7 @@ use crate::device::{Device, Figures, HostBytes, Link};
 use crate::error::{bytes_text, Result};
 use crate::residency::planned::{self, Plan, Planned};
 use crate::residency::{Lru, Policy, Upfront};
+use crate::schedule::KernelTimes;
 
 /// Who is on the device, by the budget and the policy that was asked for.
 #[derive(Clone)]
@@ -24,7 +25,7 @@ impl Residency {
         stats: &Stats,
         kind: PolicyKind,
     ) -> Result<(Self, Option<Link>)> {
-        let capacity = stats.budget_bytes - stats.direct_bytes;
+        let capacity = capacity(stats);
         if stats.total_weight_bytes <= capacity {
             return Ok((Residency::Upfront, None));
         }
@@ -40,9 +41,31 @@ impl Residency {
     /// What makes the plan anew once kernels were timed, where there is one.
     pub(super) fn refine<D: Device>(&self, device: &D, link: Option<Link>) -> Option<Box<Refine>> {
         match self {
-            Residency::Planned(plan) => Refine::new(device, plan, link),
+            Residency::Planned(plan) if device.times_kernels() => {
+                Refine::new(device, plan, link).map(Box::new)
+            }
             _ => None,
         }
+    }
+
+    /// With the plan for kernels of these times.
+    pub(super) fn for_times<D: Device>(
+        self,
+        device: &D,
+        program: &Program,
+        stats: &Stats,
+        times: &KernelTimes,
+        link: Option<Link>,
+    ) -> Self {
+        let Residency::Planned(plan) = self else {
+            return self;
+        };
+        let Some(refine) = Refine::new(device, &plan, link) else {
+            log::warn!("the times of kernels are of no use: what the link carries is not known");
+            return Residency::Planned(plan);
+        };
+        let better = refine.better(program, capacity(stats), times);
+        Residency::Planned(better.unwrap_or(plan))
     }
 
     /// A policy that has seen nothing.
@@ -58,6 +81,11 @@ impl Residency {
             )),
         }
     }
+}
+
+/// Bytes for weights.
+pub(super) fn capacity(stats: &Stats) -> u64 {
+    stats.budget_bytes - stats.direct_bytes
 }
 
 /// What copies cost, if the device was told or can tell: it copies the largest weight, or what of it fits into the budget,

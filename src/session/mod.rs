@@ -30,7 +30,7 @@ pub use stats::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::residency::{Action, Policy, Pool};
-use crate::schedule::{Floor, Follower, Trace, WeightSpec};
+use crate::schedule::{Floor, Follower, KernelTimes, Trace, WeightSpec};
 use copies::Run;
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,6 +100,8 @@ pub struct Session<D: Device> {
     trail: trail::Trail,
     /// Until kernels were timed and the plan is final, where it may change.
     refine: Option<Box<refine::Refine>>,
+    /// What was found when they were.
+    times: Option<KernelTimes>,
     /// If passes may be captured as graphs.
     capture: Option<capture::Capture>,
     /// The CRC-32 of each constant, if every read is verified.
@@ -130,6 +132,21 @@ impl<D: Device> Session<D> {
     /// The policy at work: `upfront` where the budget covers everything, whatever was asked for; `lru`; `planned`.
     pub fn policy(&self) -> &'static str {
         self.policy.name()
+    }
+
+    /// Whether kernels will be timed, in the second complete pass.
+    pub fn will_time_kernels(&self) -> bool {
+        self.refine.is_some()
+    }
+
+    /// How long kernels ran, once they were timed.
+    pub fn kernel_times(&self) -> Option<&KernelTimes> {
+        self.times.as_ref()
+    }
+
+    /// What it was made of.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 
     /// All constants, by index.

@@ -4,11 +4,12 @@
 //! it, and where each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing
 //! runs and nothing is leased, so that all weights may move: the memory goes back, and is taken as the new plan shows it.
 
-use super::{build, Session};
+use super::choose::capacity;
+use super::{build, Program, Session};
 use crate::device::{Device, DevicePtr, Figures, Link};
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::planned::{self, Expected, Plan, Planned, Refined};
-use crate::schedule::{Event, ProbeId};
+use crate::schedule::{Event, KernelTimes, ProbeId};
 
 /// Until the plan is final.
 pub(super) struct Refine {
@@ -20,17 +21,38 @@ pub(super) struct Refine {
 }
 
 impl Refine {
-    /// Of a session that begins with this plan, if something streams, on a device that tells times.
-    pub(super) fn new<D: Device>(device: &D, plan: &Plan, link: Option<Link>) -> Option<Box<Self>> {
-        let can = !plan.streamed.is_empty() && device.times_kernels();
-        link.filter(|_| can).map(|link| {
-            Box::new(Refine {
-                plan: plan.clone(),
-                figures: device.figures(),
-                link,
-                marks: None,
-            })
+    /// Of a session that begins with this plan, if something streams.
+    pub(super) fn new<D: Device>(device: &D, plan: &Plan, link: Option<Link>) -> Option<Refine> {
+        let link = link.filter(|_| !plan.streamed.is_empty())?;
+        Some(Refine {
+            plan: plan.clone(),
+            figures: device.figures(),
+            link,
+            marks: None,
         })
+    }
+
+    /// A plan by which passes are shorter, if there is one, for kernels of these times.
+    pub(super) fn better(
+        &self,
+        program: &Program,
+        capacity: u64,
+        times: &KernelTimes,
+    ) -> Option<Plan> {
+        let (trace, weights) = (&program.trace, &program.weights);
+        let known = (&times.by_event(trace)[..], self.link);
+        let Refined { before, better } =
+            planned::refine(trace, weights, &self.figures, capacity, &self.plan, known);
+        log::info!("a pass is expected to take {}", in_words(&before));
+        let (plan, after) = better?;
+        log::info!(
+            "the plan is made anew: {} are copied in a pass by {} copies, {} are shared; it is expected to take {}",
+            bytes_text(plan.price.bytes),
+            plan.price.copies,
+            bytes_text(plan.ring),
+            in_words(&after)
+        );
+        Some(plan)
     }
 }
 
@@ -96,8 +118,11 @@ impl<D: Device> Session<D> {
             }
             Some(mut refine) => {
                 let marks = refine.marks.take().unwrap_or_default();
-                match self.kernel_times(&marks) {
-                    Ok(times) => self.replan(*refine, &times),
+                match self.take_times(&marks) {
+                    Ok(times) => {
+                        self.replan(*refine, &times);
+                        self.times = Some(times);
+                    }
                     Err(error) => self.stop_refining(&error),
                 }
             }
@@ -105,8 +130,8 @@ impl<D: Device> Session<D> {
         }
     }
 
-    /// Nanoseconds of kernels behind each event of the trace. `marks` are those of a complete pass.
-    fn kernel_times(&mut self, marks: &[Option<Event>]) -> Result<Vec<u64>> {
+    /// How long kernels ran. `marks` are those of a complete pass.
+    fn take_times(&mut self, marks: &[Option<Event>]) -> Result<KernelTimes> {
         self.device.mark()?;
         self.device.synchronize()?;
         let spans = self.device.take_marks()?;
@@ -117,48 +142,19 @@ impl<D: Device> Session<D> {
                 spans.len()
             )));
         }
-        let trace = &self.program.trace;
-        let mut begins = vec![0; trace.probes().len()];
-        let mut ends = begins.clone();
-        for (at, event) in trace.events().iter().enumerate() {
-            match *event {
-                Event::Probe(id) => begins[id as usize] = at,
-                Event::Release(id) => ends[id as usize] = at,
-                Event::Kernel(_) => {}
-            }
-        }
-        let mut times = vec![0; trace.events().len()];
+        let mut times = KernelTimes::new(self.program.trace.probes().len());
         for (mark, span) in marks.iter().zip(spans) {
-            match *mark {
-                Some(Event::Probe(id)) => times[begins[id as usize]] += span,
-                Some(Event::Release(id)) => times[ends[id as usize]] += span,
-                _ => {}
+            if let Some(event) = *mark {
+                times.add(event, span);
             }
         }
         Ok(times)
     }
 
-    fn replan(&mut self, refine: Refine, times: &[u64]) {
-        let capacity = self.stats.budget_bytes - self.stats.direct_bytes;
-        let (trace, weights) = (&self.program.trace, &self.program.weights);
-        let known = (times, refine.link);
-        let Refined { before, better } = planned::refine(
-            trace,
-            weights,
-            &refine.figures,
-            capacity,
-            &refine.plan,
-            known,
-        );
-        log::info!("a pass is expected to take {}", in_words(&before));
-        let Some((plan, after)) = better else { return };
-        log::info!(
-            "the plan is made anew: {} are copied in a pass by {} copies, {} are shared; it is expected to take {}",
-            bytes_text(plan.price.bytes),
-            plan.price.copies,
-            bytes_text(plan.ring),
-            in_words(&after)
-        );
+    fn replan(&mut self, refine: Refine, times: &KernelTimes) {
+        let Some(plan) = refine.better(&self.program, capacity(&self.stats), times) else {
+            return;
+        };
         let Err(error) = self.move_weights(&plan) else {
             self.stats.plans_made_anew += 1;
             return;

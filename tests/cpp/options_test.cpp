@@ -53,6 +53,15 @@ TEST(Options, WrongOnesAreRefusedByName) {
   EXPECT_NE(refusal(model, Options().link_gbps(12.5).policy("lru"))
                 .find("under weight_offload_policy = lru nothing is planned"),
             std::string::npos);
+  if (!weightstream::test::models_are_for_cuda()) {
+    EXPECT_NE(refusal(model, Options().kernel_times("times.txt")).find("for 'cpu', where they do not count"),
+              std::string::npos);
+  }
+  EXPECT_NE(refusal(model, Options().kernel_times("times.txt").policy("lru"))
+                .find("under weight_offload_policy = lru nothing is planned"),
+            std::string::npos);
+  EXPECT_NE(refusal(model, Options().kernel_times("")).find("takes the path of a file of kernels' times"),
+            std::string::npos);
   EXPECT_NE(refusal(model, Options().set("num_threads", 4)).find("'num_threads': is unknown"), std::string::npos);
 }
 

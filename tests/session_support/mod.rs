@@ -97,7 +97,11 @@ impl Model {
         device: D,
         budget: Option<u64>,
     ) -> Result<Session<D>> {
-        let options = SessionOptions { budget, policy };
+        let options = SessionOptions {
+            budget,
+            policy,
+            times: None,
+        };
         Session::new(device, self.program.clone(), self.host_bytes(), options)
     }
 

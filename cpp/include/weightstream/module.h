@@ -44,6 +44,9 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& link_gbps(double rate);
   // Times the link at load, as is done anyway where plans are made, and an error where none are.
   Options& link_auto();
+  // A file of how long kernels run: if it is there plans go by it from the first pass on, and nothing is timed; if it
+  // is not it is written behind the second pass. An error for methods of the CPU, and under "lru".
+  Options& kernel_times(const std::string& path);
   // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
   // "off"; "load": compare each weight with its checksum at load; or "every_read": at load, and on the device before

@@ -81,6 +81,9 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_link_gbps     string  what the link to the GPU carries, GB/s of 1,000,000,000 bytes, for plans (an
  *                                        int is taken as well); "auto" (the default): it is timed at load; an error
  *                                        for methods of the CPU
+ *   weight_offload_kernel_times  string  path of a file of how long kernels run: if it is there plans go by it from the
+ *                                        first pass on, and nothing is timed; if it is not it is written behind the
+ *                                        second pass; an error for methods of the CPU
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
  *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
  *                                        load, and on the device before each read: slow, for debugging

@@ -3,7 +3,8 @@
 use super::model::Model;
 use clap::Args;
 use weightstream::device::{self, Figures};
-use weightstream::residency::planned::{lru_price, plan, Plan, Price};
+use weightstream::residency::planned::{lru_price, plan, refine, Plan, Price};
+use weightstream::schedule::KernelTimes;
 use weightstream::{error::bytes_text, Error, Result};
 
 #[derive(Args)]
@@ -13,7 +14,7 @@ pub struct Link {
     pub link_gbps: f64,
     /// How long a pass computes where nothing has to be copied, if known: no pass takes less.
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
-    pub compute_ms: f64,
+    compute_ms: f64,
 }
 
 fn positive(text: &str) -> std::result::Result<f64, String> {
@@ -43,28 +44,41 @@ impl Link {
     }
 
     /// How long a pass takes that copies beside its kernels, in milliseconds.
-    pub fn ms(&self, price: Price, figures: &Figures) -> f64 {
+    fn ms(&self, price: Price, model: &Model) -> f64 {
         // Where a copy costs nothing of its own there is no link to speak of.
-        let copies = price.copies * u64::from(figures.bytes_per_copy > 0);
+        let copies = price.copies * u64::from(model.figures.bytes_per_copy > 0);
         let seconds = self.kind().seconds(price.bytes, copies);
-        (seconds * 1e3).max(self.compute_ms)
+        (seconds * 1e3).max(self.compute_ms(model))
+    }
+
+    /// How long it computes.
+    pub fn compute_ms(&self, model: &Model) -> f64 {
+        let kernels = model.times.as_ref().map_or(0, KernelTimes::total);
+        self.compute_ms.max(kernels as f64 / 1e6)
     }
 }
 
-/// A budget, and what a pass copies under each policy.
+/// What a pass copies, and how long it takes.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    pub price: Price,
+    pub ms: f64,
+}
+
+/// A budget, and what a pass costs under each policy.
 pub struct Cost {
     pub budget: u64,
-    pub lru: Price,
-    pub planned: Price,
+    pub lru: Pass,
+    pub planned: Pass,
     /// `None`: all is resident, or the LRU is as good as any plan.
     pub plan: Option<Plan>,
     /// What no policy that streams whole passes can go below: what exceeds the budget.
-    pub limit: Price,
+    pub limit: Pass,
 }
 
 impl Cost {
     /// The same error as at load if the budget is below the floor.
-    pub fn at(model: &Model, budget: u64) -> Result<Cost> {
+    pub fn at(model: &Model, link: &Link, budget: u64) -> Result<Cost> {
         let floor = &model.floor;
         if budget < floor.bytes() {
             return Err(Error::BudgetTooSmall {
@@ -73,12 +87,16 @@ impl Cost {
                 parts: floor.to_string(),
             });
         }
-        let limit = Price {
+        let pass = |price| Pass {
+            price,
+            ms: link.ms(price, model),
+        };
+        let limit = pass(Price {
             bytes: model.everything().saturating_sub(budget),
             copies: 0,
-        };
+        });
         if model.everything() <= budget {
-            let nothing = Price::default();
+            let nothing = pass(Price::default());
             return Ok(Cost {
                 budget,
                 lru: nothing,
@@ -94,12 +112,37 @@ impl Cost {
         })?;
         let found = plan(trace, weights, figures, capacity);
         let plan = found.filter(|plan| plan.price.bytes <= lru.bytes);
+        let lru = pass(lru);
+        let (plan, planned) = match (plan, &model.times) {
+            (None, _) => (None, lru),
+            (Some(plan), None) => (Some(plan.clone()), pass(plan.price)),
+            (Some(plan), Some(times)) => {
+                let (plan, ms) = timed(model, link, capacity, plan, times);
+                let price = plan.price;
+                (Some(plan), Pass { price, ms })
+            }
+        };
         Ok(Cost {
             budget,
             lru,
-            planned: plan.as_ref().map_or(lru, |plan| plan.price),
+            planned,
             plan,
             limit,
         })
     }
+}
+
+/// The plan that a session goes on with once it knows how long kernels run, and how long a pass takes by it.
+fn timed(
+    model: &Model,
+    link: &Link,
+    capacity: u64,
+    plan: Plan,
+    times: &KernelTimes,
+) -> (Plan, f64) {
+    let (trace, weights) = (&model.program.trace, &model.program.weights);
+    let known = (&times.by_event(trace)[..], link.kind());
+    let found = refine(trace, weights, &model.figures, capacity, &plan, known);
+    let (plan, expected) = found.better.unwrap_or((plan, found.before));
+    (plan, (expected.pass as f64 / 1e6).max(link.compute_ms))
 }

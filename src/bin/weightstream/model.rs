@@ -1,11 +1,12 @@
 //! A program's record, and what follows from it.
 
 use clap::Args;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use weightstream::delegate::{program::check_files, session_program};
 use weightstream::device::Figures;
-use weightstream::format::{Pte, Record};
-use weightstream::schedule::Floor;
+use weightstream::format::{times, Pte, Record};
+use weightstream::schedule::{Floor, KernelTimes};
 use weightstream::session::Program;
 use weightstream::weights::{Catalog, MappedFile, MappedPtd};
 use weightstream::{config::PolicyKind, Error, Result};
@@ -36,6 +37,8 @@ pub struct Model {
     pub program: Program,
     pub figures: Figures,
     pub floor: Floor,
+    /// How long kernels run, if that is known.
+    pub times: Option<KernelTimes>,
 }
 
 impl Model {
@@ -69,7 +72,26 @@ impl Model {
             program,
             figures,
             floor,
+            times: None,
         })
+    }
+
+    /// Times of kernels, from a file of this program.
+    pub fn read_times(&mut self, file: &Path) -> Result<()> {
+        if self.record.device == "cpu" {
+            return Err(Error::Unsupported(format!(
+                "method '{}' was exported for 'cpu', where plans do not go by the times of kernels; leave them out",
+                self.record.method
+            )));
+        }
+        let name = file.display().to_string();
+        let bytes = fs::read(file).map_err(|error| Error::Io {
+            file: name.clone(),
+            what: format!("reading the times of kernels: {error}"),
+        })?;
+        let (program, probes) = (&self.record.build_id, self.record.probes.len());
+        self.times = Some(times::parse(&name, &bytes, program, probes)?.times);
+        Ok(())
     }
 
     /// Bytes of all constants, as they count.

@@ -1,16 +1,15 @@
 //! Time per pass against the budget, as a picture.
 
-use super::cost::{Cost, Link};
+use super::cost::{Cost, Link, Pass};
 use super::model::Model;
 use plotters::prelude::*;
 use std::path::Path;
-use weightstream::residency::planned::Price;
 
 const SIZE: (u32, u32) = (960, 540);
 const MB: f64 = (1 << 20) as f64;
 
-/// Which price a line shows.
-type Pick = fn(&Cost) -> Price;
+/// Which passes a line shows.
+type Pick = fn(&Cost) -> Pass;
 
 /// Writes an SVG file. The text of an error says what went wrong.
 pub fn draw(file: &Path, model: &Model, link: &Link, costs: &[Cost]) -> Result<(), String> {
@@ -23,8 +22,7 @@ fn drawn(
     link: &Link,
     costs: &[Cost],
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let ms = |price: Price| link.ms(price, &model.figures);
-    let highest = costs.iter().map(|cost| ms(cost.lru)).fold(0.0, f64::max);
+    let highest = costs.iter().map(|cost| cost.lru.ms).fold(0.0, f64::max);
     let title = format!(
         "{}: method '{}', {} GB/s",
         model.name, model.record.method, link.link_gbps
@@ -51,10 +49,10 @@ fn drawn(
         ("planned", |cost| cost.planned, RGBColor(40, 100, 190)),
         ("limit", |cost| cost.limit, RGBColor(120, 120, 120)),
     ];
-    for (name, price, color) in lines {
+    for (name, pass, color) in lines {
         let points = costs
             .iter()
-            .map(|cost| (cost.budget as f64 / MB, ms(price(cost))));
+            .map(|cost| (cost.budget as f64 / MB, pass(cost).ms));
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)))?
             .label(name)

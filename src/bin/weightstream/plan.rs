@@ -1,6 +1,6 @@
 //! `weightstream plan`.
 
-use super::cost::{Cost, Link};
+use super::cost::{Cost, Link, Pass};
 use super::model::{Files, Model};
 use super::picture;
 use super::size::{grouped, megabytes, Budget};
@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{json, Value};
 use std::fmt::Write;
 use std::path::PathBuf;
-use weightstream::residency::planned::{Plan, Price};
+use weightstream::residency::planned::Plan;
 use weightstream::{Error, Result};
 
 /// Largest number of budgets in a sweep.
@@ -24,6 +24,10 @@ pub struct Arguments {
     budget: Option<Budget>,
     #[command(flatten)]
     link: Link,
+    /// How long kernels run: a file that a load on a GPU with `weight_offload_kernel_times` wrote. Plans then go by it, as they
+    /// do there.
+    #[arg(long, value_name = "FILE")]
+    kernel_times: Option<PathBuf>,
     /// Number of budgets from the floor to everything.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=MOST))]
     sweep: u64,
@@ -35,9 +39,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<String> {
     let mut model = Model::open(&arguments.files)?;
     model.figures = arguments.link.figures(model.figures);
+    if let Some(file) = &arguments.kernel_times {
+        model.read_times(file)?;
+    }
     let (floor, everything) = (model.floor.bytes(), model.everything());
     if let Some(budget) = arguments.budget {
-        let cost = Cost::at(&model, budget.bytes(floor, everything))?;
+        let cost = Cost::at(&model, &arguments.link, budget.bytes(floor, everything))?;
         return Ok(match arguments.files.json {
             true => pretty(&with_head(&model, &arguments.link, &cost)),
             false => head(&model) + &one(&model, &arguments.link, &cost),
@@ -46,14 +53,11 @@ pub fn run(arguments: &Arguments) -> Result<String> {
     let steps = arguments.sweep - 1;
     let budget =
         |step| (u128::from(everything - floor) * u128::from(step) / u128::from(steps)) as u64;
-    let costs = (0..=steps).map(|step| Cost::at(&model, floor + budget(step)));
+    let costs = (0..=steps).map(|step| Cost::at(&model, &arguments.link, floor + budget(step)));
     let costs: Vec<Cost> = costs.collect::<Result<_>>()?;
     let mut text = match arguments.files.json {
         true => {
-            let all: Vec<Value> = costs
-                .iter()
-                .map(|cost| object(&model, &arguments.link, cost))
-                .collect();
+            let all: Vec<Value> = costs.iter().map(|cost| object(&model, cost)).collect();
             let mut whole = facts(&model, &arguments.link);
             whole["budgets"] = Value::from(all);
             pretty(&whole)
@@ -102,12 +106,11 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
         "copies",
         "ms per pass"
     );
-    for (name, price) in [
+    for (name, Pass { price, ms }) in [
         ("lru", cost.lru),
         ("planned", cost.planned),
         ("limit", cost.limit),
     ] {
-        let ms = link.ms(price, &model.figures);
         let copies = if name == "limit" {
             String::new()
         } else {
@@ -121,15 +124,28 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
     }
     let _ = writeln!(
         text,
-        "\nat {} GB/s; the limit is what exceeds the budget; passes under the LRU may differ: their mean",
-        link.link_gbps
+        "\nat {} GB/s{}; the limit is what exceeds the budget; passes under the LRU may differ: their mean",
+        link.link_gbps,
+        computing(model, link)
     );
     match &cost.plan {
         Some(plan) => text += &described(model, plan),
-        None if cost.lru == Price::default() => text += "everything is resident\n",
+        None if model.everything() <= cost.budget => text += "everything is resident\n",
         None => text += "no plan copies less than the LRU here: 'planned' is the LRU\n",
     }
     text
+}
+
+/// How long kernels run, in words, if that is known.
+fn computing(model: &Model, link: &Link) -> String {
+    let ms = link.compute_ms(model);
+    match (&model.times, ms > 0.0) {
+        (Some(_), _) => {
+            format!(", with kernels of {ms:.3} ms: under 'planned' as they alternate with copies")
+        }
+        (None, true) => format!(", and at least {ms:.3} ms"),
+        (None, false) => String::new(),
+    }
 }
 
 fn described(model: &Model, plan: &Plan) -> String {
@@ -169,23 +185,23 @@ fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
         "budget, bytes", "%", "lru, bytes", "planned, bytes", "lru, ms", "planned, ms", "limit, ms"
     );
     for cost in costs {
-        let ms = |price| link.ms(price, &model.figures);
         let _ = writeln!(
             text,
             "{:>16}{:>8.1}{:>18}{:>18}{:>12.3}{:>12.3}{:>12.3}",
             grouped(cost.budget),
             100.0 * cost.budget as f64 / model.everything().max(1) as f64,
-            grouped(cost.lru.bytes),
-            grouped(cost.planned.bytes),
-            ms(cost.lru),
-            ms(cost.planned),
-            ms(cost.limit)
+            grouped(cost.lru.price.bytes),
+            grouped(cost.planned.price.bytes),
+            cost.lru.ms,
+            cost.planned.ms,
+            cost.limit.ms
         );
     }
     let _ = writeln!(
         text,
-        "\nbytes that a pass copies, and its time at {} GB/s",
-        link.link_gbps
+        "\nbytes that a pass copies, and its time at {} GB/s{}",
+        link.link_gbps,
+        computing(model, link)
     );
     text
 }
@@ -200,28 +216,29 @@ fn facts(model: &Model, link: &Link) -> Value {
         "everything_bytes": model.everything(),
         "tables": tables::object(model),
         "link_gbps": link.link_gbps,
-        "compute_ms": link.compute_ms,
+        "compute_ms": link.compute_ms(model),
+        "kernel_times": model.times.is_some(),
     })
 }
 
 fn with_head(model: &Model, link: &Link, cost: &Cost) -> Value {
     let mut whole = facts(model, link);
-    if let (Value::Object(whole), Value::Object(more)) = (&mut whole, object(model, link, cost)) {
+    if let (Value::Object(whole), Value::Object(more)) = (&mut whole, object(model, cost)) {
         whole.extend(more);
     }
     whole
 }
 
-fn object(model: &Model, link: &Link, cost: &Cost) -> Value {
-    let price = |price: Price| {
+fn object(model: &Model, cost: &Cost) -> Value {
+    let pass = |Pass { price, ms }: Pass| {
         json!({
             "bytes_per_pass": price.bytes,
             "copies_per_pass": price.copies,
-            "ms_per_pass": link.ms(price, &model.figures),
+            "ms_per_pass": ms,
         })
     };
-    let mut planned = price(cost.planned);
-    planned["by"] = Value::from(match (&cost.plan, cost.lru == Price::default()) {
+    let mut planned = pass(cost.planned);
+    planned["by"] = Value::from(match (&cost.plan, model.everything() <= cost.budget) {
         (Some(_), _) => "plan",
         (None, true) => "resident",
         (None, false) => "lru",
@@ -241,10 +258,10 @@ fn object(model: &Model, link: &Link, cost: &Cost) -> Value {
     }
     json!({
         "budget_bytes": cost.budget,
-        "lru": price(cost.lru),
+        "lru": pass(cost.lru),
         "planned": planned,
-        "limit_bytes_per_pass": cost.limit.bytes,
-        "limit_ms_per_pass": link.ms(cost.limit, &model.figures),
+        "limit_bytes_per_pass": cost.limit.price.bytes,
+        "limit_ms_per_pass": cost.limit.ms,
     })
 }
 
