@@ -185,4 +185,20 @@ MUTANTS = [
         "a record's trace need not be one that can happen",
         ("format_record",),
     ),
+    Mutant(
+        "times-of-another-program",
+        "src/format/times.rs",
+        "if found != program.to_string() {",
+        "if false {",
+        "plans go by the times of kernels that are not this program's",
+        ("lib:times",),
+    ),
+    Mutant(
+        "times-of-fewer-reads",
+        "src/format/times.rs",
+        "match next as usize == probes {",
+        "match true {",
+        "a file that was cut off says of the rest that it takes no time",
+        ("lib:times",),
+    ),
 ]

@@ -240,6 +240,14 @@ MUTANTS = [
         "what was to go next goes last, and the bound of what the LRU copies is none",
         ("lib:lru",),
     ),
+    Mutant(
+        "tails-longer-than-the-ring",
+        "src/residency/planned/tails.rs",
+        "let less = over.div_ceil(same).min(tails[at]);",
+        "let less = over.div_ceil(same).min(tails[at]).saturating_sub(1);",
+        "tails of one moment do not fit into the ring that they are for",
+        ("lib:tails",),
+    ),
     # --- a method and its delegate
     Mutant(
         "part-of-a-method-is-run",
