@@ -135,18 +135,7 @@ impl<D: Device> Session<D> {
         let own = program.weights.len() - tables.len();
         check_bytes(&program.weights[..own], &bytes)?;
         let places = gather::addresses(&mut device, &program, &tables, &bytes)?;
-        let (residency, link) =
-            Residency::of(&mut device, &program, &bytes, &stats, options.policy)?;
-        let (residency, refine) = match &options.times {
-            Some(times) => (
-                residency.for_times(&device, &program, &stats, times, link),
-                None,
-            ),
-            None => {
-                let refine = residency.refine(&device, link);
-                (residency, refine)
-            }
-        };
+        let (residency, refine) = Residency::of(&mut device, &program, &bytes, &stats, &options)?;
         bytes.resize(program.weights.len(), HostBytes::from_static(&[]));
         let fresh = program.clone();
         let policy = move || residency.policy(&fresh, granule);

@@ -1,12 +1,11 @@
 //! Which policy runs: what was asked for, unless the budget covers everything or the LRU copies less than any plan.
 
-use super::{build::weight_name, refine::Refine, Program, Stats};
+use super::{build::weight_name, refine::Refine, Program, SessionOptions, Stats};
 use crate::config::PolicyKind;
 use crate::device::{Device, Figures, HostBytes, Link};
 use crate::error::{bytes_text, Result};
 use crate::residency::planned::{self, Plan, Planned};
 use crate::residency::{Lru, Policy, Upfront};
-use crate::schedule::KernelTimes;
 
 /// Who is on the device, by the budget and the policy that was asked for.
 #[derive(Clone)]
@@ -17,55 +16,44 @@ pub(super) enum Residency {
 }
 
 impl Residency {
-    /// With what copies cost, if it is known. `bytes` are those of the weights, ready to be copied.
+    /// With what makes the plan anew once kernels were timed, if there is one and they are to be. `bytes` are those of the
+    /// weights, ready to be copied.
     pub(super) fn of<D: Device>(
         device: &mut D,
         program: &Program,
         bytes: &[HostBytes],
         stats: &Stats,
-        kind: PolicyKind,
-    ) -> Result<(Self, Option<Link>)> {
+        options: &SessionOptions,
+    ) -> Result<(Self, Option<Box<Refine>>)> {
         let capacity = capacity(stats);
         if stats.total_weight_bytes <= capacity {
             return Ok((Residency::Upfront, None));
         }
-        if kind == PolicyKind::Lru {
-            return Ok((Residency::Lru { capacity }, None));
+        let lru = Residency::Lru { capacity };
+        if options.policy == PolicyKind::Lru {
+            return Ok((lru, None));
         }
         let link = calibrate(device, program, bytes, capacity)?;
-        let plan = cheaper_plan(program, &device.figures(), capacity, link);
-        let residency = plan.map_or(Residency::Lru { capacity }, Residency::Planned);
-        Ok((residency, link))
-    }
-
-    /// What makes the plan anew once kernels were timed, where there is one.
-    pub(super) fn refine<D: Device>(&self, device: &D, link: Option<Link>) -> Option<Box<Refine>> {
-        match self {
-            Residency::Planned(plan) if device.times_kernels() => {
-                Refine::new(device, plan, link).map(Box::new)
+        let Some(plan) = cheaper_plan(program, &device.figures(), capacity, link) else {
+            return Ok((lru, None));
+        };
+        let refine = Refine::new(device, &plan, link);
+        Ok(match (&options.times, refine) {
+            (Some(times), Some(refine)) => {
+                let better = refine.better(program, capacity, times);
+                (Residency::Planned(better.unwrap_or(plan)), None)
             }
-            _ => None,
-        }
-    }
-
-    /// With the plan for kernels of these times.
-    pub(super) fn for_times<D: Device>(
-        self,
-        device: &D,
-        program: &Program,
-        stats: &Stats,
-        times: &KernelTimes,
-        link: Option<Link>,
-    ) -> Self {
-        let Residency::Planned(plan) = self else {
-            return self;
-        };
-        let Some(refine) = Refine::new(device, &plan, link) else {
-            log::warn!("the times of kernels are of no use: what the link carries is not known");
-            return Residency::Planned(plan);
-        };
-        let better = refine.better(program, capacity(stats), times);
-        Residency::Planned(better.unwrap_or(plan))
+            (Some(_), None) => {
+                log::warn!(
+                    "the times of kernels are of no use: what the link carries is not known"
+                );
+                (Residency::Planned(plan), None)
+            }
+            (None, refine) => {
+                let refine = refine.filter(|_| device.times_kernels());
+                (Residency::Planned(plan), refine.map(Box::new))
+            }
+        })
     }
 
     /// A policy that has seen nothing.
