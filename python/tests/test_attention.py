@@ -176,6 +176,16 @@ def test_offsets_that_32_bits_cannot_hold_stay(capfd):
 
 
 @triton
+@pytest.mark.parametrize("shape", [(1, 1, 64, 64), (64, 64)])
+def test_a_mask_that_is_a_part_of_a_large_one_stays(shape, capfd):
+    with torch._subclasses.FakeTensorMode():
+        mask = torch.zeros((64, 1 << 25), dtype=torch.bool)[:, :64].view(shape)
+        found = program([(1, 4, 64, 32)] * 3, {}, mask)
+    assert _attention.fuse(found) == 0
+    assert "the mask has more elements" in capfd.readouterr().err
+
+
+@triton
 def test_tiles_are_as_long_as_is_said():
     """Another ExecuTorch may choose others, and then count padding where we think there is none."""
     kernels = importlib.import_module("executorch.backends.cuda.triton.kernels.sdpa")

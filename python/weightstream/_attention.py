@@ -87,10 +87,12 @@ def _unsuited_extent(node: torch.fx.Node, query: torch.Tensor, key: torch.Tensor
         return f"lengths need an upper bound (Dim(..., max=...)) for the kernel's 32 bits, and {_shape(query.shape)} has none"
     if any(_extent(one) > _MOST_ELEMENTS for one in (query, key, value)):
         return "queries or keys have more elements than the kernel's 32 bits can count"
-    mask = _arguments(node).get("attn_mask") is not None or _needs_mask(node)
-    if mask and query.shape[0] * _most(query.shape[2]) * _most(key.shape[2]) > _MOST_ELEMENTS:
-        return "the mask has more elements than the kernel's 32 bits can count"
-    return None
+    # As it is, if that is a part of something larger, and as it is shown to the kernel.
+    given = _arguments(node).get("attn_mask")
+    mask = 0 if given is None else _extent(given.meta["val"])
+    if given is not None or _needs_mask(node):
+        mask = max(mask, query.shape[0] * _most(query.shape[2]) * _most(key.shape[2]))
+    return "the mask has more elements than the kernel's 32 bits can count" if mask > _MOST_ELEMENTS else None
 
 
 def _needs_mask(node: torch.fx.Node) -> bool:

@@ -77,10 +77,18 @@ impl TimesFile {
             Err(error) if error.kind() == ErrorKind::NotFound && has_folder(&self.path) => {
                 Ok((None, Some(self)))
             }
-            Err(error) => Err(Error::Io {
-                file: name,
-                what: format!("reading the times of kernels: {error}"),
-            }),
+            Err(error) => {
+                let why = match error.kind() {
+                    ErrorKind::NotFound => {
+                        "it is not there, nor is the folder to write it to".to_owned()
+                    }
+                    _ => error.to_string(),
+                };
+                Err(Error::Io {
+                    file: name,
+                    what: format!("reading the times of kernels: {why}"),
+                })
+            }
         }
     }
 
@@ -155,7 +163,7 @@ mod tests {
         let error = file(nowhere.clone(), "NVIDIA X").read(2).err().unwrap();
         let error = error.to_string();
         assert!(
-            error.contains("times.txt") && error.contains("reading the times of kernels"),
+            error.contains("times.txt") && error.contains("nor is the folder to write it to"),
             "{error}"
         );
         let error = file(folder.path().to_owned(), "NVIDIA X").read(2).err();
