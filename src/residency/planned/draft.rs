@@ -258,6 +258,7 @@ impl Fitted {
                 streamed.push(Streamed {
                     weight,
                     memory: iter::once(offset + copied.start..offset + end).collect(),
+                    kept: copied.start,
                     range: copied,
                     offset,
                     probes: planner.tenancies[weight as usize][number].probes.clone(),

@@ -87,6 +87,7 @@ fn a_lease_until_the_end_keeps_its_slot_until_then() {
     let streamed = |weight: u32| Streamed {
         weight,
         range: 0..640,
+        kept: 0,
         offset: 640 * u64::from(weight),
         memory: std::iter::once(640 * u64::from(weight)..640 * u64::from(weight) + 640).collect(),
         probes: vec![weight],

@@ -21,8 +21,12 @@ pub struct Resident {
 pub struct Streamed {
     /// The weight.
     pub weight: WeightIndex,
-    /// Which of its bytes are copied.
+    /// Which of its bytes do not stay for good: they are there for these reads, and their memory may be others' later.
     pub range: Range<u64>,
+    /// The bytes of `range` below this one are taken over from the copy before this one of the same weight (around the
+    /// end of the pass: its last one), whose memory they keep. `range.start`: none, all of `range` is copied in each pass.
+    /// `range.end`: nothing is copied, if nothing was lost since.
+    pub kept: u64,
     /// Where the weight's first byte lies in the block.
     pub offset: u64,
     /// The device memory that these bytes occupy, in their order. Without a view that is where they lie in the block.

@@ -47,6 +47,7 @@ impl Paged {
                 streamed.push(Streamed {
                     weight,
                     range: head..bytes,
+                    kept: head,
                     offset,
                     memory,
                     probes: planner.tenancies[weight as usize][number].probes.clone(),
