@@ -6,6 +6,7 @@
 //! weights as the budget has room for are taken out again (`draft`). The cheapest is the plan: with more budget no set
 //! fits worse, so that it never costs more.
 
+use super::by_gap;
 use super::conflicts::conflicts;
 use super::draft::{Draft, Fitted};
 use super::expected::Expected;
@@ -41,11 +42,16 @@ pub fn plan(
     }
     let paged = figures.page.filter(|_| planner.total > planner.capacity);
     let paged = paged.and_then(|page| paged::cheapest(&planner, page));
-    let flat = cheapest_flat(&planner, paged.as_ref().map(|paged| paged.cost));
-    match (flat, paged) {
-        (Some(flat), Some(paged)) if flat.cost <= paged.cost => Some(flat.finish(&planner)),
-        (_, Some(paged)) => Some(paged.finish(&planner)),
-        (flat, None) => flat.map(|flat| flat.finish(&planner)),
+    let cost = paged.as_ref().map(|paged| paged.cost);
+    let by_gap = figures.page.filter(|_| planner.total > planner.capacity);
+    let by_gap = by_gap.and_then(|page| by_gap::cheapest(&planner, page, cost.unwrap_or(u64::MAX)));
+    let cost = by_gap.as_ref().map(|found| found.cost).or(cost);
+    let flat = cheapest_flat(&planner, cost);
+    let flat_is_cheapest = |flat: &Fitted| cost.is_none_or(|cost| flat.cost <= cost);
+    match (flat.filter(flat_is_cheapest), by_gap, paged) {
+        (Some(flat), _, _) => Some(flat.finish(&planner)),
+        (None, Some(by_gap), _) => Some(by_gap.finish(&planner)),
+        (None, None, paged) => paged.map(|paged| paged.finish(&planner)),
     }
 }
 

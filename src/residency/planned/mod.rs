@@ -17,6 +17,9 @@
 //! | `filled` | the same with tails that differ |
 //! | `tails` | how long they are |
 //! | `scatter` | their places in several pieces |
+//! | `by_gap` | the same with parts of weights that stay from one read to the next |
+//! | `gaps` | how much stays over which gap |
+//! | `arcs` | places for what stays over some of them |
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
 //! | `expected` | how long a pass takes by it |
@@ -26,11 +29,14 @@
 //! | `reuse` | what the LRU cannot help copying |
 //! | `policy` | carries the plan out |
 
+mod arcs;
+mod by_gap;
 mod choice;
 mod conflicts;
 mod draft;
 mod expected;
 mod filled;
+mod gaps;
 mod layout;
 mod paged;
 mod plan;

@@ -1,12 +1,10 @@
-use super::super::test_support::weights;
+use super::super::test_support::{kernels, programs, weights, PAGE};
 use super::super::{plan, tenancies};
 use super::*;
 use crate::device::Figures;
 use crate::residency::planned::Plan;
-use crate::schedule::{Event, Trace, WeightSpec};
+use crate::schedule::{Trace, WeightSpec};
 use proptest::prelude::*;
-
-const PAGE: u64 = 256;
 
 fn figures(page: Option<u64>, bytes_per_copy: u64) -> Figures {
     Figures {
@@ -14,20 +12,6 @@ fn figures(page: Option<u64>, bytes_per_copy: u64) -> Figures {
         page,
         bytes_per_copy,
     }
-}
-
-/// Each kernel reads these weights.
-fn kernels(reads: &[Vec<u32>], constants: usize) -> Trace {
-    let (mut events, mut probes) = (Vec::new(), Vec::new());
-    for (number, weights) in (0..).zip(reads) {
-        let first = probes.len() as u32;
-        probes.extend(weights);
-        let ids = first..probes.len() as u32;
-        events.extend(ids.clone().map(Event::Probe));
-        events.push(Event::Kernel(number));
-        events.extend(ids.map(Event::Release));
-    }
-    Trace::new(events, probes, constants).unwrap()
 }
 
 fn chain(count: u32) -> Trace {
@@ -121,22 +105,6 @@ fn a_large_model_comes_close_to_the_limit() {
             "{percent} %: {ratio}, {price:?}, ring {ring} MiB"
         );
     }
-}
-
-/// Kernels with up to three weights each, of up to 12 pages; some are read again.
-fn programs() -> impl Strategy<Value = (Vec<WeightSpec>, Trace)> {
-    let sizes = prop::collection::vec(1..12 * PAGE, 2..16);
-    sizes.prop_flat_map(|sizes| {
-        let count = sizes.len();
-        let reads = prop::collection::vec(prop::collection::vec(0..count as u32, 1..4), 1..24);
-        reads.prop_map(move |mut reads| {
-            for list in &mut reads {
-                list.sort_unstable();
-                list.dedup();
-            }
-            (weights(&sizes), kernels(&reads, sizes.len()))
-        })
-    })
 }
 
 fn apart(a: &std::ops::Range<u64>, b: &std::ops::Range<u64>) -> bool {

@@ -116,15 +116,16 @@ impl Paged {
 
 /// A view that grows.
 #[derive(Default)]
-struct Builder {
+pub(super) struct Builder {
     bytes: u64,
-    memory: u64,
+    /// Bytes of memory that there are.
+    pub memory: u64,
     pieces: Vec<Piece>,
 }
 
 impl Builder {
     /// Shows so many bytes of the memory at the next address, which it returns.
-    fn show(&mut self, memory: u64, bytes: u64) -> u64 {
+    pub(super) fn show(&mut self, memory: u64, bytes: u64) -> u64 {
         let at = self.bytes;
         if bytes > 0 {
             self.pieces.push(Piece { at, memory, bytes });
@@ -133,7 +134,7 @@ impl Builder {
         at
     }
 
-    fn finish(self) -> View {
+    pub(super) fn finish(self) -> View {
         View {
             bytes: self.bytes,
             memory: self.memory,

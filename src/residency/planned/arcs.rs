@@ -1,0 +1,201 @@
+//! Places for bytes that stay together from one read of a weight to another one.
+//!
+//! What is kept over some gaps of a weight and not over others is cut into *arcs*: bytes that are copied for one use, and are
+//! there, at one place, until another one is over. Arcs are placed along the pass, from a moment on at which it is cut
+//! open. The places of those that go on around the cut are theirs at both ends; in between others may have them that are over
+//! in time. Everyone takes the pages that have to be back soonest, but not before its own end.
+
+use super::gaps::Gaps;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// Pages of a weight that have one place over some of its uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Arc {
+    /// Place in the list of weights.
+    pub weight: usize,
+    /// Which of the weight's pages.
+    pub pages: Range<u64>,
+    /// The first use, and how many.
+    pub first: usize,
+    pub uses: usize,
+    /// From this moment on, and up to this one, maybe of the next pass.
+    from: usize,
+    to: usize,
+}
+
+/// A place for each arc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub pieces: Vec<Vec<Range<u64>>>,
+    /// Pages in all.
+    pub pages: u64,
+}
+
+/// Pages of all heads, and the arcs of what is kept over some gaps only, or over none.
+pub(super) fn arcs(gaps: &Gaps, kept: &[u64]) -> (u64, Vec<Arc>) {
+    let (mut heads, mut all) = (0, Vec::new());
+    for weight in 0..gaps.weights.len() {
+        let mut levels: Vec<u64> = kept[gaps.of(weight)].to_vec();
+        levels.push(gaps.pages[weight]);
+        levels.sort_unstable();
+        levels.dedup();
+        heads += levels[0];
+        for level in levels.windows(2) {
+            arcs_between(gaps, kept, weight, level[0]..level[1], &mut all);
+        }
+    }
+    (heads, all)
+}
+
+/// The arcs of pages between two neighbouring levels: each gap keeps all of them or none.
+fn arcs_between(gaps: &Gaps, kept: &[u64], weight: usize, pages: Range<u64>, all: &mut Vec<Arc>) {
+    let uses = &gaps.uses[weight];
+    let stays = |gap: usize| kept[gap] >= pages.end;
+    for first in 0..uses.len() {
+        if stays(gaps.around(weight, first).0) {
+            continue;
+        }
+        let mut count = 1;
+        while stays(gaps.around(weight, (first + count - 1) % uses.len()).1) {
+            count += 1;
+        }
+        let last = first + count - 1;
+        let around = last / uses.len() * gaps.moments;
+        all.push(Arc {
+            weight,
+            pages: pages.clone(),
+            first,
+            uses: count,
+            from: uses[first].from,
+            to: uses[last % uses.len()].to + around,
+        });
+    }
+}
+
+/// The moments at which the fewest pages go on around a cut, so many of them.
+pub(super) fn cuts(arcs: &[Arc], moments: usize, count: usize) -> Vec<usize> {
+    let mut steps = vec![0i64; 2 * moments + 1];
+    for arc in arcs {
+        let size = (arc.pages.end - arc.pages.start) as i64;
+        // A cut in front of its first moment does not cut it.
+        steps[arc.from + 1] += size;
+        steps[arc.to] -= size;
+    }
+    let mut crossing = vec![0; moments];
+    let mut now = 0;
+    for (moment, step) in steps.into_iter().enumerate() {
+        now += step;
+        crossing[moment % moments] += now;
+    }
+    let mut best: Vec<usize> = (0..moments).collect();
+    best.sort_by_key(|&moment| crossing[moment]);
+    best.truncate(count);
+    best
+}
+
+/// Pages that are free up to a moment.
+#[derive(Debug, Clone)]
+struct Free {
+    until: usize,
+    /// The arc that they belong to from then on.
+    owner: usize,
+    pages: Range<u64>,
+}
+
+/// Nobody wants it back.
+const NOBODY: usize = usize::MAX;
+
+/// Places arcs in a pass that is cut open at a moment.
+pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize) -> Placed {
+    let span = |arc: &Arc| {
+        let from = (arc.from + moments - cut) % moments;
+        (from, from + arc.to - arc.from)
+    };
+    let mut placed = Placed {
+        pieces: vec![Vec::new(); arcs.len()],
+        pages: 0,
+    };
+    // What is taken, by when it is given back.
+    let mut taken: Vec<(usize, Vec<Free>)> = Vec::new();
+    for (at, arc) in arcs.iter().enumerate() {
+        let (from, to) = span(arc);
+        if to > moments {
+            let pages = placed.grow(arc.pages.end - arc.pages.start);
+            placed.pieces[at].push(pages.clone());
+            let own = Free {
+                until: from,
+                owner: at,
+                pages,
+            };
+            taken.push((to - moments, vec![own]));
+        }
+    }
+    let mut order: Vec<usize> = (0..arcs.len()).collect();
+    order.sort_by_key(|&at| {
+        let (from, to) = span(&arcs[at]);
+        (from, Reverse(to))
+    });
+    let mut free: Vec<Free> = Vec::new();
+    for at in order {
+        let (from, to) = span(&arcs[at]);
+        taken.retain_mut(|(end, pages)| {
+            let over = *end <= from;
+            if over {
+                free.append(pages);
+            }
+            !over
+        });
+        if to > moments {
+            free.retain(|part| part.owner != at);
+            continue;
+        }
+        let size = arcs[at].pages.end - arcs[at].pages.start;
+        let mut mine = take(&mut free, size, to);
+        let got: u64 = mine
+            .iter()
+            .map(|part| part.pages.end - part.pages.start)
+            .sum();
+        if got < size {
+            let pages = placed.grow(size - got);
+            mine.push(Free {
+                until: NOBODY,
+                owner: NOBODY,
+                pages,
+            });
+        }
+        placed.pieces[at] = mine.iter().map(|part| part.pages.clone()).collect();
+        taken.push((to, mine));
+    }
+    placed
+}
+
+impl Placed {
+    fn grow(&mut self, pages: u64) -> Range<u64> {
+        let start = self.pages;
+        self.pages += pages;
+        start..self.pages
+    }
+}
+
+/// Up to `size` pages that are free up to `to`: those that have to be back soonest.
+fn take(free: &mut Vec<Free>, size: u64, to: usize) -> Vec<Free> {
+    free.sort_by_key(|part| (part.until, part.pages.start));
+    let mut left = size;
+    let mut taken = Vec::new();
+    for part in free.iter_mut().filter(|part| part.until >= to) {
+        let some = left.min(part.pages.end - part.pages.start);
+        if some == 0 {
+            break;
+        }
+        let middle = part.pages.start + some;
+        taken.push(Free {
+            pages: part.pages.start..middle,
+            ..part.clone()
+        });
+        part.pages.start = middle;
+        left -= some;
+    }
+    free.retain(|part| !part.pages.is_empty());
+    taken
+}

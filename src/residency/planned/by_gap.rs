@@ -1,0 +1,252 @@
+//! Plans on pages in which how much of a weight stays is decided for each gap between two of its reads.
+//!
+//! Where weights are read again in a pass, and the memory is short, the best schedules keep a part of a weight from one of its
+//! reads to the next and not to the one after. Rooms to share are tried, the same for every budget; what a budget leaves makes heads
+//! longer. So each of them costs less with more memory, and the cheapest too.
+
+use super::arcs::{arcs, cuts, place, Arc, Placed};
+use super::choice::Planner;
+use super::gaps::Gaps;
+use super::plan::{Plan, Resident, Streamed};
+use super::price::Price;
+use super::shown::Builder;
+use crate::schedule::WeightIndex;
+use std::ops::Range;
+
+/// Rooms that are tried at most, and at least: with fewer the others are as good.
+const ROOMS: usize = 64;
+const FEW_ROOMS: usize = 8;
+/// Moments at which sharing begins.
+const STARTS: usize = 8;
+/// Moments at which the pass is cut open.
+const CUTS: usize = 4;
+
+/// Steps in all: programs with more reads are planned in fewer rooms, or not at all.
+const EFFORT: usize = 4_000_000;
+
+/// How much is kept, and where it lies.
+pub(super) struct ByGap {
+    gaps: Gaps,
+    page: u64,
+    /// Pages that are kept over each gap.
+    kept: Vec<u64>,
+    arcs: Vec<Arc>,
+    placed: Placed,
+    price: Price,
+    pub cost: u64,
+}
+
+/// The cheapest plan of this kind, if it costs less than `below`. None where no weight has two copies in a pass: then there is nothing to
+/// tell apart. None where a copy costs time of its own, as in `paged`.
+pub(super) fn cheapest(planner: &Planner<'_>, page: u64, below: u64) -> Option<ByGap> {
+    let again = planner.tenancies.iter().any(|list| list.len() > 1);
+    if !again || planner.per_copy > 0 || planner.ahead > 1 || planner.is_large() {
+        return None;
+    }
+    let mut search = Search {
+        room: planner.capacity / page,
+        planner,
+        page,
+        below,
+        gaps: Gaps::new(planner, page),
+        best: None,
+    };
+    search.run();
+    let (kept, arcs, placed) = search.best?;
+    let price = price(planner, page, &search.gaps, &kept);
+    Some(ByGap {
+        cost: price.in_bytes(planner.per_copy),
+        gaps: search.gaps,
+        page,
+        kept,
+        arcs,
+        placed,
+        price,
+    })
+}
+
+struct Search<'a> {
+    planner: &'a Planner<'a>,
+    page: u64,
+    room: u64,
+    below: u64,
+    gaps: Gaps,
+    best: Option<(Vec<u64>, Vec<Arc>, Placed)>,
+}
+
+impl Search<'_> {
+    fn run(&mut self) {
+        let starts = STARTS.min(self.gaps.moments);
+        let rooms = ROOMS.min(EFFORT / self.gaps.work().max(1) / starts.max(1));
+        if rooms < FEW_ROOMS {
+            return;
+        }
+        let (least, all) = (self.gaps.least(), self.gaps.pages.iter().sum::<u64>());
+        for number in 0..rooms as u64 {
+            // Close to the least room a little more of it changes most.
+            let part = u128::from(all.saturating_sub(least)) * u128::from(number * number);
+            let room = least + (part / (rooms * rooms) as u128) as u64;
+            if room > self.room {
+                break;
+            }
+            for start in 0..starts {
+                let kept = self.gaps.kept(room, start * self.gaps.moments / starts);
+                self.try_places(kept);
+            }
+        }
+    }
+
+    fn try_places(&mut self, kept: Vec<u64>) {
+        // If it took no more than it must.
+        let slack = self.room.saturating_sub(self.gaps.together(&kept));
+        if self.longer(&kept, slack).1 >= self.below {
+            return;
+        }
+        let (heads, arcs) = arcs(&self.gaps, &kept);
+        for cut in cuts(&arcs, self.gaps.moments, CUTS) {
+            let placed = place(&arcs, self.gaps.moments, cut);
+            let Some(slack) = self.room.checked_sub(heads + placed.pages) else {
+                continue;
+            };
+            let (longer, cost) = self.longer(&kept, slack);
+            if cost < self.below {
+                self.below = cost;
+                self.best = Some((longer, arcs.clone(), placed));
+            }
+        }
+    }
+
+    /// With so many pages more for heads, and what it costs then.
+    fn longer(&self, kept: &[u64], slack: u64) -> (Vec<u64>, u64) {
+        let mut longer = kept.to_vec();
+        self.gaps.lengthen(&mut longer, slack);
+        let price = price(self.planner, self.page, &self.gaps, &longer);
+        (longer, price.in_bytes(self.planner.per_copy))
+    }
+}
+
+fn price(planner: &Planner<'_>, page: u64, gaps: &Gaps, kept: &[u64]) -> Price {
+    let mut price = Price::default();
+    for (at, &weight) in gaps.weights.iter().enumerate() {
+        let bytes = planner.weights[weight as usize].bytes;
+        let copied = kept[gaps.of(at)]
+            .iter()
+            .map(|&kept| bytes.saturating_sub(kept * page));
+        for copied in copied.filter(|&copied| copied > 0) {
+            price.copies += 1;
+            price.bytes = price.bytes.saturating_add(copied);
+        }
+    }
+    price
+}
+
+impl ByGap {
+    pub(super) fn finish(&self, planner: &Planner<'_>) -> Plan {
+        let mut view = Builder::default();
+        let mut heads = Vec::with_capacity(self.gaps.weights.len());
+        for weight in 0..self.gaps.weights.len() {
+            heads.push(view.memory);
+            view.memory += self.head(weight) * self.page;
+        }
+        let ring_at = view.memory;
+        view.memory += self.placed.pages * self.page;
+        let mut resident = Vec::new();
+        let mut streamed = Vec::new();
+        for (at, &weight) in self.gaps.weights.iter().enumerate() {
+            let bytes = planner.weights[weight as usize].bytes;
+            let head = self.head(at) * self.page;
+            for number in 0..self.gaps.uses[at].len() {
+                let offset = view.show(heads[at], head);
+                if number == 0 && head > 0 {
+                    let range = 0..head.min(bytes);
+                    resident.push(Resident {
+                        weight,
+                        range,
+                        offset,
+                    });
+                }
+                if head >= bytes {
+                    break;
+                }
+                let memory = self.memory(at, number, ring_at);
+                for piece in &memory {
+                    view.show(piece.start, piece.end - piece.start);
+                }
+                streamed.push(self.streamed(planner, (at, number), offset, memory));
+            }
+        }
+        streamed.sort_by_key(|(first, _): &(usize, Streamed)| *first);
+        let view = view.finish();
+        Plan {
+            block: view.memory,
+            ring: view.memory - ring_at,
+            view: Some(view),
+            resident,
+            streamed: streamed.into_iter().map(|(_, one)| one).collect(),
+            price: self.price,
+        }
+    }
+
+    /// Pages of a weight that are kept over all of its gaps.
+    fn head(&self, weight: usize) -> u64 {
+        self.kept[self.gaps.of(weight)]
+            .iter()
+            .copied()
+            .min()
+            .unwrap_or(0)
+    }
+
+    /// What serves a use, and the event of its first probe.
+    fn streamed(
+        &self,
+        planner: &Planner<'_>,
+        (at, number): (usize, usize),
+        offset: u64,
+        memory: Vec<Range<u64>>,
+    ) -> (usize, Streamed) {
+        let weight: WeightIndex = self.gaps.weights[at];
+        let bytes = planner.weights[weight as usize].bytes;
+        let tenancy = &planner.tenancies[weight as usize][self.gaps.uses[at][number].number];
+        let kept = self.kept[self.gaps.around(at, number).0];
+        let streamed = Streamed {
+            weight,
+            range: self.head(at) * self.page..bytes,
+            kept: (kept * self.page).min(bytes),
+            offset,
+            memory,
+            probes: tenancy.probes.clone(),
+        };
+        (tenancy.first, streamed)
+    }
+
+    /// The device memory of what of a weight does not stay for good, for one use; neighbours are one piece.
+    fn memory(&self, weight: usize, number: usize, ring_at: u64) -> Vec<Range<u64>> {
+        let count = self.gaps.uses[weight].len();
+        let serves =
+            |arc: &Arc| arc.weight == weight && (number + count - arc.first) % count < arc.uses;
+        let mut mine: Vec<usize> = (0..self.arcs.len())
+            .filter(|&at| serves(&self.arcs[at]))
+            .collect();
+        mine.sort_by_key(|&at| self.arcs[at].pages.start);
+        let mut memory: Vec<Range<u64>> = Vec::new();
+        for at in mine {
+            // Heads got longer since.
+            let mut without = self.head(weight).saturating_sub(self.arcs[at].pages.start);
+            for piece in &self.placed.pieces[at] {
+                let start = (piece.start + without).min(piece.end);
+                without -= start - piece.start;
+                let (start, end) = (ring_at + start * self.page, ring_at + piece.end * self.page);
+                match memory.last_mut() {
+                    _ if start == end => {}
+                    Some(last) if last.end == start => last.end = end,
+                    _ => memory.push(start..end),
+                }
+            }
+        }
+        memory
+    }
+}
+
+#[cfg(test)]
+#[path = "by_gap_tests.rs"]
+mod tests;
