@@ -9,6 +9,7 @@ use super::list::IndexList;
 use super::{Action, Place, Policy, Served};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
+use std::ops::Range;
 
 /// One weight, as the policy sees it.
 #[derive(Debug, Clone, Default)]
@@ -113,8 +114,7 @@ impl Lru {
             let Some(victim) = self.idle.first() else {
                 return false;
             };
-            self.remove(victim);
-            actions.push(Action::Evict { weight: victim });
+            self.evict(victim, actions);
         }
         self.used += size;
         self.update(index, |w| w.present = true);
@@ -135,6 +135,12 @@ impl Lru {
             let weight = &self.weights[index as usize];
             weight.present || self.used + weight.size - self.idle_bytes <= self.capacity
         })
+    }
+
+    fn evict(&mut self, weight: WeightIndex, actions: &mut Vec<Action>) {
+        self.remove(weight);
+        let range = 0..self.weights[weight as usize].bytes;
+        actions.push(Action::Evict { weight, range });
     }
 
     fn remove(&mut self, index: WeightIndex) {
@@ -217,9 +223,8 @@ impl Policy for Lru {
         let Some(victim) = self.idle.first() else {
             return false;
         };
-        self.remove(victim);
+        self.evict(victim, actions);
         self.holed = false;
-        actions.push(Action::Evict { weight: victim });
         true
     }
 
@@ -234,7 +239,7 @@ impl Policy for Lru {
         self.holed = true;
     }
 
-    fn evict_failed(&mut self, weight: WeightIndex) {
+    fn evict_failed(&mut self, weight: WeightIndex, _range: Range<u64>) {
         self.used += self.weights[weight as usize].size;
         self.update(weight, |w| w.present = true);
         // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.

@@ -36,16 +36,19 @@ pub enum Place {
 /// What the session has to do, in the order given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Give up the weight's memory, behind its last reader.
+    /// Give up the memory of bytes of a weight, behind the weight's last reader.
     Evict {
         /// The weight.
         weight: WeightIndex,
+        /// Which of its bytes: the last ones that loads brought, or all of these. What loads brought in front of them stays.
+        range: Range<u64>,
     },
     /// Copy bytes of a weight to the device.
     Load {
         /// The weight.
         weight: WeightIndex,
-        /// Which of its bytes.
+        /// Which of its bytes. Those that earlier loads brought in front of them, and that were not given up, are seen at
+        /// the new place too. If there are none to copy, the weight only has a new place.
         range: Range<u64>,
         /// Where to.
         place: Place,
@@ -108,11 +111,12 @@ pub trait Policy: Send {
     fn make_room(&mut self, actions: &mut Vec<Action>) -> bool;
 
     /// The load of `weight` could not be carried out: it is not on the device. What was planned behind it
-    /// was not carried out either, and is named in calls of its own.
+    /// was not carried out either, and is named in calls of its own. Of a load into the block nothing is left, not even
+    /// what was there before it: an eviction of the weight planned in front of it, if it is named next, is not taken back.
     fn load_failed(&mut self, weight: WeightIndex);
 
-    /// The eviction of `weight` could not be carried out: it still has its memory.
-    fn evict_failed(&mut self, weight: WeightIndex);
+    /// The eviction of these bytes of `weight` could not be carried out: they still have their memory.
+    fn evict_failed(&mut self, weight: WeightIndex, range: Range<u64>);
 
     /// What the decisions of the next pass depend on, beside which weights are present: equal behind two passes
     /// means that the passes behind them are equal.

@@ -3,6 +3,7 @@
 use super::{Action, Place, Policy, Served};
 use crate::error::Result;
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
+use std::ops::Range;
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl Policy for Upfront {
 
     fn load_failed(&mut self, _weight: WeightIndex) {}
 
-    fn evict_failed(&mut self, _weight: WeightIndex) {}
+    fn evict_failed(&mut self, _weight: WeightIndex, _range: Range<u64>) {}
 
     fn pool_bytes(&self) -> u64 {
         0

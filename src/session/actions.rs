@@ -33,10 +33,15 @@ impl<D: Device> Session<D> {
     }
 
     fn undo(&mut self, from: usize) {
-        for undone in self.actions.drain(from..).rev() {
-            match undone {
-                Action::Evict { weight } => self.policy.evict_failed(weight),
-                Action::Load { weight, .. } => self.policy.load_failed(weight),
+        for at in (from..self.actions.len()).rev() {
+            match self.actions[at].clone() {
+                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
+                Action::Load { weight, place, .. } => {
+                    if place != Place::Pool {
+                        self.leave_nothing(weight);
+                    }
+                    self.policy.load_failed(weight);
+                }
             }
         }
         self.actions.clear();
@@ -66,9 +71,9 @@ impl<D: Device> Session<D> {
 
     fn perform(&mut self, at: usize) -> Result<()> {
         match self.actions[at].clone() {
-            Action::Evict { weight } => {
+            Action::Evict { weight, range } => {
                 self.issue_copy()?;
-                self.evict(weight)
+                self.evict(weight, range)
             }
             Action::Load {
                 weight,
@@ -80,25 +85,65 @@ impl<D: Device> Session<D> {
                 if self.rehearsing {
                     return Ok(());
                 }
-                self.tenants[weight as usize].copied = range.clone();
+                self.tenants[weight as usize].grow(&range);
+                if range.is_empty() {
+                    return Ok(());
+                }
+                let start = range.start;
                 let src = self.bytes[weight as usize].slice(range);
-                let queued = self.queue_copy(at, weight, ahead, src);
+                let queued = self.queue_copy(at, (weight, start), ahead, src);
                 if queued.is_err() {
-                    self.give_memory(weight)?;
+                    self.give_up(weight)?;
                 }
                 queued
             }
         }
     }
 
-    fn evict(&mut self, weight: WeightIndex) -> Result<()> {
-        if let Some(event) = &self.tenants[weight as usize].last_read {
-            let waited = self.device.copy_wait(event);
-            waited.map_err(|error| self.about(weight, "waiting for the last reader of", error))?;
+    fn evict(&mut self, weight: WeightIndex, range: Range<u64>) -> Result<()> {
+        match range.start <= self.tenants[weight as usize].copied.start {
+            true => self.give_up(weight)?,
+            false => self.give_end_up(weight, range)?,
         }
-        self.give_memory(weight)?;
         self.stats.evictions += 1;
         Ok(())
+    }
+
+    /// Gives up what was copied of the weight, behind its last reader.
+    pub(super) fn give_up(&mut self, weight: WeightIndex) -> Result<()> {
+        self.wait_for_readers(weight)?;
+        self.give_memory(weight)
+    }
+
+    /// Gives up the last ones of the bytes that were copied of a weight in the block. The others may have readers still
+    /// that the last one, which is remembered, is behind; and their copy may be on its way.
+    fn give_end_up(&mut self, weight: WeightIndex, range: Range<u64>) -> Result<()> {
+        self.wait_for_readers(weight)?;
+        let at = self.tenants[weight as usize].at.offset(range.start);
+        let given = self.device.discard(at, range.end - range.start);
+        given.map_err(|error| self.about(weight, "giving back a part of", error))?;
+        self.tenants[weight as usize].copied.end = range.start;
+        Ok(())
+    }
+
+    fn wait_for_readers(&mut self, weight: WeightIndex) -> Result<()> {
+        let Some(event) = &self.tenants[weight as usize].last_read else {
+            return Ok(());
+        };
+        let waited = self.device.copy_wait(event);
+        waited.map_err(|error| self.about(weight, "waiting for the last reader of", error))
+    }
+
+    /// A load into the block was not carried out, and the policy takes its weight for absent: so must the device, also
+    /// where the load was to take bytes over. The pool's weights lie as a whole or not at all; for them an eviction that was
+    /// planned in front of the load is taken back behind this, and has given up nothing.
+    fn leave_nothing(&mut self, weight: WeightIndex) {
+        if self.tenants[weight as usize].copied.is_empty() {
+            return;
+        }
+        if let Err(error) = self.give_up(weight) {
+            self.poison(format!("memory could not be given back: {error}"));
+        }
     }
 
     fn take_memory(&mut self, weight: WeightIndex, place: Place) -> Result<()> {

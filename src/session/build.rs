@@ -8,6 +8,7 @@ use crate::residency::StreamOrdered;
 use crate::schedule::{
     Floor, Follower, KernelTimes, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec,
 };
+use std::ops::Range;
 
 /// Layout of what a probe of a constant returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -229,7 +230,11 @@ impl<D: Device> Session<D> {
         // Direct constants are read without a wait, and what is resident from now on needs none.
         let done = self.device.synchronize();
         done.map_err(|error| error.during(|| "waiting for the first loads".into()))?;
-        self.tenants.iter_mut().for_each(|t| t.ready = None);
+        for tenant in &mut self.tenants {
+            tenant.ready = None;
+            // What stays is never given up.
+            tenant.copied = 0..0;
+        }
         Ok(())
     }
 
@@ -261,6 +266,17 @@ impl<E> Tenant<E> {
             ready: None,
             last_read: None,
         }
+    }
+
+    /// A load brings bytes of it, or is about to. In front of them may be those of earlier loads.
+    pub(super) fn grow(&mut self, range: &Range<u64>) {
+        let kept = !self.copied.is_empty() && self.copied.end == range.start;
+        debug_assert!(
+            kept || self.copied.is_empty(),
+            "a load over bytes that are there"
+        );
+        let start = if kept { self.copied.start } else { range.start };
+        self.copied = start..range.end;
     }
 
     /// Its memory is gone, and everything that was issued for it has ended.

@@ -41,17 +41,16 @@ impl Run {
 }
 
 impl<D: Device> Session<D> {
-    /// A load that has its memory: joined to those before it, or kept for those behind it. An error is one of the
+    /// A load, from byte `start` of the weight on, that has its memory: joined to those before it, or kept for those behind it. An error is one of the
     /// copy before it.
     pub(super) fn queue_copy(
         &mut self,
         action: usize,
-        weight: WeightIndex,
+        (weight, start): (WeightIndex, u64),
         ahead: bool,
         src: HostBytes,
     ) -> Result<()> {
-        let tenant = &self.tenants[weight as usize];
-        let at = tenant.at.offset(tenant.copied.start);
+        let at = self.tenants[weight as usize].at.offset(start);
         // Neighbours in two allocations of the device are none.
         let one_block = self.pool.is_one_block() || self.policy.block_bytes() > 0;
         let joined = one_block
@@ -109,7 +108,7 @@ impl<D: Device> Session<D> {
         for at in 0..self.run.weights.len() {
             let weight = self.run.weights[at];
             // A failure here as well changes nothing: the first one is reported, and the cap stays counted.
-            if let Err(error) = self.give_memory(weight) {
+            if let Err(error) = self.give_up(weight) {
                 self.poison(format!("memory could not be given back: {error}"));
             }
         }

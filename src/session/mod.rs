@@ -43,7 +43,7 @@ struct Tenant<E> {
     in_place: Option<DevicePtr>,
     /// Its memory was taken from the pool and holds it.
     pooled: bool,
-    /// Its bytes that the last copy brought.
+    /// Its bytes that copies of passes brought and that are there still, or on their way. Not those that stay for good.
     copied: Range<u64>,
     /// Behind its copy. `None` once the compute stream has waited for it.
     ready: Option<Arc<E>>,

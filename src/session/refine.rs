@@ -151,6 +151,12 @@ impl<D: Device> Session<D> {
         Ok(times)
     }
 
+    /// For tests of plans that no planner made: between passes, all weights move to where `plan` has them.
+    #[cfg(feature = "sim")]
+    pub fn use_plan(&mut self, plan: &Plan) -> Result<()> {
+        self.move_weights(plan)
+    }
+
     fn replan(&mut self, refine: Refine, times: &KernelTimes) {
         let Some(plan) = refine.better(&self.program, capacity(&self.stats), times) else {
             return;

@@ -165,7 +165,8 @@ impl Model {
         let until = fails.unwrap_or(actions.len()).min(actions.len());
         for action in &actions[..until] {
             match *action {
-                Action::Evict { weight } => {
+                Action::Evict { weight, ref range } => {
+                    assert_eq!(*range, 0..self.sizes[weight as usize]);
                     assert!(self.present[weight as usize]);
                     assert!(
                         !self.leased(weight),
@@ -181,8 +182,8 @@ impl Model {
             }
         }
         for undone in actions[until..].iter().rev() {
-            match *undone {
-                Action::Evict { weight } => self.policy.evict_failed(weight),
+            match undone.clone() {
+                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
                 Action::Load { weight, .. } => self.policy.load_failed(weight),
             }
         }

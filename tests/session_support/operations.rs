@@ -144,13 +144,13 @@ impl Played {
         for action in &actions[..failed] {
             match *action {
                 Action::Load { weight, .. } => self.arrive(weight as usize)?,
-                Action::Evict { weight } => self.leave(weight as usize)?,
+                Action::Evict { weight, .. } => self.leave(weight as usize)?,
             }
         }
         for action in actions.drain(failed..).rev() {
             match action {
                 Action::Load { weight, .. } => self.policy.load_failed(weight),
-                Action::Evict { weight } => self.policy.evict_failed(weight),
+                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
             }
         }
         actions.clear();

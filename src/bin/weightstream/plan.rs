@@ -163,8 +163,9 @@ fn described(model: &Model, plan: &Plan) -> String {
         grouped(plan.ring),
         streamed.len()
     );
-    for one in &plan.streamed {
-        let bytes = one.range.end - one.range.start;
+    let copies = plan.streamed.iter().filter(|one| one.kept < one.range.end);
+    for one in copies {
+        let bytes = one.range.end - one.kept;
         let part = match bytes == model.program.weights[one.weight as usize].bytes {
             true => "",
             false => ", the rest of it stays",
@@ -247,10 +248,11 @@ fn object(model: &Model, cost: &Cost) -> Value {
         planned["resident_bytes"] = Value::from(plan.block - plan.ring);
         planned["ring_bytes"] = Value::from(plan.ring);
         planned["page_bytes"] = Value::from(plan.view.as_ref().and(model.figures.page));
-        let streamed = plan.streamed.iter().map(|one| {
+        let copies = plan.streamed.iter().filter(|one| one.kept < one.range.end);
+        let streamed = copies.map(|one| {
             json!({
                 "fqn": model.program.weights[one.weight as usize].fqn,
-                "bytes": one.range.end - one.range.start,
+                "bytes": one.range.end - one.kept,
                 "probes": one.probes,
             })
         });

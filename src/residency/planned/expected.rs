@@ -47,7 +47,7 @@ pub fn expected(plan: &Plan, trace: &Trace, kernels: &[u64], link: Link) -> Expe
     Expected {
         pass,
         kernels: kernels.iter().sum(),
-        copies: clocks.takes.iter().sum(),
+        copies: clocks.takes.iter().flatten().sum(),
     }
 }
 
@@ -61,8 +61,8 @@ struct Before {
 struct Clocks {
     /// The copy that serves each probe.
     copy_of: Vec<Option<usize>>,
-    /// Nanoseconds of each copy.
-    takes: Vec<u64>,
+    /// Nanoseconds of each copy; `None` where nothing is copied, which waits for nothing.
+    takes: Vec<Option<u64>>,
     before: Vec<Vec<Before>>,
     /// Reads that each copy serves.
     reads: Vec<usize>,
@@ -83,9 +83,9 @@ impl Clocks {
         }
         let count = plan.streamed.len();
         let takes = |copy: &Streamed| {
-            let bytes = copy.range.end - copy.range.start;
+            let bytes = copy.range.end - copy.kept;
             // Each piece of memory is written by itself.
-            (link.seconds(bytes, copy.memory.len() as u64) * 1e9) as u64
+            (bytes > 0).then(|| (link.seconds(bytes, written(copy)) * 1e9) as u64)
         };
         Clocks {
             copy_of,
@@ -137,9 +137,23 @@ impl Clocks {
     fn copy(&mut self, at: usize) {
         let free = self.before[at].iter();
         let free = free.map(|one| self.over[usize::from(one.last_pass)][one.copy]);
-        self.copied = self.copied.max(free.max().unwrap_or(0)) + self.takes[at];
+        let Some(takes) = self.takes[at] else {
+            // Its bytes are there: those of the same weight before it were read.
+            return;
+        };
+        self.copied = self.copied.max(free.max().unwrap_or(0)) + takes;
         self.ready[at] = self.copied;
     }
+}
+
+/// Into how many pieces of memory a copy writes.
+fn written(copy: &Streamed) -> u64 {
+    let mut end = copy.range.start;
+    let copied = copy.memory.iter().filter(|piece| {
+        end += piece.end - piece.start;
+        end > copy.kept
+    });
+    copied.count() as u64
 }
 
 /// For each copy those whose bytes it overwrites, or whose weight it copies again, as they are found in every pass but

@@ -28,6 +28,7 @@
 //! | `price` | what the LRU would copy |
 //! | `reuse` | what the LRU cannot help copying |
 //! | `policy` | carries the plan out |
+//! | `slots` | what it knows of each copy |
 
 mod arcs;
 mod by_gap;
@@ -46,6 +47,7 @@ mod refine;
 mod reuse;
 mod scatter;
 mod shown;
+mod slots;
 mod tails;
 mod tenancies;
 #[cfg(test)]

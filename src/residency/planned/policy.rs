@@ -4,41 +4,18 @@
 //! its bytes are over. So what is demanded and not there can always be copied: what still has its bytes was read before
 //! it, and the plan gave other bytes to what is read at the same time. After an abort it may be otherwise; then a demand
 //! is an error as long as the leases of that pass are open.
+//!
+//! A copy may take bytes over from the one before it of the same weight: these keep their memory and are not copied. What
+//! that one has beyond the bytes that its successor takes over, others may have once its reads are over; so a weight may
+//! be there in part, for nobody to read until its next copy.
 
 use super::super::{Action, Place, Policy, Served};
 use super::plan::{Plan, Resident};
+use super::slots::{slots_of, Slot, NONE};
 use crate::device::View;
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
-
-/// Not streamed.
-const NONE: u32 = u32::MAX;
-
-/// One copy of the plan, and how far its reads are.
-#[derive(Debug)]
-struct Slot {
-    weight: WeightIndex,
-    /// Bytes of the weight that are copied.
-    range: Range<u64>,
-    /// Where the weight's first byte lies.
-    offset: u64,
-    /// Device memory that the copied part occupies.
-    pieces: Vec<Range<u64>>,
-    /// Reads that the copy serves.
-    reads: u32,
-    /// Its bytes are there, or on their way.
-    present: bool,
-    /// Reads that it is still wanted for. 0: its bytes may be given to others once no lease is open.
-    unread: u32,
-    leases: u32,
-}
-
-impl Slot {
-    fn idle(&self) -> bool {
-        self.present && self.unread == 0 && self.leases == 0
-    }
-}
 
 /// The policy of the same name.
 #[derive(Debug)]
@@ -49,11 +26,11 @@ pub struct Planned {
     slots: Vec<Slot>,
     /// The slot of each probe.
     slot_of: Vec<u32>,
-    /// Which slot holds each weight, if one does.
+    /// Which slot holds each weight, or a part of it, if one does.
     held: Vec<u32>,
-    /// The slot that each weight was evicted from last.
+    /// The slot that each weight was evicted from last, unless that cannot be taken back any more.
     evicted: Vec<u32>,
-    /// The pieces of slots that are present, by where they begin, each with its slot. They never overlap.
+    /// The memory of what is there of slots, by where it begins, each piece with its slot. They never overlap.
     present: Vec<(Range<u64>, u32)>,
     /// The slot whose copy comes next.
     next: u32,
@@ -65,22 +42,12 @@ impl Planned {
     /// Of a plan for a program with so many constants and probes.
     pub fn new(plan: Plan, constants: usize, probes: usize) -> Planned {
         let mut slot_of = vec![NONE; probes];
-        let mut slots = Vec::with_capacity(plan.streamed.len());
-        for (at, one) in (0..).zip(plan.streamed) {
+        for (at, one) in (0..).zip(&plan.streamed) {
             for &id in &one.probes {
                 slot_of[id as usize] = at;
             }
-            slots.push(Slot {
-                weight: one.weight,
-                pieces: one.memory,
-                range: one.range,
-                offset: one.offset,
-                reads: one.probes.len() as u32,
-                present: false,
-                unread: 0,
-                leases: 0,
-            });
         }
+        let slots = slots_of(plan.streamed, constants);
         Planned {
             block: plan.block,
             view: plan.view,
@@ -95,46 +62,71 @@ impl Planned {
         }
     }
 
-    /// Plans the copy for slot `at`, which is not present, with the evictions that it needs; or nothing, if some of
-    /// these may not go.
-    fn load(&mut self, at: u32, ahead: bool, actions: &mut Vec<Action>) -> bool {
+    /// Plans the copy for slot `at`, which is not there as a whole, with the evictions that it needs; or nothing, if some
+    /// of these may not go. Bytes that need no copy are a hit.
+    fn load(&mut self, at: u32, ahead: bool, actions: &mut Vec<Action>) -> Option<Served> {
         let weight = self.slots[at as usize].weight;
         let held = self.held[weight as usize];
         let mut all = self.overlapping(at);
         if held != NONE && !self.slots[held as usize].idle()
             || !all.all(|victim| self.slots[victim as usize].idle())
         {
-            return false;
+            return None;
         }
         drop(all);
+        let from = self.take_over(at, held, actions);
         while let Some(victim) = self.first_overlapping(at) {
-            self.evict(victim, actions);
-        }
-        // The same weight for an earlier read, elsewhere; if it was not among those.
-        if held != NONE && self.slots[held as usize].present {
-            self.evict(held, actions);
+            let to = self.slots[victim as usize].left_by(&self.slots[at as usize]);
+            self.evict(victim, to, actions);
         }
         self.arrive(at);
         let slot = &self.slots[at as usize];
         actions.push(Action::Load {
             weight,
-            range: slot.range.clone(),
+            range: from..slot.range.end,
             place: Place::Block {
                 offset: slot.offset,
             },
             ahead,
         });
-        true
+        Some(match from == slot.range.end {
+            true => Served::Hit,
+            false => Served::Miss,
+        })
     }
 
-    fn evict(&mut self, at: u32, actions: &mut Vec<Action>) {
-        let weight = self.slots[at as usize].weight;
-        self.leave(at);
+    /// Slot `held` gives up the weight for slot `at`. Returns from which byte on the weight has to be copied: those below
+    /// it are in the memory of slot `at` already.
+    fn take_over(&mut self, at: u32, held: u32, actions: &mut Vec<Action>) -> u64 {
+        let slot = &self.slots[at as usize];
+        let start = slot.range.start;
+        let Some(holds) = self.slots.get(held as usize) else {
+            return start;
+        };
+        let from = match held {
+            // What others left of it.
+            _ if held == at => holds.there,
+            _ if held == slot.before => slot.kept.min(holds.there),
+            _ => start,
+        };
+        if from < holds.there {
+            self.evict(held, from, actions);
+        }
+        self.set(held, start);
+        from
+    }
+
+    /// Gives up what slot `at` has of its weight from byte `from` on.
+    fn evict(&mut self, at: u32, from: u64, actions: &mut Vec<Action>) {
+        let Slot { weight, there, .. } = self.slots[at as usize];
+        self.set(at, from);
+        self.blocked = false;
         self.evicted[weight as usize] = at;
-        actions.push(Action::Evict { weight });
+        let range = from..there;
+        actions.push(Action::Evict { weight, range });
     }
 
-    /// Those present whose bytes slot `at` needs; one may come more than once.
+    /// Those that have bytes in memory that slot `at` needs; one may come more than once.
     fn overlapping(&self, at: u32) -> impl Iterator<Item = u32> + '_ {
         let wanted = self.slots[at as usize].pieces.iter();
         wanted.flat_map(|wanted| {
@@ -153,26 +145,26 @@ impl Planned {
     }
 
     fn arrive(&mut self, at: u32) {
-        for number in 0..self.slots[at as usize].pieces.len() {
-            let piece = self.slots[at as usize].pieces[number].clone();
+        self.set(at, self.slots[at as usize].range.end);
+        let slot = &mut self.slots[at as usize];
+        slot.unread = slot.reads;
+    }
+
+    /// From now on slot `at` has the bytes of its weight below `there`, for no read.
+    fn set(&mut self, at: u32, there: u64) {
+        let slot = &mut self.slots[at as usize];
+        if slot.has_some() {
+            self.present.retain(|(_, other)| *other != at);
+        }
+        slot.there = there;
+        slot.unread = 0;
+        self.held[slot.weight as usize] = if slot.has_some() { at } else { NONE };
+        for piece in slot.memory(there) {
             let place = self
                 .present
                 .partition_point(|(other, _)| other.start < piece.start);
             self.present.insert(place, (piece, at));
         }
-        let slot = &mut self.slots[at as usize];
-        slot.present = true;
-        slot.unread = slot.reads;
-        self.held[slot.weight as usize] = at;
-    }
-
-    fn leave(&mut self, at: u32) {
-        self.present.retain(|(_, other)| *other != at);
-        let slot = &mut self.slots[at as usize];
-        slot.present = false;
-        slot.unread = 0;
-        self.held[slot.weight as usize] = NONE;
-        self.blocked = false;
     }
 
     /// Slot `at` is served for the reads that come now; the next copy is that of the slot behind it.
@@ -212,7 +204,7 @@ impl Policy for Planned {
         let Some(slot) = self.slots.get_mut(at as usize) else {
             return Ok(Served::Hit);
         };
-        if slot.present {
+        if slot.is_whole() {
             if slot.unread == 0 {
                 // Nobody needed its bytes since: they are those of a pass that was aborted, or nobody else's.
                 slot.unread = slot.reads;
@@ -226,11 +218,11 @@ impl Policy for Planned {
             .map(|piece| piece.end - piece.start)
             .sum();
         match self.load(at, false, actions) {
-            true => {
+            Some(served) => {
                 self.go_on_behind(at);
-                Ok(Served::Miss)
+                Ok(served)
             }
-            false => Err(Error::OutOfMemory {
+            None => Err(Error::OutOfMemory {
                 what: "a weight, in the place that the plan has for it: another one there is being read".to_owned(),
                 bytes,
             }),
@@ -257,14 +249,14 @@ impl Policy for Planned {
         while !self.blocked && !self.slots.is_empty() {
             let at = self.next;
             let slot = &mut self.slots[at as usize];
-            let ready = match (slot.present, slot.unread) {
+            let ready = match (slot.is_whole(), slot.unread) {
                 (true, 0) => {
                     slot.unread = slot.reads;
                     true
                 }
                 // Once around.
                 (true, _) => false,
-                (false, _) => self.load(at, true, actions),
+                (false, _) => self.load(at, true, actions).is_some(),
             };
             match ready {
                 true => self.go_on_behind(at),
@@ -282,34 +274,36 @@ impl Policy for Planned {
     }
 
     fn make_room(&mut self, actions: &mut Vec<Action>) -> bool {
-        let idle = self
-            .present
-            .iter()
-            .map(|&(_, at)| at)
-            .find(|&at| self.slots[at as usize].idle());
-        idle.inspect(|&at| self.evict(at, actions)).is_some()
+        let mut there = self.present.iter().map(|&(_, at)| at);
+        let idle = there.find(|&at| self.slots[at as usize].idle());
+        idle.inspect(|&at| self.evict(at, self.slots[at as usize].range.start, actions))
+            .is_some()
     }
 
     fn load_failed(&mut self, weight: WeightIndex) {
         let at = self.held[weight as usize];
         if at != NONE {
-            self.leave(at);
+            self.set(at, self.slots[at as usize].range.start);
             self.next = at;
             // Until a lease ends nothing is different.
             self.blocked = true;
         }
+        // Of bytes that it was to take over nothing is left either.
+        self.evicted[weight as usize] = NONE;
     }
 
-    fn evict_failed(&mut self, weight: WeightIndex) {
+    fn evict_failed(&mut self, weight: WeightIndex, range: Range<u64>) {
         let at = self.evicted[weight as usize];
-        self.arrive(at);
-        self.slots[at as usize].unread = 0;
+        if at != NONE {
+            self.set(at, range.end);
+        }
     }
 
     fn fingerprint(&self) -> Vec<u32> {
         let there = self.present.iter().flat_map(|&(_, at)| {
             let slot = &self.slots[at as usize];
-            [at, slot.unread, slot.leases]
+            let there = [slot.there as u32, (slot.there >> 32) as u32];
+            [at, slot.unread, slot.leases, there[0], there[1]]
         });
         [self.next, u32::from(self.blocked)]
             .into_iter()
@@ -325,7 +319,7 @@ impl Policy for Planned {
         let mut end = 0;
         for (piece, at) in &self.present {
             let slot = &self.slots[*at as usize];
-            if !slot.present || self.held[slot.weight as usize] != *at || piece.start < end {
+            if self.held[slot.weight as usize] != *at || piece.start < end {
                 return Err(format!(
                     "slot {at} of weight {} is wrongly present: {slot:?}",
                     slot.weight
@@ -333,19 +327,24 @@ impl Policy for Planned {
             }
             end = piece.end;
         }
-        let there = self.slots.iter().filter(|slot| slot.present);
-        let (slots, pieces) = there.fold((0, 0), |(slots, pieces), slot| {
-            (slots + 1, pieces + slot.pieces.len())
-        });
+        let mut pieces = 0;
+        for (at, slot) in (0..).zip(&self.slots) {
+            pieces += slot.memory(slot.there).count();
+            let listed = |piece: Range<u64>| {
+                let place = self.present.partition_point(|(p, _)| p.start < piece.start);
+                self.present.get(place) == Some(&(piece, at))
+            };
+            slot.check()?;
+            if !slot.memory(slot.there).all(listed) {
+                return Err(format!("slot {at} is not where it should be: {slot:?}"));
+            }
+        }
+        let some = self.slots.iter().filter(|slot| slot.has_some()).count();
         let held = self.held.iter().filter(|&&at| at != NONE).count();
-        let wanted = self
-            .slots
-            .iter()
-            .find(|slot| !slot.present && slot.unread + slot.leases > 0);
-        match (wanted, (pieces, held) == (self.present.len(), slots)) {
-            (None, true) if end <= self.block => Ok(()),
-            _ => Err(format!(
-                "{slots} slots present, {held} weights held, listed {:?}; {wanted:?}",
+        match (pieces, held) == (self.present.len(), some) && end <= self.block {
+            true => Ok(()),
+            false => Err(format!(
+                "{some} slots hold something, {held} weights are held, listed {:?}",
                 self.present
             )),
         }

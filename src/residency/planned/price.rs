@@ -187,7 +187,7 @@ impl Game {
             .rev()
         {
             match undone {
-                Action::Evict { weight } => self.lru.evict_failed(weight),
+                Action::Evict { weight, range } => self.lru.evict_failed(weight, range),
                 Action::Load { weight, .. } => self.lru.load_failed(weight),
             }
         }
@@ -197,7 +197,7 @@ impl Game {
 
     fn perform(&mut self, at: usize) -> bool {
         let weight = match self.actions[at] {
-            Action::Evict { weight } | Action::Load { weight, .. } => weight,
+            Action::Evict { weight, .. } | Action::Load { weight, .. } => weight,
         };
         let (size, place) = &mut self.places[weight as usize];
         match &self.actions[at] {
