@@ -39,7 +39,7 @@ fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     plan(&program.trace, &program.weights, &figures, capacity)
 }
 
-/// What a pass copies by this plan: everything that streams, but what shares no byte with others, is there for good.
+/// What a pass copies by this plan: everything that streams, but what is taken over. What shares no byte with others is there for good.
 fn copied(plan: &Plan) -> u64 {
     let alone = |at: usize| {
         let mine = &plan.streamed[at].memory;
@@ -56,7 +56,7 @@ fn copied(plan: &Plan) -> u64 {
     };
     let streaming = (0..plan.streamed.len()).filter(|&at| !alone(at));
     streaming
-        .map(|at| plan.streamed[at].range.end - plan.streamed[at].range.start)
+        .map(|at| plan.streamed[at].range.end - plan.streamed[at].kept)
         .sum()
 }
 

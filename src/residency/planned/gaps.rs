@@ -7,7 +7,6 @@
 use super::choice::Planner;
 use super::tenancies::Tenancy;
 use crate::schedule::WeightIndex;
-use std::cmp::Reverse;
 
 /// A tenancy on the circle of moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +237,7 @@ impl Axis {
         event.div_euclid(self.events) * self.moments.len() as i64 + here as i64
     }
 
-    /// A weight's uses, none of which begins in the pass before; none goes on when the next one begins.
+    /// A weight's uses in their order, none of which begins in the pass before; none goes on when the next one begins.
     fn uses(&self, tenancies: &[Tenancy]) -> Vec<Use> {
         let count = self.moments.len() as i64;
         let one = |(number, tenancy): (usize, &Tenancy)| {
@@ -254,11 +253,15 @@ impl Axis {
             }
         };
         let mut uses: Vec<Use> = tenancies.iter().enumerate().map(one).collect();
-        uses.sort_by_key(|one| (one.from, Reverse(one.to)));
+        let before = tenancies.iter().take_while(|one| one.wanted < 0).count();
+        uses.rotate_left(before);
+        // Of the last and the first one of a pass the latter may be wanted before the former is.
+        for number in (1..uses.len()).rev() {
+            uses[number - 1].from = uses[number - 1].from.min(uses[number].from);
+        }
         for number in 0..uses.len() {
-            let next = uses
-                .get(number + 1)
-                .map_or(uses[0].from + self.moments.len(), |next| next.from);
+            let next = uses.get(number + 1);
+            let next = next.map_or(uses[0].from + self.moments.len(), |next| next.from);
             uses[number].to = uses[number].to.min(next);
         }
         uses
