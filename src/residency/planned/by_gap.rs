@@ -15,14 +15,14 @@ use std::ops::Range;
 
 /// Rooms that are tried at most, and at least: with fewer the others are as good.
 const ROOMS: usize = 64;
-const FEW_ROOMS: usize = 8;
+const FEW_ROOMS: usize = 4;
 /// Moments at which sharing begins.
 const STARTS: usize = 8;
 /// Moments at which the pass is cut open.
 const CUTS: usize = 4;
 
 /// Steps in all: programs with more reads are planned in fewer rooms, or not at all.
-const EFFORT: usize = 4_000_000;
+const EFFORT: usize = 8_000_000;
 
 /// How much is kept, and where it lies.
 pub(super) struct ByGap {
@@ -76,8 +76,9 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn run(&mut self) {
-        let starts = STARTS.min(self.gaps.moments);
-        let rooms = ROOMS.min(EFFORT / self.gaps.work().max(1) / starts.max(1));
+        let tries = EFFORT / self.gaps.work().max(1);
+        let starts = (tries / FEW_ROOMS / 2).clamp(1, STARTS).min(self.gaps.moments);
+        let rooms = ROOMS.min(tries / starts.max(1));
         if rooms < FEW_ROOMS {
             return;
         }

@@ -18,8 +18,9 @@ use std::ops::Range;
 /// Lengths of the ring between one and its double.
 const STEPS: i32 = 16;
 
-/// Lengths that are tried, times the tenancies, at most.
-const EFFORT: usize = 24_000;
+/// Lengths that are tried, times what is wanted at all moments, at most: half of that where reads share copies, which there
+/// are several ways to do.
+const EFFORT: usize = 96_000;
 
 /// A set of weights, and what shares the ring at each moment.
 struct Filling<'a> {
@@ -43,7 +44,8 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64, merged: usize) -> Optio
         .collect();
     let filling = Filling::new(planner, page, weights, merged)?;
     let longest = filling.wanted.together(&filling.wanted.pages);
-    let most = (EFFORT / filling.order.len().max(1)) as i32;
+    let effort = if merged == 0 { EFFORT } else { EFFORT / 2 };
+    let most = (effort / filling.wanted.in_rows().max(1)) as i32;
     let steps = STEPS.min(most / 8);
     let mut best: Option<Paged> = None;
     let mut last = u64::MAX;

@@ -94,6 +94,11 @@ impl Wanted {
         }
     }
 
+    /// How many are wanted at all moments together: what a search takes is in proportion to it.
+    pub(super) fn in_rows(&self) -> usize {
+        self.rows.iter().map(|row| row.weights.len()).sum()
+    }
+
     pub(super) fn times(&self, at: usize) -> u64 {
         self.times[at]
     }
