@@ -3,6 +3,7 @@
 from mutant import Mutant
 
 POLICY = "src/residency/planned/policy.rs"
+SLOTS = "src/residency/planned/slots.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
 PAGED = "src/residency/planned/paged.rs"
@@ -18,6 +19,7 @@ WIRING = "src/format/wiring.rs"
 INPUTS = "src/delegate/inputs.rs"
 
 TESTS = ("lib:planned", "session_planned", "session_cases")
+KEPT = ("planned_kept",)
 
 MUTANTS = [
     # --- what a plan may take
@@ -32,17 +34,17 @@ MUTANTS = [
     # --- who may be copied over
     Mutant(
         "planned-leased-may-go",
-        POLICY,
-        "self.present && self.unread == 0 && self.leases == 0",
-        "self.present && self.unread == 0",
+        SLOTS,
+        "self.has_some() && self.unread == 0 && self.leases == 0",
+        "self.has_some() && self.unread == 0",
         "a weight is copied over while it is read",
         TESTS,
     ),
     Mutant(
         "planned-unread-may-go",
-        POLICY,
-        "self.present && self.unread == 0 && self.leases == 0",
-        "self.present && self.leases == 0",
+        SLOTS,
+        "self.has_some() && self.unread == 0 && self.leases == 0",
+        "self.has_some() && self.leases == 0",
         "a weight that was copied for a coming read is copied over before it",
         TESTS,
     ),
@@ -65,10 +67,67 @@ MUTANTS = [
     Mutant(
         "planned-weight-in-two-places",
         POLICY,
-        "if held != NONE && self.slots[held as usize].present {",
-        "if held != NONE && self.slots[held as usize].present && false {",
+        "if from < holds.there {",
+        "if from < holds.there && false {",
         "a weight has two places, and nobody remembers who read the first one",
         TESTS,
+    ),
+    # --- bytes that a copy takes over
+    Mutant(
+        "kept-from-any-copy",
+        POLICY,
+        "_ if held == slot.before => slot.kept,",
+        "_ if held != at => slot.kept,",
+        "bytes are taken over from a copy that lies elsewhere",
+        KEPT,
+    ),
+    Mutant(
+        "kept-from-a-weight-in-use",
+        POLICY,
+        "if held != NONE && !self.slots[held as usize].idle()\n            || ",
+        "if ",
+        "the rest of a weight is given up while it is read at its place before",
+        KEPT,
+    ),
+    Mutant(
+        "kept-part-is-read",
+        SLOTS,
+        "self.there == self.range.end\n    }",
+        "self.has_some()\n    }",
+        "a weight of which a part was given up is read as a whole",
+        KEPT,
+    ),
+    Mutant(
+        "kept-rest-is-longer",
+        POLICY,
+        "_ if held == at => holds.there,",
+        "_ if held == at => holds.range.end,",
+        "what others left of a copy counts as all of it",
+        KEPT,
+    ),
+    Mutant(
+        "kept-eviction-behind-a-lost-load",
+        POLICY,
+        "        self.evicted[weight as usize] = NONE;\n",
+        "",
+        "bytes that a failed load has lost count as there",
+        KEPT,
+    ),
+    Mutant(
+        "kept-eviction-taken-back-is-whole",
+        POLICY,
+        "self.set(at, range.end);",
+        "self.set(at, self.slots[at as usize].range.end);",
+        "an eviction that failed brings back what an earlier one gave up",
+        KEPT,
+    ),
+    Mutant(
+        "kept-memory-is-given-away",
+        SLOTS,
+        "true => self.range.start,\n            false => self.stays,",
+        "true => self.range.start,\n            false => self.range.start,",
+        "what the next copy would take over is given up, and copied again",
+        KEPT,
     ),
     # --- weights on pages
     Mutant(
@@ -211,8 +270,8 @@ MUTANTS = [
     Mutant(
         "part-goes-to-the-start",
         COPIES,
-        "let at = tenant.at.offset(tenant.copied.start);",
-        "let at = tenant.at;",
+        "let at = self.tenants[weight as usize].at.offset(start);",
+        "let at = self.tenants[weight as usize].at.offset(0 * start);",
         "the streamed part of a weight is copied over the part that stays",
         TESTS,
     ),

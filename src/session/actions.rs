@@ -115,8 +115,8 @@ impl<D: Device> Session<D> {
         self.give_memory(weight)
     }
 
-    /// Gives up the last ones of the bytes that were copied of a weight in the block. The others may have readers still
-    /// that the last one, which is remembered, is behind; and their copy may be on its way.
+    /// Gives up the last ones of the bytes that were copied of a weight in the block, behind its last reader. The others stay
+    /// as they are, perhaps with their copy on its way.
     fn give_end_up(&mut self, weight: WeightIndex, range: Range<u64>) -> Result<()> {
         self.wait_for_readers(weight)?;
         let at = self.tenants[weight as usize].at.offset(range.start);

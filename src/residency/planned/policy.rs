@@ -106,7 +106,8 @@ impl Planned {
         let from = match held {
             // What others left of it.
             _ if held == at => holds.there,
-            _ if held == slot.before => slot.kept.min(holds.there),
+            // It has at least these: nobody leaves less of it, but for nothing.
+            _ if held == slot.before => slot.kept,
             _ => start,
         };
         if from < holds.there {
