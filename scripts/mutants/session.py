@@ -314,7 +314,7 @@ MUTANTS = [
         "if place != Place::Pool {",
         "if place != (Place::Block { offset: u64::MAX }) {",
         "the memory of a weight is given back whose eviction is then taken back",
-        ("session_random", "session_safety"),
+        ("session_safety",),
     ),
     Mutant(
         "undone-load-gives-up-at-once",
@@ -322,14 +322,6 @@ MUTANTS = [
         "if let Err(error) = self.give_up(weight) {",
         "if let Err(error) = self.give_memory(weight) {",
         "bytes that a failed load was to take over are given up while a kernel reads them",
-        ("planned_kept",),
-    ),
-    Mutant(
-        "failed-copy-gives-up-at-once",
-        COPIES,
-        "if let Err(error) = self.give_up(weight) {",
-        "if let Err(error) = self.give_memory(weight) {",
-        "bytes that a failed copy had taken over are given up while a kernel reads them",
         ("planned_kept",),
     ),
     # --- joined copies

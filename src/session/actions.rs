@@ -93,7 +93,7 @@ impl<D: Device> Session<D> {
                 let src = self.bytes[weight as usize].slice(range);
                 let queued = self.queue_copy(at, (weight, start), ahead, src);
                 if queued.is_err() {
-                    self.give_up(weight)?;
+                    self.give_memory(weight)?;
                 }
                 queued
             }
@@ -110,7 +110,7 @@ impl<D: Device> Session<D> {
     }
 
     /// Gives up what was copied of the weight, behind its last reader.
-    pub(super) fn give_up(&mut self, weight: WeightIndex) -> Result<()> {
+    fn give_up(&mut self, weight: WeightIndex) -> Result<()> {
         self.wait_for_readers(weight)?;
         self.give_memory(weight)
     }

@@ -103,12 +103,13 @@ impl<D: Device> Session<D> {
     }
 
     /// Gives the memory of what is queued back. In copy-stream order, so right even if the copy was issued and
-    /// only its event failed.
+    /// only its event failed. Nobody reads bytes that were taken over in front of it: the copies wait for their readers
+    /// since what it brings again was given up.
     fn drop_copy(&mut self) {
         for at in 0..self.run.weights.len() {
             let weight = self.run.weights[at];
             // A failure here as well changes nothing: the first one is reported, and the cap stays counted.
-            if let Err(error) = self.give_up(weight) {
+            if let Err(error) = self.give_memory(weight) {
                 self.poison(format!("memory could not be given back: {error}"));
             }
         }
