@@ -1,5 +1,5 @@
 use super::super::choice::plan_ahead;
-use super::super::test_support::{in_turn, weights};
+use super::super::test_support::{chain, in_turn, weights};
 use super::*;
 use crate::device::Figures;
 use proptest::prelude::*;
@@ -97,6 +97,52 @@ fn a_lease_until_the_end_keeps_its_slot_until_then() {
     let found = expected(&plan, &trace, &[100, 0, 100, 0], LINK);
     // Nothing can be copied again before both kernels have ended.
     assert_eq!(found.pass, 640 + 640 + 100);
+}
+
+/// Weight 0 is read twice, and others by the reads behind these; of its 640 bytes those below `kept` stay in between, and the
+/// others share their memory with the other weights.
+fn keeping(kept: u64) -> Plan {
+    let streamed = |probe: u32, weight: u32, kept: u64, memory: Vec<Range<u64>>| Streamed {
+        weight,
+        range: 0..memory.iter().map(|piece| piece.end - piece.start).sum(),
+        kept,
+        offset: 0,
+        memory,
+        probes: vec![probe],
+    };
+    let first = |probe| streamed(probe, 0, kept, vec![0..320, 320..640]);
+    let other = |probe, weight| streamed(probe, weight, 0, std::iter::once(kept..640).collect());
+    let mut plan = two_slots(4);
+    plan.streamed = vec![first(0), other(1, 1), first(2), other(3, 2)];
+    plan
+}
+
+#[test]
+fn what_is_taken_over_takes_no_time() {
+    let trace = chain(&[0, 1, 0, 2], 3);
+    let each = Link {
+        ns_per_copy: 10,
+        ..LINK
+    };
+    // Four copies of one piece.
+    let found = expected(&keeping(320), &trace, &[0; 12], each);
+    assert_eq!((found.pass, found.copies), (4 * 330, 4 * 330));
+}
+
+#[test]
+fn what_is_there_as_a_whole_waits_for_nothing() {
+    let mut plan = keeping(640);
+    // The other two weights share theirs with each other only.
+    for at in [1, 3] {
+        plan.streamed[at].memory = std::iter::once(640..1280).collect();
+        plan.streamed[at].range = 0..640;
+    }
+    let trace = chain(&[0, 1, 0, 2], 3);
+    let found = expected(&plan, &trace, &[0; 12], LINK);
+    assert_eq!((found.pass, found.copies), (1280, 1280));
+    // Kernels that read what stays go on beside the copies.
+    let times = kernels(&[(640, 0), (0, 0), (640, 0), (0, 0)]);
+    assert_eq!(expected(&plan, &trace, &times, LINK).pass, 1280);
 }
 
 proptest! {
