@@ -204,5 +204,45 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     group.finish();
 }
 
-criterion_group!(benches, hit, plans);
+/// Programs that read half of their weights again, in random order, on a device where a copy costs no time of its own.
+fn plans_of_repeated_reads(c: &mut Criterion) {
+    for reads in [200u32, 800, 1990] {
+        let mut state = 1u64;
+        let mut below = |end: u64| {
+            // The multiplier of Knuth's MMIX; any would do.
+            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+            (state >> 33) % end
+        };
+        let count = u64::from(reads / 2);
+        let again = (0..count).map(|_| below(count) as u32);
+        let mut order: Vec<u32> = (0..reads / 2).chain(again.collect::<Vec<_>>()).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, below(at as u64 + 1) as usize);
+        }
+        let weight = |at| WeightSpec {
+            fqn: format!("weights.{at}"),
+            bytes: 64 * (10 + below(100)),
+            kind: WeightKind::Weight,
+        };
+        let weights: Vec<_> = (0..count).map(weight).collect();
+        let events = (0..reads).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
+        let trace = Trace::new(events.collect(), order, weights.len()).unwrap();
+        let everything: u64 = weights.iter().map(|weight| weight.bytes).sum();
+        let figures = Figures {
+            granule: 64,
+            page: Some(64),
+            bytes_per_copy: 0,
+        };
+        let mut group = c.benchmark_group(format!("a plan for {reads} reads, half of them again"));
+        group.sample_size(10);
+        for percent in [10, 50, 90] {
+            group.bench_function(format!("budget {percent} %"), |bencher| {
+                bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent))
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, hit, plans, plans_of_repeated_reads);
 criterion_main!(benches);

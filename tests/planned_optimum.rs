@@ -131,8 +131,8 @@ fn distance(case: &Case) -> (f64, Found) {
 }
 
 /// Not all. Where a plan with fixed addresses has to copy more, or there is none and the LRU copies everything, other memory in each pass would
-/// be needed. The others are close to their floor and read weights again: there the optimum keeps a part of a weight from one read to the
-/// next, and not to the one after that, or around the end of the pass, which plans do not.
+/// be needed. Of the others, most of which are close to their floor, one in a hundred remains: how much stays over which gap is found by a
+/// greedy rule (`gaps`), and where it lies by another one (`arcs`).
 #[test]
 fn most_random_cycles_are_within_3_percent_of_the_optimum() {
     let mut ratios = Vec::new();
@@ -156,8 +156,8 @@ fn most_random_cycles_are_within_3_percent_of_the_optimum() {
         println!("{found:?}: {}, {by_shape:?}", count(*found));
     }
     assert!(
-        count(Found::Within) >= 918 && count(Found::Further) <= 58,
+        count(Found::Within) >= 961 && count(Found::Further) <= 15,
         "{by_found:?}"
     );
-    assert!(half <= 0.009 && three_quarters <= 0.039 && nine_tenths <= 0.18);
+    assert!(half <= 0.007 && three_quarters <= 0.028 && nine_tenths <= 0.17);
 }

@@ -77,7 +77,9 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(&mut self) {
         let tries = EFFORT / self.gaps.work().max(1);
-        let starts = (tries / FEW_ROOMS / 2).clamp(1, STARTS).min(self.gaps.moments);
+        let starts = (tries / FEW_ROOMS / 2)
+            .clamp(1, STARTS)
+            .min(self.gaps.moments);
         let rooms = ROOMS.min(tries / starts.max(1));
         if rooms < FEW_ROOMS {
             return;
