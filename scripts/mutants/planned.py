@@ -6,6 +6,8 @@ POLICY = "src/residency/planned/policy.rs"
 SLOTS = "src/residency/planned/slots.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
+GAPS = "src/residency/planned/gaps.rs"
+ARCS = "src/residency/planned/arcs.rs"
 PAGED = "src/residency/planned/paged.rs"
 TIMED = "src/residency/planned/timed.rs"
 PRICE = "src/residency/planned/price.rs"
@@ -29,6 +31,31 @@ MUTANTS = [
         "all as i64 - (planner.capacity / self.page) as i64",
         "all as i64 - (planner.capacity / self.page) as i64 - 1",
         "a plan that is made anew takes more memory than the budget",
+        TESTS,
+    ),
+    # --- what stays from one read to the next
+    Mutant(
+        "gap-of-a-weight-that-is-wanted",
+        GAPS,
+        "uses[number - 1].from = uses[number - 1].from.min(uses[number].from);",
+        "let _ = number;",
+        "around the end of a pass a weight gives bytes up that are wanted again already",
+        TESTS,
+    ),
+    Mutant(
+        "arc-outlasts-its-place",
+        ARCS,
+        ".filter(|part| part.until >= to)",
+        ".filter(|_| true)",
+        "bytes lie where others are wanted back before their last read",
+        TESTS,
+    ),
+    Mutant(
+        "arc-ends-before-its-last-use",
+        ARCS,
+        "to: uses[last % uses.len()].to + around,",
+        "to: uses[first].to.max(uses[last % uses.len()].from + around),",
+        "bytes that stay up to a read are given away while it goes on",
         TESTS,
     ),
     # --- who may be copied over

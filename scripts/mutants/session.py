@@ -287,8 +287,8 @@ MUTANTS = [
     Mutant(
         "part-taken-over-is-forgotten",
         BUILD,
-        "let start = if kept { self.copied.start } else { range.start };",
-        "let start = range.start;",
+        "self.copied = start..range.end;",
+        "self.copied = range.clone();",
         "what a copy took over is not given up with it",
         ("planned_kept",),
     ),
@@ -299,6 +299,14 @@ MUTANTS = [
         "        }",
         "a copy that fails takes bytes with it that are never copied again",
         ("planned_kept",),
+    ),
+    Mutant(
+        "taken-over-without-being-there",
+        BUILD,
+        "true => !range.is_empty() || range.start == 0,",
+        "true => true,",
+        "a policy's word is enough for bytes that no load brought",
+        ("lib:session",),
     ),
     Mutant(
         "undone-load-leaves-bytes",

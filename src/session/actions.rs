@@ -81,6 +81,9 @@ impl<D: Device> Session<D> {
                 place,
                 ahead,
             } => {
+                if !self.rehearsing && !self.tenants[weight as usize].may_grow(&range) {
+                    return Err(self.wrong_load(weight, &range));
+                }
                 self.take_memory(weight, place)?;
                 if self.rehearsing {
                     return Ok(());
@@ -98,6 +101,16 @@ impl<D: Device> Session<D> {
                 queued
             }
         }
+    }
+
+    /// The policy takes other bytes for present than are. A kernel would read what is not there, so nothing runs any more.
+    #[cold]
+    fn wrong_load(&mut self, weight: WeightIndex, range: &Range<u64>) -> Error {
+        let copied = &self.tenants[weight as usize].copied;
+        let name = build::weight_name(&self.program, weight);
+        let why = format!("bytes {range:?} of {name} were to be loaded behind {copied:?}");
+        self.poison(why.clone());
+        Error::Internal(why)
     }
 
     fn evict(&mut self, weight: WeightIndex, range: Range<u64>) -> Result<()> {

@@ -268,14 +268,23 @@ impl<E> Tenant<E> {
         }
     }
 
-    /// A load brings bytes of it, or is about to. In front of them may be those of earlier loads.
+    /// Whether a load may bring these of its bytes: they go on where those of earlier loads end, or there are none.
+    /// Without any to bring, all of them have to be there, or it has none.
+    pub(super) fn may_grow(&self, range: &Range<u64>) -> bool {
+        match self.copied.is_empty() {
+            true => !range.is_empty() || range.start == 0,
+            false => self.copied.end == range.start,
+        }
+    }
+
+    /// A load brings these of its bytes, or is about to.
     pub(super) fn grow(&mut self, range: &Range<u64>) {
-        let kept = !self.copied.is_empty() && self.copied.end == range.start;
-        debug_assert!(
-            kept || self.copied.is_empty(),
-            "a load over bytes that are there"
-        );
-        let start = if kept { self.copied.start } else { range.start };
+        let first = self.copied.is_empty();
+        let start = if first {
+            range.start
+        } else {
+            self.copied.start
+        };
         self.copied = start..range.end;
     }
 
@@ -364,4 +373,22 @@ fn accepted(
         total_weight_bytes: total,
         ..Stats::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_goes_on_where_the_bytes_that_are_there_end() {
+        let mut tenant = Tenant::<()>::empty();
+        assert!(tenant.may_grow(&(0..0)), "a weight without bytes");
+        assert!(!tenant.may_grow(&(8..8)), "nothing was there to take over");
+        assert!(tenant.may_grow(&(4..8)), "behind what stays");
+        tenant.grow(&(4..8));
+        assert!(!tenant.may_grow(&(0..8)) && !tenant.may_grow(&(9..12)));
+        assert!(tenant.may_grow(&(8..8)));
+        tenant.grow(&(8..12));
+        assert_eq!(tenant.copied, 4..12);
+    }
 }

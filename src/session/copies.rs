@@ -41,7 +41,8 @@ impl Run {
 }
 
 impl<D: Device> Session<D> {
-    /// A load, from byte `start` of the weight on, that has its memory: joined to those before it, or kept for those behind it. An error is one of the
+    /// A load, from byte `start` of the weight on, that has its memory: joined to those before it, or kept for those
+    /// behind it. An error is one of the
     /// copy before it.
     pub(super) fn queue_copy(
         &mut self,
