@@ -42,8 +42,7 @@ impl Run {
 
 impl<D: Device> Session<D> {
     /// A load, from byte `start` of the weight on, that has its memory: joined to those before it, or kept for those
-    /// behind it. An error is one of the
-    /// copy before it.
+    /// behind it. An error is one of the copy before it.
     pub(super) fn queue_copy(
         &mut self,
         action: usize,
