@@ -6,6 +6,7 @@ POLICY = "src/residency/planned/policy.rs"
 SLOTS = "src/residency/planned/slots.rs"
 CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
+BY_GAP = "src/residency/planned/by_gap.rs"
 GAPS = "src/residency/planned/gaps.rs"
 ARCS = "src/residency/planned/arcs.rs"
 PAGED = "src/residency/planned/paged.rs"
@@ -34,6 +35,14 @@ MUTANTS = [
         TESTS,
     ),
     # --- what stays from one read to the next
+    Mutant(
+        "gap-view-of-many-pieces",
+        BY_GAP,
+        "if pieces(&self.gaps, &arcs, &placed) > PIECES {",
+        "if pieces(&self.gaps, &arcs, &placed) == usize::MAX {",
+        "a view has more pieces than a process may have mappings",
+        ("lib:by_gap",),
+    ),
     Mutant(
         "gap-of-a-weight-that-is-wanted",
         GAPS,

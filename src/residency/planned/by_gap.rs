@@ -21,6 +21,10 @@ const STARTS: usize = 8;
 /// Moments at which the pass is cut open.
 const CUTS: usize = 4;
 
+/// Pieces of a view at most, by what is placed, whatever the budget: each is two mappings, and a process may have some 65,000
+/// (`vm.max_map_count`).
+const PIECES: usize = if cfg!(test) { 500 } else { 16_000 };
+
 /// Steps in all: programs with more reads are planned in fewer rooms, or not at all.
 const EFFORT: usize = 8_000_000;
 
@@ -108,6 +112,9 @@ impl Search<'_> {
         let (heads, arcs) = arcs(&self.gaps, &kept);
         for cut in cuts(&arcs, self.gaps.moments, CUTS) {
             let placed = place(&arcs, self.gaps.moments, cut);
+            if pieces(&self.gaps, &arcs, &placed) > PIECES {
+                continue;
+            }
             let Some(slack) = self.room.checked_sub(heads + placed.pages) else {
                 continue;
             };
@@ -126,6 +133,16 @@ impl Search<'_> {
         let price = price(self.planner, self.page, &self.gaps, &longer);
         (longer, price.in_bytes(self.planner.per_copy))
     }
+}
+
+/// Pieces of the view: for each use one of its head, and those of all arcs that are there.
+fn pieces(gaps: &Gaps, arcs: &[Arc], placed: &Placed) -> usize {
+    let heads: usize = gaps.uses.iter().map(Vec::len).sum();
+    let shown = arcs.iter().zip(&placed.pieces);
+    heads
+        + shown
+            .map(|(arc, pieces)| arc.uses * pieces.len())
+            .sum::<usize>()
 }
 
 fn price(planner: &Planner<'_>, page: u64, gaps: &Gaps, kept: &[u64]) -> Price {

@@ -174,3 +174,19 @@ fn one_kernel_that_reads_all_is_no_cycle() {
     // All is wanted at all times.
     assert!(planned(&trace, &weights, 7 * PAGE).is_none());
 }
+
+/// A process has only so many mappings; the limit of these tests is a small one.
+#[test]
+fn no_view_has_very_many_pieces() {
+    // Weights of many pages that are read at distances of all kinds.
+    let reads: Vec<u32> = (0..400u32).map(|at| at * at * 31 % 401 % 40).collect();
+    let sizes: Vec<u64> = (0..40).map(|at| PAGE * (400 + 997 * at % 1613)).collect();
+    let (weights, trace) = (weights(&sizes), chain(&reads, 40));
+    let all: u64 = sizes.iter().sum();
+    for part in [5, 10, 20, 50] {
+        if let Some((plan, _)) = planned(&trace, &weights, all / 100 * part) {
+            let pieces = plan.view.map_or(0, |view| view.pieces.len());
+            assert!(pieces <= PIECES, "{pieces} with {part} %");
+        }
+    }
+}
