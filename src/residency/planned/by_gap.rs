@@ -52,7 +52,7 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64, below: u64) -> Option<B
         planner,
         page,
         below,
-        gaps: Gaps::new(planner, page),
+        gaps: Gaps::new(planner, page, EFFORT / FEW_ROOMS)?,
         best: None,
     };
     search.run();
@@ -85,9 +85,6 @@ impl Search<'_> {
             .clamp(1, STARTS)
             .min(self.gaps.moments);
         let rooms = ROOMS.min(tries / starts.max(1));
-        if rooms < FEW_ROOMS {
-            return;
-        }
         let (least, all) = (self.gaps.least(), self.gaps.pages.iter().sum::<u64>());
         for number in 0..rooms as u64 {
             // Close to the least room a little more of it changes most.

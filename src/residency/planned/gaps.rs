@@ -45,12 +45,16 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    pub(super) fn new(planner: &Planner<'_>, page: u64) -> Gaps {
+    /// `None` if there are more than so many moments, times weights: as much memory as that is needed.
+    pub(super) fn new(planner: &Planner<'_>, page: u64, most: usize) -> Option<Gaps> {
         let weights: Vec<WeightIndex> = (0..planner.sizes.len() as WeightIndex)
             .filter(|&w| planner.sizes[w as usize] > 0)
             .collect();
         let axis = Axis::new(planner, &weights);
         let moments = axis.moments.len();
+        if moments * weights.len() > most {
+            return None;
+        }
         let uses = weights
             .iter()
             .map(|&w| axis.uses(&planner.tenancies[w as usize]));
@@ -68,7 +72,7 @@ impl Gaps {
             open: vec![Vec::new(); moments],
         };
         found.list();
-        found
+        Some(found)
     }
 
     fn list(&mut self) {
