@@ -77,7 +77,7 @@ fn arcs_between(gaps: &Gaps, kept: &[u64], weight: usize, pages: Range<u64>, all
 pub(super) fn cuts(arcs: &[Arc], moments: usize, count: usize) -> Vec<usize> {
     let mut steps = vec![0i64; 2 * moments + 1];
     for arc in arcs {
-        let size = (arc.pages.end - arc.pages.start) as i64;
+        let size = arc.size() as i64;
         // A cut in front of its first moment does not cut it.
         steps[arc.from + 1] += size;
         steps[arc.to] -= size;
@@ -108,9 +108,9 @@ const NOBODY: usize = usize::MAX;
 
 /// Places arcs in a pass that is cut open at a moment.
 pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize) -> Placed {
-    let span = |arc: &Arc| {
-        let from = (arc.from + moments - cut) % moments;
-        (from, from + arc.to - arc.from)
+    let span = |at: usize| {
+        let from = (arcs[at].from + moments - cut) % moments;
+        (from, from + arcs[at].to - arcs[at].from)
     };
     let mut placed = Placed {
         pieces: vec![Vec::new(); arcs.len()],
@@ -118,27 +118,15 @@ pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize) -> Placed {
     };
     // What is taken, by when it is given back.
     let mut taken: Vec<(usize, Vec<Free>)> = Vec::new();
-    for (at, arc) in arcs.iter().enumerate() {
-        let (from, to) = span(arc);
-        if to > moments {
-            let pages = placed.grow(arc.pages.end - arc.pages.start);
-            placed.pieces[at].push(pages.clone());
-            let own = Free {
-                until: from,
-                owner: at,
-                pages,
-            };
-            taken.push((to - moments, vec![own]));
-        }
-    }
     let mut order: Vec<usize> = (0..arcs.len()).collect();
-    order.sort_by_key(|&at| {
-        let (from, to) = span(&arcs[at]);
-        (from, Reverse(to))
-    });
+    for &at in order.iter().filter(|&&at| span(at).1 > moments) {
+        let (from, to) = span(at);
+        taken.push((to - moments, vec![placed.own(at, arcs[at].size(), from)]));
+    }
+    order.sort_by_key(|&at| (span(at).0, Reverse(span(at).1)));
     let mut free: Vec<Free> = Vec::new();
     for at in order {
-        let (from, to) = span(&arcs[at]);
+        let (from, to) = span(at);
         taken.retain_mut(|(end, pages)| {
             let over = *end <= from;
             if over {
@@ -150,18 +138,12 @@ pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize) -> Placed {
             free.retain(|part| part.owner != at);
             continue;
         }
-        let size = arcs[at].pages.end - arcs[at].pages.start;
-        let mut mine = take(&mut free, size, to);
-        let got: u64 = mine
-            .iter()
-            .map(|part| part.pages.end - part.pages.start)
-            .sum();
-        if got < size {
-            let pages = placed.grow(size - got);
+        let (mut mine, missing) = take(&mut free, arcs[at].size(), to);
+        if missing > 0 {
             mine.push(Free {
                 until: NOBODY,
                 owner: NOBODY,
-                pages,
+                pages: placed.grow(missing),
             });
         }
         placed.pieces[at] = mine.iter().map(|part| part.pages.clone()).collect();
@@ -176,10 +158,27 @@ impl Placed {
         self.pages += pages;
         start..self.pages
     }
+
+    /// New pages for an arc that goes on around the cut, as others may have them up to `until`.
+    fn own(&mut self, owner: usize, size: u64, until: usize) -> Free {
+        let pages = self.grow(size);
+        self.pieces[owner].push(pages.clone());
+        Free {
+            until,
+            owner,
+            pages,
+        }
+    }
 }
 
-/// Up to `size` pages that are free up to `to`: those that have to be back soonest.
-fn take(free: &mut Vec<Free>, size: u64, to: usize) -> Vec<Free> {
+impl Arc {
+    fn size(&self) -> u64 {
+        self.pages.end - self.pages.start
+    }
+}
+
+/// Up to `size` pages that are free up to `to`: those that have to be back soonest. And how many are missing.
+fn take(free: &mut Vec<Free>, size: u64, to: usize) -> (Vec<Free>, u64) {
     free.sort_by_key(|part| (part.until, part.pages.start));
     let mut left = size;
     let mut taken = Vec::new();
@@ -197,5 +196,5 @@ fn take(free: &mut Vec<Free>, size: u64, to: usize) -> Vec<Free> {
         left -= some;
     }
     free.retain(|part| !part.pages.is_empty());
-    taken
+    (taken, left)
 }

@@ -41,10 +41,10 @@ pub(super) struct ByGap {
 }
 
 /// The cheapest plan of this kind, if it costs less than `below`. None where no weight has two copies in a pass: then there is nothing to
-/// tell apart. None where a copy costs time of its own, as in `paged`.
+/// tell apart. None where tails that differ do not pay either.
 pub(super) fn cheapest(planner: &Planner<'_>, page: u64, below: u64) -> Option<ByGap> {
     let again = planner.tenancies.iter().any(|list| list.len() > 1);
-    if !again || planner.per_copy > 0 || planner.ahead > 1 || planner.is_large() {
+    if !again || !planner.copies_may_differ() {
         return None;
     }
     let mut search = Search {

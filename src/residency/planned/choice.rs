@@ -211,6 +211,13 @@ impl<'a> Planner<'a> {
         self.tenancies.iter().map(Vec::len).sum::<usize>() > THOROUGH
     }
 
+    /// Whether copies may be many and of all lengths: where one costs time of its own, on a GPU, it also waits for the kernels
+    /// before it, and long tails beside short ones were seen to wait longer than their fewer bytes are worth (H200: 11
+    /// microseconds a copy instead of 5).
+    pub(super) fn copies_may_differ(&self) -> bool {
+        self.per_copy == 0 && self.ahead == 1 && !self.is_large()
+    }
+
     /// Sets of weights of at most `largest` bytes each, laid out: by the bytes that stream. They are the same for every
     /// capacity, but for those that cannot fit.
     fn drafts(&self, largest: u64) -> Vec<Draft> {

@@ -75,9 +75,7 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
             }
         }
     }
-    // Where a copy costs time of its own, on a GPU, it also waits for the kernels before it, and long tails beside short
-    // ones were seen to wait longer than their fewer bytes are worth (H200: 11 microseconds a copy instead of 5).
-    if planner.per_copy == 0 && planner.ahead == 1 && !planner.is_large() {
+    if planner.copies_may_differ() {
         for merged in merges(planner) {
             let other = planner.merged(merged);
             let found = filled::cheapest(&other, page, merged);
