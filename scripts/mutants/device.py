@@ -106,6 +106,14 @@ MUTANTS = [
         ("lib:device::host", "device_contract"),
     ),
     Mutant(
+        "sim-shows-the-rest-of-a-page",
+        "src/device/sim/views.rs",
+        "if parts.iter().any(|part| part.end > shown.view.memory) {",
+        "if parts.is_empty() {",
+        "a read of what a plan does not count goes unseen",
+        ("lib:device::sim",),
+    ),
+    Mutant(
         "host-views-are-writable",
         "src/device/host/pages.rs",
         "shown.show(at, &file, part, libc::PROT_READ)?;",

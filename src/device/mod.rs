@@ -217,9 +217,9 @@ pub trait Device: Send {
         None
     }
 
-    /// Takes `view.memory` bytes, a multiple of the page, and shows them as `view` says: the address of its first byte.
-    /// Copies, downloads and kernels use these addresses; kernels only read there. It lasts until [`Device::unmap`] or
-    /// the device's end, and no call of a pass maps anything.
+    /// Takes `view.memory` bytes, of which the last page may be used in part, and shows them as `view` says: the address of
+    /// its first byte. Copies, downloads and kernels use these addresses; kernels only read there. It lasts until
+    /// [`Device::unmap`] or the device's end, and no call of a pass maps anything.
     fn map(&mut self, _view: &View) -> Result<DevicePtr> {
         Err(Error::Internal(format!("{} maps no memory", self.name())))
     }

@@ -15,13 +15,20 @@ pub struct Piece {
     pub bytes: u64,
 }
 
+impl Piece {
+    /// Where it ends in memory. Saturates: views are checked before they are mapped.
+    fn end(&self) -> u64 {
+        self.memory.saturating_add(self.bytes)
+    }
+}
+
 /// Addresses, and the memory that is behind them. One part of the memory may show at several addresses: a write through
 /// one is seen through all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     /// Bytes of addresses.
     pub bytes: u64,
-    /// Bytes of memory.
+    /// Bytes of memory that are used, and that count. The last page may be used in part: the rest of it is nobody's.
     pub memory: u64,
     /// By address, without a gap.
     pub pieces: Vec<Piece>,
@@ -31,13 +38,14 @@ impl View {
     /// Refuses what cannot be mapped with pages of `page` bytes. Without addresses there is no memory.
     pub fn check(&self, page: u64) -> Result<()> {
         let mut end = 0;
+        let most = self.memory.checked_next_multiple_of(page);
         for piece in &self.pieces {
             let whole =
                 [piece.at, piece.memory, piece.bytes].map(|bytes| bytes.is_multiple_of(page));
             let inside = piece
                 .memory
                 .checked_add(piece.bytes)
-                .is_some_and(|end| end <= self.memory);
+                .is_some_and(|end| Some(end) <= most);
             if piece.at != end || piece.bytes == 0 || whole != [true; 3] || !inside {
                 return Err(Error::Internal(format!(
                     "a view of {} bytes of memory, in pages of {page}, has {piece:?} behind address {end}",
@@ -47,13 +55,20 @@ impl View {
             end += piece.bytes;
         }
         let seen = self.bytes > 0 || self.memory == 0;
-        match end == self.bytes && self.memory.is_multiple_of(page) && seen {
+        let pages = Some(self.whole()) == most;
+        match end == self.bytes && pages && seen {
             true => Ok(()),
             false => Err(Error::Internal(format!(
                 "a view of {} bytes, in pages of {page}, ends at {end}; {} bytes of memory",
                 self.bytes, self.memory
             ))),
         }
+    }
+
+    /// Bytes of memory in whole pages.
+    pub fn whole(&self) -> u64 {
+        let ends = self.pieces.iter().map(Piece::end);
+        ends.fold(self.memory, u64::max)
     }
 
     /// The memory behind addresses, in their order; neighbours in memory are one range. `None` if some are not of the view.
@@ -92,14 +107,14 @@ impl View {
         Some(parts.into_iter().map(one).collect())
     }
 
-    /// Where pieces begin and end in memory, ascending, each once, from 0 to the memory's end: no piece crosses one, so that what lies between
-    /// two of them can be one allocation.
+    /// Where pieces begin and end in memory, ascending, each once, from 0 to the memory's end: no piece crosses one, so
+    /// that what lies between two of them can be one allocation.
     pub fn borders(&self) -> Vec<u64> {
         let ends = self
             .pieces
             .iter()
-            .flat_map(|piece| [piece.memory, piece.memory + piece.bytes]);
-        let mut all: Vec<u64> = ends.chain([0, self.memory]).collect();
+            .flat_map(|piece| [piece.memory, piece.end()]);
+        let mut all: Vec<u64> = ends.chain([0, self.whole()]).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -136,6 +151,20 @@ mod tests {
         assert_eq!(view.behind(7..7), Some(vec![15..15]));
         assert_eq!(view.behind(20..25), None);
         assert_eq!(view.borders(), [0, 4, 12, 16, 20]);
+    }
+
+    #[test]
+    fn the_last_page_may_be_used_in_part() {
+        let part = |memory| View { memory, ..two() };
+        for memory in 17..=20 {
+            let view = part(memory);
+            view.check(4).unwrap();
+            assert_eq!((view.whole(), view.borders()[4]), (20, 20));
+        }
+        // A page that is not there, and a part of one that nobody sees.
+        for memory in [16, 21, u64::MAX] {
+            assert!(part(memory).check(4).is_err(), "{memory}");
+        }
     }
 
     #[test]

@@ -64,8 +64,8 @@ impl Physical {
                 what: format!(
                     "weights' pages on {}: {} bytes are left to find of {}",
                     context.name(),
-                    view.memory - range.start,
-                    view.memory
+                    view.whole() - range.start,
+                    view.whole()
                 ),
                 bytes,
             }),
@@ -182,7 +182,7 @@ struct Mapped {
 impl Mapped {
     /// `view` was checked, and has bytes. What was done before a failure is undone by the values' ends.
     fn new(context: &Arc<Context>, view: &View, _entered: &Entered<'_>) -> Result<Mapped> {
-        let mut memory = Addresses::reserve(context, view.memory)?;
+        let mut memory = Addresses::reserve(context, view.whole())?;
         let mut shown = Addresses::reserve(context, view.bytes)?;
         let mut all = Vec::new();
         for pair in view.borders().windows(2) {

@@ -95,12 +95,13 @@ pub(super) struct Mapped {
 impl Mapped {
     /// `view` was checked, and has bytes.
     fn new(view: &View) -> Result<Mapped> {
-        check_available(view.memory)?;
+        let whole = view.whole();
+        check_available(whole)?;
         let mut shown = Addresses::reserve(view.bytes)?;
-        let mut memory = Addresses::reserve(view.memory)?;
-        let file = memory_file(view.memory)?;
+        let mut memory = Addresses::reserve(whole)?;
+        let file = memory_file(whole)?;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        memory.show(0, &file, 0..view.memory, writable)?;
+        memory.show(0, &file, 0..whole, writable)?;
         let mut at = 0;
         for part in view.behind(0..view.bytes).unwrap_or_default() {
             let bytes = part.end - part.start;

@@ -151,6 +151,34 @@ fn memory_is_counted_once_and_addresses_are_their_own() {
 }
 
 #[test]
+fn the_end_of_a_page_that_is_used_in_part_is_nobodys() {
+    let mut sim = Sim::new(Order::KernelsFirst);
+    sim.set_budget(2 * PAGE).unwrap();
+    let used = View {
+        memory: alias().memory - PAGE / 2,
+        ..alias()
+    };
+    let at = sim.map(&used).unwrap();
+    let block = sim.alloc(PAGE / 2).unwrap();
+    assert_eq!(sim.live_bytes(), 2 * PAGE);
+    let last = at.offset(2 * PAGE);
+    let (inside, beyond) = (leaked(7, PAGE / 2), leaked(8, PAGE / 2 + 1));
+    sim.copy_to_device(block, inside).unwrap();
+    sim.copy_to_device(last, inside).unwrap();
+    // What lies behind it belongs to the block.
+    for refused in [
+        sim.copy_to_device(last, beyond),
+        sim.copy_to_device(last.offset(PAGE / 2), leaked(8, 1)),
+        sim.kernel(0, &[(last, beyond)]),
+    ] {
+        assert!(matches!(refused, Err(Error::Internal(_))), "{refused:?}");
+    }
+    sim.synchronize().unwrap();
+    sim.kernel(1, &[(block, inside), (last, inside)]).unwrap();
+    assert_eq!(sim.verdict(), Ok(()));
+}
+
+#[test]
 fn unmapped_memory_holds_nothing() {
     let (mut sim, [one, _]) = sim();
     let bytes = leaked(7, PAGE);

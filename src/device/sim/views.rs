@@ -59,10 +59,13 @@ impl Views {
         self.find(ptr).is_some()
     }
 
-    /// The memory behind `bytes` bytes at `ptr`, in their order.
+    /// The memory behind `bytes` bytes at `ptr`, in their order. The end of a page that is used in part is nobody's.
     pub(super) fn behind(&self, ptr: DevicePtr, bytes: u64) -> Option<Vec<Range<u64>>> {
         let (shown, offset) = self.find(ptr)?;
         let parts = shown.view.behind(offset..offset.checked_add(bytes)?)?;
+        if parts.iter().any(|part| part.end > shown.view.memory) {
+            return None;
+        }
         let there = |part: Range<u64>| shown.memory + part.start..shown.memory + part.end;
         Some(parts.into_iter().map(there).collect())
     }

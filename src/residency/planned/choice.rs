@@ -309,6 +309,13 @@ impl<'a> Planner<'a> {
         weights.iter().map(|&w| self.sizes[w as usize]).sum()
     }
 
+    /// Pages beside what stays as a whole if these weights do not: that lies in as many bytes as it has, so that the last
+    /// page counts in part. `None` if it does not fit.
+    pub(super) fn pages_beside(&self, weights: &[WeightIndex], page: u64) -> Option<u64> {
+        let packed = self.total - self.bytes_of(weights);
+        Some(self.capacity.checked_sub(packed)? / page)
+    }
+
     /// The tenancies of these weights, by time: weight and number among the weight's.
     pub(super) fn order_of(&self, weights: &[WeightIndex]) -> Vec<(WeightIndex, usize)> {
         let numbered =

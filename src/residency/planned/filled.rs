@@ -104,7 +104,6 @@ impl<'a> Filling<'a> {
     /// With these tails, or shorter ones where there is room. `None` if that is impossible, or costs `below` or more.
     fn fit(&self, mut tails: Vec<u64>, below: u64) -> Option<Paged> {
         let planner = self.planner;
-        let packed = (planner.total - planner.bytes_of(&self.weights)).div_ceil(self.page);
         let heads: u64 = self
             .wanted
             .pages
@@ -112,7 +111,8 @@ impl<'a> Filling<'a> {
             .zip(&tails)
             .map(|(a, b)| a - b)
             .sum();
-        let room = (planner.capacity / self.page).checked_sub(packed + heads)?;
+        let beside = planner.pages_beside(&self.weights, self.page)?;
+        let room = beside.checked_sub(heads)?;
         // Before places are looked for, which takes long: what it costs if they take no more than they must.
         let mut least = tails.clone();
         self.shorten(&mut least, room.checked_sub(self.wanted.together(&tails))?);

@@ -17,10 +17,10 @@ impl Paged {
         let merged = (self.ring.merged > 0).then(|| planner.merged(self.ring.merged));
         let planner = merged.as_ref().unwrap_or(planner);
         let mut view = Builder::default();
-        let mut resident = self.packed(planner, &mut view);
         let head_of = self.heads(planner, &mut view);
         let ring_at = view.memory;
         view.memory += self.ring.pages * self.page;
+        let mut resident = self.packed(planner, &mut view);
         let mut streamed = Vec::new();
         for (&(weight, number), place) in self.ring.order.iter().zip(&self.ring.places) {
             let tail = self.tail_of(weight).unwrap_or(0) * self.page;
@@ -57,7 +57,7 @@ impl Paged {
         let view = view.finish();
         Plan {
             block: view.memory,
-            ring: view.memory - ring_at,
+            ring: self.ring.pages * self.page,
             view: Some(view),
             resident,
             streamed,
@@ -80,23 +80,23 @@ impl Paged {
         memory
     }
 
-    /// Memory for what stays as a whole, without gaps.
+    /// Memory for what stays as a whole, without gaps. It comes last: what its last page has beyond it is nobody's.
     fn packed(&self, planner: &Planner<'_>, view: &mut Builder) -> Vec<Resident> {
         let mut resident = Vec::new();
-        let mut end = 0;
+        let (at, mut end) = (view.bytes, 0);
         for (weight, &size) in (0..).zip(&planner.sizes) {
             if size > 0 && self.tail_of(weight).is_none() {
                 let range = 0..planner.weights[weight as usize].bytes;
                 resident.push(Resident {
                     weight,
                     range,
-                    offset: end,
+                    offset: at + end,
                 });
                 end += size;
             }
         }
-        view.memory = end.next_multiple_of(self.page);
-        view.show(0, view.memory);
+        view.show(view.memory, end.next_multiple_of(self.page));
+        view.memory += end;
         resident
     }
 

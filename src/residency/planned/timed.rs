@@ -209,9 +209,10 @@ impl<'a> Timed<'a> {
     /// Pages that all tails have together, so that with a ring of so many pages the capacity is used up.
     fn beside(&self, ring: u64) -> i64 {
         let planner = self.planner;
-        let packed = (planner.total - planner.bytes_of(&self.weights)).div_ceil(self.page);
-        let all = packed + self.pages.iter().sum::<u64>() + ring;
-        all as i64 - (planner.capacity / self.page) as i64
+        let beside = planner.pages_beside(&self.weights, self.page);
+        let all = self.pages.iter().sum::<u64>() + ring;
+        // Where what stays does not fit, more than there are.
+        all as i64 - beside.map_or(-1, |pages| pages as i64)
     }
 
     /// The plan with such tails in a ring of so many pages, if a pass takes less than `least` by it.
