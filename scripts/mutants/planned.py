@@ -9,6 +9,8 @@ DRAFT = "src/residency/planned/draft.rs"
 BY_GAP = "src/residency/planned/by_gap.rs"
 GAPS = "src/residency/planned/gaps.rs"
 ARCS = "src/residency/planned/arcs.rs"
+CHOICE = "src/residency/planned/choice.rs"
+ENDS = "src/residency/planned/ends.rs"
 PAGED = "src/residency/planned/paged.rs"
 TIMED = "src/residency/planned/timed.rs"
 PRICE = "src/residency/planned/price.rs"
@@ -29,9 +31,34 @@ MUTANTS = [
     Mutant(
         "timed-plan-takes-a-page-more",
         TIMED,
-        "all as i64 - (planner.capacity / self.page) as i64",
-        "all as i64 - (planner.capacity / self.page) as i64 - 1",
+        "all as i64 - beside.map_or(-1, |pages| pages as i64)",
+        "all as i64 - beside.map_or(-1, |pages| pages as i64) - 1",
         "a plan that is made anew takes more memory than the budget",
+        TESTS,
+    ),
+    Mutant(
+        "pages-beside-half-a-page",
+        CHOICE,
+        "Some(self.capacity.checked_sub(packed)? / page)",
+        "Some(self.capacity.checked_sub(packed)?.div_ceil(page))",
+        "a plan takes the page that what stays as a whole has begun once more",
+        TESTS,
+    ),
+    # --- who shares memory with whom
+    Mutant(
+        "ends-meet",
+        ENDS,
+        ".min(half(at)))",
+        ".min(half(at) + 1))",
+        "a tail lies over the one that is read before it",
+        TESTS,
+    ),
+    Mutant(
+        "ends-of-what-is-no-chain",
+        ENDS,
+        "&& (0..count).all(|at| conflicts.of(at).iter().all(|&other| beside(at, other)))",
+        "&& conflicts.of(0).len() < usize::MAX",
+        "tails that are wanted at one time, but not in turn, lie over each other",
         TESTS,
     ),
     # --- what stays from one read to the next

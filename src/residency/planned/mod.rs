@@ -14,6 +14,7 @@
 //! | `choice` | which weights stream |
 //! | `draft` | the places that follow from that, and what they cost |
 //! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
+//! | `ends` | the same with long tails beside short ones |
 //! | `filled` | the same with tails that differ |
 //! | `tails` | how long they are |
 //! | `scatter` | their places in several pieces |
@@ -35,6 +36,7 @@ mod by_gap;
 mod choice;
 mod conflicts;
 mod draft;
+mod ends;
 mod expected;
 mod filled;
 mod gaps;

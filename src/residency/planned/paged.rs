@@ -10,7 +10,8 @@
 //! more budget each tail is no longer than before, and no plan costs more.
 
 use super::choice::Planner;
-use super::conflicts::conflicts;
+use super::conflicts::{conflicts, Conflicts};
+use super::ends;
 use super::filled;
 use super::price::Price;
 use crate::schedule::WeightIndex;
@@ -18,11 +19,11 @@ use std::iter;
 use std::ops::Range;
 
 /// Sets of weights that are tried; in large programs fewer.
-const SETS: u64 = 16;
+const SETS: u64 = 64;
 const FEW_SETS: u64 = 3;
 
 /// Weights of fewer pages stream only where everything does: a copy costs the more the shorter it is.
-const SOME_PAGES: u64 = 2;
+pub(super) const SOME_PAGES: u64 = 2;
 
 /// More tenancies are not laid out: each is two mappings, and a process may have some 65,000 (`vm.max_map_count`).
 const MOST: usize = 8000;
@@ -67,10 +68,8 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
     let mut best: Option<Paged> = None;
     let parts = if planner.is_large() { FEW_SETS } else { SETS };
     for set in sets(planner, page, parts) {
-        for split in splits(planner, &set) {
-            let found = split.fit(planner, page);
-            let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
-            if let Some(found) = found.filter(cheaper) {
+        for found in of_set(planner, page, &set) {
+            if best.as_ref().is_none_or(|best| found.cost < best.cost) {
                 best = Some(found);
             }
         }
@@ -121,8 +120,8 @@ pub(super) fn sets(planner: &Planner<'_>, page: u64, count: u64) -> Vec<Vec<Weig
     sets
 }
 
-/// The ways in which the tenancies of these weights may share slots.
-fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
+/// The ways in which these weights may stream.
+fn of_set(planner: &Planner<'_>, page: u64, weights: &[WeightIndex]) -> Vec<Paged> {
     let order = planner.order_of(weights);
     if order.len() > MOST {
         return Vec::new();
@@ -131,8 +130,26 @@ fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
     let Some(conflicts) = conflicts(&streamed, planner.events, planner.ahead) else {
         return Vec::new();
     };
-    let by_time: Vec<usize> = (0..order.len()).collect();
+    let mut found: Vec<Paged> = splits(planner, &order, &conflicts)
+        .into_iter()
+        .filter_map(|split| split.fit(planner, page))
+        .collect();
+    let ring = found.iter().map(|one| one.ring.pages).min();
+    found.extend(ring.and_then(|ring| ends::shortest(planner, page, &order, &conflicts, ring)));
+    found
+}
+
+/// The ways in which tenancies may share slots.
+fn splits(
+    planner: &Planner<'_>,
+    order: &[(WeightIndex, usize)],
+    conflicts: &Conflicts,
+) -> Vec<Split> {
+    let mut by_time: Vec<usize> = (0..order.len()).collect();
     let mut by_size = by_time.clone();
+    // Of an odd number in turn the last one finds no slot that it could share, and stays. The host's pause between two passes is
+    // the longest time without a read, and longer by its kernel if that is the last or the first read of a pass.
+    by_time.rotate_left(order.len() / 2);
     by_size.sort_by_key(|&at| std::cmp::Reverse(planner.sizes[order[at].0 as usize]));
     // Several copies ahead are placed best in their own order, one slot after the other.
     let ways = match (planner.ahead, planner.is_large()) {
@@ -152,7 +169,7 @@ fn splits(planner: &Planner<'_>, weights: &[WeightIndex]) -> Vec<Split> {
                 |(slot, _)| slot,
             );
         }
-        Split::new(planner, order.clone(), slot_of)
+        Split::new(planner, order.to_vec(), slot_of)
     };
     ways.into_iter().map(share).collect()
 }
@@ -183,9 +200,8 @@ impl Split {
         for (&(weight, _), &slot) in self.order.iter().zip(&self.slot_of) {
             self.slots[slot] = self.slots[slot].max(pages(weight));
         }
-        let capacity = planner.capacity / page;
-        let packed = (planner.total - planner.bytes_of(&self.weights)).div_ceil(page);
-        let (longest, needed) = self.shortest_tails(packed, capacity, pages)?;
+        let capacity = planner.pages_beside(&self.weights, page)?;
+        let (longest, needed) = self.shortest_tails(capacity, pages)?;
         let whole = self.tails(longest, 0, pages);
         // One slot after the other with a page less, as far as there is room for what stays then.
         let fitting = (0..self.slots.len()).rev().find_map(|short| {
@@ -243,7 +259,6 @@ impl Split {
     /// so many. Between two sizes of weights each page less of all tails needs a page more per weight, and one less per slot.
     fn shortest_tails(
         &self,
-        packed: u64,
         capacity: u64,
         pages: impl Fn(WeightIndex) -> u64,
     ) -> Option<(u64, u64)> {
@@ -251,7 +266,7 @@ impl Split {
         sizes.sort_unstable();
         let mut slots = self.slots.clone();
         slots.sort_unstable();
-        let (mut from, mut needed) = (0, packed + sizes.iter().sum::<u64>());
+        let (mut from, mut needed) = (0, sizes.iter().sum::<u64>());
         let mut steps = sizes.clone();
         steps.dedup();
         for to in steps {
