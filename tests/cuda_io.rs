@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUcontext, CUresult};
 use device_support::gate::{in_context_of, is_idle, stream_like, Gate};
 use device_support::{gpu, PATIENCE};
 use std::ffi::c_void;
+use std::time::Duration;
 use weightstream::device::cuda::memory;
 use weightstream::device::{cuda, CallerStream, CudaDevice, Device, DeviceBytes, DevicePtr};
 use weightstream::Error;
@@ -199,6 +200,37 @@ fn an_output_is_copied_to_the_callers_memory() {
     device.end_lending(input.0, at).unwrap();
     device.finish_compute().unwrap();
     assert!(room.contents() == expected && input.contents() == expected);
+}
+
+/// Pageable bytes are read at once, pinned ones by the device when it gets there: then the call lasts as long.
+#[test]
+fn pinned_bytes_may_change_as_soon_as_they_were_uploaded() {
+    let Some(_gpu) = gpu("pinned_bytes_may_change_as_soon_as_they_were_uploaded") else {
+        return;
+    };
+    let mut device = CudaDevice::new(0).unwrap();
+    let stream = device.compute_stream();
+    let mut pinned = std::ptr::null_mut();
+    in_context_of(stream.cast(), || {
+        // SAFETY: a context is current; the driver writes one address.
+        check(unsafe { sys::cuMemHostAlloc(&mut pinned, LEN as usize, 0) });
+    });
+    // SAFETY: just allocated, and used through this alone but for the device, which only reads while a call lasts.
+    let src = unsafe { std::slice::from_raw_parts_mut(pinned.cast::<u8>(), LEN as usize) };
+    let at = device.alloc_scratch(LEN).unwrap();
+    let gate = Gate::close(stream, Duration::from_millis(300));
+    src.fill(7);
+    device.upload(at, src).unwrap();
+    src.fill(200);
+    drop(gate);
+    let mut found = vec![0; LEN as usize];
+    device.download(at, &mut found).unwrap();
+    assert!(found == vec![7; LEN as usize]);
+    device.free_scratch(at, LEN).unwrap();
+    in_context_of(stream.cast(), || {
+        // SAFETY: allocated above, and nobody uses it any more.
+        check(unsafe { sys::cuMemFreeHost(pinned) });
+    });
 }
 
 #[test]

@@ -25,6 +25,7 @@ contract! {
     lasting_memory_counts_and_is_written
     activations_come_and_go
     activations_are_reused_in_order
+    what_was_uploaded_may_change_at_once
     a_device_may_go_with_work_in_flight
     events_may_outlive_their_device
 }
@@ -305,6 +306,23 @@ fn activations_come_and_go<D: Bench>() {
     device.upload(weight, &[7; 64]).unwrap();
     device.download(weight, &mut got[..64]).unwrap();
     assert_eq!(got[..64], [7; 64]);
+}
+
+fn what_was_uploaded_may_change_at_once<D: Bench>() {
+    let mut device = D::open(MB);
+    for len in [8, 4096, 65_536, 65_537, 3 * MB as usize] {
+        let at = device.alloc_scratch(len as u64).unwrap();
+        let mut found = vec![0; len];
+        let mut src = vec![0; len];
+        for byte in 1..20 {
+            src.fill(byte);
+            device.upload(at, &src).unwrap();
+            src.fill(200);
+            device.download(at, &mut found).unwrap();
+            assert!(found == vec![byte; len], "{len} bytes, round {byte}");
+        }
+        device.free_scratch(at, len as u64).unwrap();
+    }
 }
 
 /// Freed and allocated again while the stream has not got there yet.

@@ -153,6 +153,11 @@ def _dtypes() -> dict[Any, int]:
     }
 
 
+@functools.cache
+def _dtype_of_number() -> dict[int, Any]:
+    return {number: dtype for dtype, number in _dtypes().items()}
+
+
 def _to_native(index: int, tensor: Any) -> tuple[_Tensor, Any]:
     """The view of a tensor, and what it points into."""
     import torch
@@ -179,7 +184,7 @@ def _to_torch(view: _Tensor) -> Any:
     """A copy of an output as a tensor."""
     import torch
 
-    dtypes = {number: dtype for dtype, number in _dtypes().items()}
+    dtypes = _dtype_of_number()
     if view.dtype not in dtypes:
         raise Error(f"an output has dtype number {view.dtype}, which torch tensors cannot take here")
     sizes, strides = view.sizes[: view.ndim], view.strides[: view.ndim]

@@ -20,7 +20,7 @@ const OLDEST: c_int = 12020;
 pub(super) const ELAPSED_TIME: &str = "cuEventElapsedTime_v2";
 
 /// Every other function that this module's parent calls.
-const FUNCTIONS: [&str; 62] = [
+const FUNCTIONS: [&str; 63] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -71,6 +71,7 @@ const FUNCTIONS: [&str; 62] = [
     "cuMemcpyHtoDAsync_v2",
     "cuMemGetInfo_v2",
     "cuMemsetD8Async",
+    "cuPointerGetAttribute",
     "cuPointerGetAttributes",
     "cuStreamBeginCapture_v2",
     "cuStreamCreate",

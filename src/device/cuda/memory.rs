@@ -72,12 +72,14 @@ pub fn free(index: u32, ptr: DevicePtr) -> Result<()> {
     })
 }
 
-/// Copies host bytes to memory of a device, which is as long.
+/// Copies host bytes to memory of a device, which is as long, and returns when they are there: on whatever stream they are
+/// used next.
 pub fn copy_in(dst: DeviceBytes, src: &[u8]) -> Result<()> {
     check_length(dst, src.len())?;
     with_default_stream(dst, |stream, entered| {
         // SAFETY: the driver was asked about the destination, and it is as long as the source.
-        unsafe { stream.upload(dst.ptr(), src, entered) }
+        unsafe { stream.upload(dst.ptr(), src, entered) }?;
+        stream.synchronize(entered)
     })
 }
 

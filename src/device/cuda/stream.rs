@@ -141,7 +141,10 @@ impl Stream {
         check("cuMemcpyHtoDAsync", code)
     }
 
-    /// Copies `src`, and returns when it is there.
+    /// Copies `src`, and returns when that may be changed.
+    ///
+    /// From pageable memory the driver has read all of it when its call returns (CUDA Driver API, "API synchronization
+    /// behavior"); to wait for the device as well would take longer than the copy of a few tokens.
     ///
     /// # Safety
     /// `dst` is device memory of at least `src.len()` bytes.
@@ -151,12 +154,15 @@ impl Stream {
         src: &[u8],
         entered: &Entered<'_>,
     ) -> Result<()> {
-        // SAFETY: `src` is borrowed until the copy is done, by the wait below; `dst` by the caller's promise.
+        let pageable = is_pageable(src, entered);
+        // SAFETY: `src` is borrowed until it was read: pageable memory is by this call, and any other by the end of the wait
+        // below; `dst` by the caller's promise.
         let code =
             unsafe { sys::cuMemcpyHtoDAsync_v2(dst.0, src.as_ptr().cast(), src.len(), self.raw) };
-        let issued = check("cuMemcpyHtoDAsync", code);
-        // Waited for in any case: from pinned memory the copy would go on behind the borrow's back.
-        self.synchronize(entered).and(issued)
+        match check("cuMemcpyHtoDAsync", code) {
+            Ok(()) if pageable => Ok(()),
+            issued => self.synchronize(entered).and(issued),
+        }
     }
 
     /// Copies to `dst`, and returns when the bytes are there.
@@ -203,6 +209,28 @@ impl Stream {
         let code = unsafe { sys::cuMemsetD8Async(dst.0, 0, bytes as usize, self.raw) };
         check("cuMemsetD8Async", code)
     }
+}
+
+/// Whether the driver knows none of these bytes: it copies from such memory through its own. Memory that was pinned or registered
+/// in part is asked about at both ends.
+fn is_pageable(bytes: &[u8], _entered: &Entered<'_>) -> bool {
+    let Some(last) = bytes.last() else {
+        return true;
+    };
+    let unknown = |address: *const u8| {
+        let what = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        let mut kind = 0u32;
+        // SAFETY: the driver writes one `CUmemorytype`, an integer of 32 bits, and reads nothing at the address.
+        let code = unsafe {
+            sys::cuPointerGetAttribute(
+                std::ptr::from_mut(&mut kind).cast(),
+                what,
+                address.expose_provenance() as u64,
+            )
+        };
+        code == CUresult::CUDA_ERROR_INVALID_VALUE
+    };
+    unknown(bytes.as_ptr()) && unknown(last)
 }
 
 impl Drop for Stream {
