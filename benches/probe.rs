@@ -167,6 +167,7 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     let trace = Trace::new(events.collect(), reads.clone(), weights.len()).unwrap();
     let everything: u64 = sizes.iter().sum();
     let figures = Figures {
+        apart: 0,
         granule: 512,
         page: Some(2 << 20),
         bytes_per_copy: 192 << 10,
@@ -229,6 +230,7 @@ fn plans_of_repeated_reads(c: &mut Criterion) {
         let trace = Trace::new(events.collect(), order, weights.len()).unwrap();
         let everything: u64 = weights.iter().map(|weight| weight.bytes).sum();
         let figures = Figures {
+            apart: 0,
             granule: 64,
             page: Some(64),
             bytes_per_copy: 0,

@@ -27,6 +27,7 @@ const GRANULE: u64 = 64;
 /// What a session would copy in a pass.
 fn copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<u64> {
     let figures = Figures {
+        apart: 0,
         granule: GRANULE,
         page: Some(GRANULE),
         bytes_per_copy: 0,

@@ -30,13 +30,14 @@ fn session(model: &Model, order: Order, budget: u64, page: Option<u64>) -> Sessi
 /// The plan for a budget.
 fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     let program = &model.program;
-    let capacity = budget - floor_of(program).direct;
+    let direct = floor_of(program).direct;
     let figures = Figures {
+        apart: direct,
         granule: GRANULE,
         page,
         bytes_per_copy: 0,
     };
-    plan(&program.trace, &program.weights, &figures, capacity)
+    plan(&program.trace, &program.weights, &figures, budget - direct)
 }
 
 /// What a pass copies by this plan: everything that streams, but what is taken over. What shares no byte with others is there for good.

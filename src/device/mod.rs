@@ -139,6 +139,8 @@ pub struct Figures {
     pub bytes_per_copy: u64,
     /// See [`Device::page`].
     pub page: Option<u64>,
+    /// Bytes of direct constants, which count but lie apart from the weights' pages, in pages of their own.
+    pub apart: u64,
 }
 
 impl Figures {
@@ -153,7 +155,16 @@ impl Figures {
             granule,
             bytes_per_copy,
             page,
+            apart: 0,
         })
+    }
+
+    /// The same beside so many bytes of direct constants.
+    pub fn beside(self, direct: u64) -> Figures {
+        Figures {
+            apart: direct,
+            ..self
+        }
     }
 
     /// The same on a link of this kind, if copies go through one.
@@ -361,12 +372,13 @@ pub trait Device: Send {
         Ok(Vec::new())
     }
 
-    /// What a plan needs to know.
+    /// What a plan needs to know, but for [`Figures::apart`].
     fn figures(&self) -> Figures {
         Figures {
             granule: self.granule(),
             page: self.page(),
             bytes_per_copy: self.bytes_per_copy(),
+            apart: 0,
         }
     }
 

@@ -34,10 +34,11 @@ impl Residency {
             return Ok((lru, None));
         }
         let link = calibrate(device, program, bytes, capacity)?;
-        let Some(plan) = cheaper_plan(program, &device.figures(), capacity, link) else {
+        let figures = device.figures().beside(stats.direct_bytes);
+        let Some(plan) = cheaper_plan(program, &figures, capacity, link) else {
             return Ok((lru, None));
         };
-        let refine = Refine::new(device, &plan, link);
+        let refine = Refine::new(figures, &plan, link);
         Ok(match (&options.times, refine) {
             (Some(times), Some(refine)) => {
                 let better = refine.better(program, capacity, times);

@@ -22,11 +22,11 @@ pub(super) struct Refine {
 
 impl Refine {
     /// Of a session that begins with this plan, if something streams.
-    pub(super) fn new<D: Device>(device: &D, plan: &Plan, link: Option<Link>) -> Option<Refine> {
+    pub(super) fn new(figures: Figures, plan: &Plan, link: Option<Link>) -> Option<Refine> {
         let link = link.filter(|_| !plan.streamed.is_empty())?;
         Some(Refine {
             plan: plan.clone(),
-            figures: device.figures(),
+            figures,
             link,
             marks: None,
         })

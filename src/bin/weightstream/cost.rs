@@ -106,7 +106,7 @@ impl Cost {
             });
         }
         let (trace, weights) = (&model.program.trace, &model.program.weights);
-        let (figures, capacity) = (&model.figures, budget - floor.direct);
+        let (figures, capacity) = (&model.figures.beside(floor.direct), budget - floor.direct);
         let lru = lru_price(trace, weights, figures.granule, capacity).ok_or_else(|| {
             Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
         })?;
@@ -117,7 +117,7 @@ impl Cost {
             (None, _) => (None, lru),
             (Some(plan), None) => (Some(plan.clone()), pass(plan.price)),
             (Some(plan), Some(times)) => {
-                let (plan, ms) = timed(model, link, capacity, plan, times);
+                let (plan, ms) = timed(model, link, (figures, capacity), plan, times);
                 let price = plan.price;
                 (Some(plan), Pass { price, ms })
             }
@@ -136,13 +136,13 @@ impl Cost {
 fn timed(
     model: &Model,
     link: &Link,
-    capacity: u64,
+    (figures, capacity): (&Figures, u64),
     plan: Plan,
     times: &KernelTimes,
 ) -> (Plan, f64) {
     let (trace, weights) = (&model.program.trace, &model.program.weights);
     let known = (&times.by_event(trace)[..], link.kind());
-    let found = refine(trace, weights, &model.figures, capacity, &plan, known);
+    let found = refine(trace, weights, figures, capacity, &plan, known);
     let (plan, expected) = found.better.unwrap_or((plan, found.before));
     (plan, (expected.pass as f64 / 1e6).max(link.compute_ms))
 }

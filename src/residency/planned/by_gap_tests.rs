@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 fn planned(trace: &Trace, weights: &[WeightSpec], capacity: u64) -> Option<(Plan, u64)> {
     let figures = Figures {
+        apart: 0,
         granule: 64,
         page: Some(PAGE),
         bytes_per_copy: 0,

@@ -119,6 +119,8 @@ pub(super) struct Planner<'a> {
     pub(super) capacity: u64,
     pub(super) granule: u64,
     pub(super) per_copy: u64,
+    /// See [`Figures::apart`].
+    apart: u64,
     pub(super) events: usize,
     /// Copies that may go on beside the kernel that reads the one before them.
     pub(super) ahead: usize,
@@ -151,6 +153,7 @@ impl<'a> Planner<'a> {
             capacity: capacity - capacity % granule,
             granule,
             per_copy: figures.bytes_per_copy,
+            apart: figures.apart,
             events: trace.events().len(),
             ahead: 1,
         }
@@ -310,10 +313,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Pages beside what stays as a whole if these weights do not: that lies in as many bytes as it has, so that the last
-    /// page counts in part. `None` if it does not fit.
+    /// page counts in part. With what lies apart it takes no more pages than the budget has, the last one of which may be
+    /// one in part too. `None` if it does not fit.
     pub(super) fn pages_beside(&self, weights: &[WeightIndex], page: u64) -> Option<u64> {
         let packed = self.total - self.bytes_of(weights);
-        Some(self.capacity.checked_sub(packed)? / page)
+        let pages = self.capacity.checked_sub(packed)? / page;
+        let budget = self.capacity.saturating_add(self.apart).div_ceil(page);
+        let taken = self.apart.div_ceil(page) + packed.div_ceil(page);
+        Some(pages.min(budget.checked_sub(taken)?))
     }
 
     /// The tenancies of these weights, by time: weight and number among the weight's.

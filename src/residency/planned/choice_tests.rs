@@ -7,6 +7,7 @@ const GRANULE: u64 = 64;
 
 fn figures(bytes_per_copy: u64) -> Figures {
     Figures {
+        apart: 0,
         granule: GRANULE,
         page: None,
         bytes_per_copy,
@@ -95,6 +96,7 @@ fn a_large_program_never_costs_more_with_more_memory() {
     let (weights, count) = (weights(&sizes), sizes.len());
     let trace = chain(&(0..count as u32).collect::<Vec<_>>(), count);
     let figures = Figures {
+        apart: 0,
         granule: 512,
         page: Some(2 * MB),
         bytes_per_copy: 192 << 10,

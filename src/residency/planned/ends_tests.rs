@@ -9,6 +9,7 @@ const ANY: u64 = u64::MAX;
 
 fn found(weights: &[WeightSpec], trace: &Trace, capacity: u64, ring: u64) -> Option<Paged> {
     let figures = Figures {
+        apart: 0,
         granule: 64,
         page: Some(PAGE),
         bytes_per_copy: 0,

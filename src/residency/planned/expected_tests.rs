@@ -19,6 +19,7 @@ fn kernels(each: &[(u64, u64)]) -> Vec<u64> {
 
 fn planned(sizes: &[u64], capacity: u64, ahead: usize) -> Plan {
     let figures = Figures {
+        apart: 0,
         granule: 64,
         page: None,
         bytes_per_copy: 64,

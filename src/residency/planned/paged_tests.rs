@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 fn figures(page: Option<u64>, bytes_per_copy: u64) -> Figures {
     Figures {
+        apart: 0,
         granule: 64,
         page,
         bytes_per_copy,
@@ -91,6 +92,7 @@ fn a_large_model_comes_close_to_the_limit() {
     let (weights, trace) = (weights(&sizes), chain(sizes.len() as u32));
     let total: u64 = sizes.iter().sum();
     let figures = Figures {
+        apart: 0,
         granule: 512,
         page: Some(2 * MIB),
         bytes_per_copy: 192 << 10,
@@ -116,11 +118,14 @@ fn all_apart(a: &[std::ops::Range<u64>], b: &[std::ops::Range<u64>]) -> bool {
 }
 
 /// What has to hold for any plan, seen through its view.
-fn check(plan: &Plan, weights: &[WeightSpec], trace: &Trace, capacity: u64) {
+fn check(plan: &Plan, weights: &[WeightSpec], trace: &Trace, (capacity, direct): (u64, u64)) {
     let Some(view) = &plan.view else { return };
     view.check(PAGE).unwrap();
     assert_eq!(plan.block, view.memory);
     assert!(plan.block <= capacity);
+    // What is really taken, with what lies apart: the budget rounded up to a page.
+    let taken = view.whole() + direct.next_multiple_of(PAGE);
+    assert!(taken <= (capacity + direct).next_multiple_of(PAGE));
     let behind = |offset: u64, range: &std::ops::Range<u64>| {
         view.behind(offset + range.start..offset + range.end)
             .unwrap()
@@ -189,13 +194,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn plans_on_pages_hold_together((weights, trace) in programs(), share in 0..1000u64, per_copy in 0..3 * PAGE) {
+    fn plans_on_pages_hold_together((weights, trace) in programs(), share in 0..1000u64, per_copy in 0..3 * PAGE, direct in 0..3 * PAGE) {
         let everything: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
         let capacity = everything * share / 1000;
-        let planner = Planner::new(&trace, &weights, &figures(Some(PAGE), per_copy), capacity);
+        let figures = figures(Some(PAGE), per_copy).beside(direct);
+        let planner = Planner::new(&trace, &weights, &figures, capacity);
         let Some(found) = cheapest(&planner, PAGE) else { return Ok(()) };
         let plan = found.finish(&planner);
-        check(&plan, &weights, &trace, capacity);
+        check(&plan, &weights, &trace, (capacity, direct));
         let copied: u64 = plan.streamed.iter().map(|one| one.range.end - one.range.start).sum();
         prop_assert_eq!(plan.price, Price { bytes: copied, copies: plan.streamed.len() as u64 });
         // What may be wanted at one time shares no memory.

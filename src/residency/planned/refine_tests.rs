@@ -10,6 +10,7 @@ const LINK: Link = Link {
 
 fn figures() -> Figures {
     Figures {
+        apart: 0,
         granule: 64,
         page: Some(PAGE),
         bytes_per_copy: LINK.ns_per_copy,

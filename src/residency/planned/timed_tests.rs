@@ -15,6 +15,7 @@ const LINK: Link = Link {
 
 fn figures() -> Figures {
     Figures {
+        apart: 0,
         granule: 10,
         page: Some(PAGE),
         bytes_per_copy: 10,
