@@ -39,9 +39,17 @@ MUTANTS = [
     Mutant(
         "pages-beside-half-a-page",
         CHOICE,
-        "Some(self.capacity.checked_sub(packed)? / page)",
-        "Some(self.capacity.checked_sub(packed)?.div_ceil(page))",
+        "let pages = self.capacity.checked_sub(packed)? / page;",
+        "let pages = self.capacity.checked_sub(packed)?.div_ceil(page);",
         "a plan takes the page that what stays as a whole has begun once more",
+        TESTS,
+    ),
+    Mutant(
+        "pages-beside-forget-what-lies-apart",
+        CHOICE,
+        "let taken = self.apart.div_ceil(page) + packed.div_ceil(page);",
+        "let taken = packed.div_ceil(page);",
+        "beside direct constants a plan takes a page more than the budget",
         TESTS,
     ),
     # --- who shares memory with whom
