@@ -102,10 +102,10 @@ proptest! {
             let copied: u64 = sizes.iter().zip(&pages).zip(&plan.tails)
                 .map(|((bytes, pages), tail)| bytes.saturating_sub((pages - tail) * PAGE)).sum();
             prop_assert_eq!(plan.price.bytes, copied);
-            for at in 0..sizes.len() {
+            for (at, &pages) in pages.iter().enumerate() {
                 let [one, next] = [at, (at + 1) % sizes.len()].map(|at| plan.ring.places[at][0].clone());
                 prop_assert_eq!(one.end - one.start, plan.tails[at]);
-                prop_assert!(plan.tails[at] <= pages[at] && one.end <= plan.ring.pages);
+                prop_assert!(plan.tails[at] <= pages && one.end <= plan.ring.pages);
                 prop_assert!(one.end <= next.start || next.end <= one.start || one.is_empty() || next.is_empty());
             }
         }
