@@ -7,7 +7,7 @@
 //! ones between, and the short ones at both sides, leave. So the ring is shorter, for the same bytes together.
 //!
 //! Two tails that share memory have one between them, whose copy has to last at least as long as the first one's kernel: the
-//! copies would stand still if it did not. So there are no very short ones.
+//! copies would stand still if it did not. So weights of less than some pages have no part in it.
 
 use super::choice::Planner;
 use super::conflicts::Conflicts;

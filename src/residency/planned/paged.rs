@@ -3,7 +3,7 @@
 //! Where a page of memory can show at several addresses, a weight's bytes need not lie together: its first pages, the
 //! *head*, stay, and only the rest, its *tail*, is copied in each pass, to a slot that the tails of others share. Many
 //! weights stream a little instead of a few as a whole, so a slot is as long as the longest tail in it and not as a
-//! weight: the ring gets short. All tails of a plan are equally long, but for weights that are shorter.
+//! weight: the ring gets short. All tails of a plan are equally long, but for weights that are shorter, and in `ends`.
 //!
 //! `W - budget + ring` bytes are copied, and the ring is the shorter the more weights stream; but each copy costs
 //! time. Sets of weights are tried, the same for every budget; a set's tails are as short as the budget allows. So with
