@@ -2,12 +2,14 @@
 
 #include <executorch/extension/tensor/tensor.h>
 
+#include <chrono>
 #include <exception>
 #include <limits>
 #include <stdexcept>
 
 #include "errors.h"
 #include "loads.h"
+#include "turns.h"
 #include "weightstream/module.h"
 
 namespace et = executorch::runtime;
@@ -30,6 +32,7 @@ struct wsm_module {
   weightstream::Module module;
   std::vector<KeptOutput> outputs;
   std::string stats_json;
+  weightstream::Turns turns;
 };
 
 namespace {
@@ -98,6 +101,14 @@ TensorPtr to_tensor(const ws_tensor& view) {
                                           device);
 }
 
+std::vector<TensorPtr> to_tensors(const ws_tensor* inputs, size_t count) {
+  std::vector<TensorPtr> tensors;
+  for (size_t at = 0; at < count; ++at) {
+    tensors.push_back(to_tensor(inputs[at]));
+  }
+  return tensors;
+}
+
 KeptOutput keep(const et::EValue& value) {
   KeptOutput output{value, {}, {}};
   if (value.isTensor()) {
@@ -107,6 +118,55 @@ KeptOutput keep(const et::EValue& value) {
   }
   return output;
 }
+
+// What one call of wsm_execute is about.
+struct Execution {
+  wsm_module* module;
+  const char* method;
+  const ws_tensor* inputs;
+  size_t num_inputs;
+  void (*meanwhile)(void);
+};
+
+// Goes through what is around the wait of an execution, without effect, so that it is quick behind it.
+void go_through(void* data) {
+  const auto& execution = *static_cast<const Execution*>(data);
+  if (!execution.module->turns.may_go_on()) {
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    require_count(execution.module->module, execution.method, execution.num_inputs);
+    to_tensors(execution.inputs, execution.num_inputs);
+    for (const KeptOutput& output : execution.module->outputs) {
+      keep(output.value);
+    }
+  } catch (const std::exception&) {
+    // The call itself went through this. What fails now, for want of memory, fails it where it comes again.
+  }
+  execution.meanwhile();
+  execution.module->turns.took(std::chrono::steady_clock::now() - begin);
+}
+
+// What is around an execution is gone through while this thread waits in it.
+class Meanwhile {
+ public:
+  explicit Meanwhile(Execution* execution) : is_(execution->meanwhile != nullptr && execution->module->turns.next()) {
+    if (is_) {
+      ws_while_waiting(go_through, execution);
+    }
+  }
+  ~Meanwhile() {
+    if (is_) {
+      ws_while_waiting(nullptr, nullptr);
+    }
+  }
+  Meanwhile(const Meanwhile&) = delete;
+  Meanwhile& operator=(const Meanwhile&) = delete;
+
+ private:
+  const bool is_;
+};
 
 }  // namespace
 
@@ -135,7 +195,8 @@ int32_t wsm_load_method(wsm_module* module, const char* method) {
   });
 }
 
-int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs) {
+int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs,
+                    void (*meanwhile)(void)) {
   rs::clear_error();
   return guarded([&] {
     require(module, "module");
@@ -144,12 +205,10 @@ int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inp
       require(inputs, "inputs");
     }
     require_count(module->module, method, num_inputs);
-    std::vector<TensorPtr> tensors;
-    std::vector<et::EValue> values;
-    for (size_t at = 0; at < num_inputs; ++at) {
-      tensors.push_back(to_tensor(inputs[at]));
-      values.emplace_back(tensors.back());
-    }
+    const std::vector<TensorPtr> tensors = to_tensors(inputs, num_inputs);
+    const std::vector<et::EValue> values(tensors.begin(), tensors.end());
+    Execution execution{module, method, inputs, num_inputs, meanwhile};
+    const Meanwhile meanwhile_it_waits(&execution);
     const auto outputs = module->module.execute(method, values);
     if (!outputs.ok()) {
       return outputs.error();

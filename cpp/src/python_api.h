@@ -23,8 +23,13 @@ wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option
 /* Loads a method. */
 int32_t wsm_load_method(wsm_module* module, const char* method);
 
-/* Runs a method. Its outputs stay in the handle until the next call of this function. */
-int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs);
+/*
+ * Runs a method. Its outputs stay in the handle until the next call of this function. `meanwhile` may be NULL, and is
+ * called over and over while the method waits for a GPU (ws_while_waiting), with what this function itself does around
+ * that, unless that takes too long (turns.h). It may look at the outputs of the execution before.
+ */
+int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs,
+                    void (*meanwhile)(void));
 
 /* Number of outputs of the last execution. */
 size_t wsm_num_outputs(const wsm_module* module);

@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from ._meanwhile import Callback, Meanwhile
+
 __all__ = ["Error", "Module", "required_budget"]
 
 
@@ -44,6 +46,9 @@ class _Tensor(ctypes.Structure):
     ]
 
 
+# Larger tensors are left alone while a call waits.
+_BRIEF = 1 << 20
+
 _CPU, _CUDA = 0, 1
 _BOOL, _INT, _STRING = 0, 1, 2
 
@@ -62,7 +67,7 @@ _SIGNATURES = {
     "wsm_load_method": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p]),
     "wsm_execute": (
         ctypes.c_int32,
-        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Tensor), ctypes.c_size_t],
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Tensor), ctypes.c_size_t, Callback],
     ),
     "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
     "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(_Tensor)]),
@@ -252,6 +257,8 @@ class Module:
     Inputs and outputs are on the CPU, or, for a program that was saved with ``device_io``, on the GPU that it names. Inputs there are
     used in place, after torch's current stream has made them.
 
+    While a call waits for a GPU its thread goes through what comes next, on small tensors and to no effect, so that it is quick then.
+
     A module runs one call at a time; a second one from another thread raises. Use it as a context manager,
     or call :meth:`close`, to free its memory at a known moment.
     """
@@ -260,6 +267,8 @@ class Module:
         self._handle = None
         self._method = method
         self._turn = threading.Lock()
+        self._meanwhile = Meanwhile(self._again)
+        self._given: tuple[Any, ...] = ()
         self._lib = _library()
         options = [_option(key, value) for key, value in specs.items()]
         array = (_Option * len(options))(*options)
@@ -301,16 +310,31 @@ class Module:
         handle = self._open_handle()
         native = [_to_native(index, tensor) for index, tensor in enumerate(tensors)]
         inputs = (_Tensor * len(native))(*[view for view, _ in native])
-        if self._lib.wsm_execute(handle, method.encode(), inputs, len(native)) != 0:
+        self._given = tensors
+        failed = self._lib.wsm_execute(handle, method.encode(), inputs, len(native), self._meanwhile.callback)
+        self._given = ()
+        self._meanwhile.finish()
+        if failed != 0:
             raise Error(_last_error())
-        outputs = [self._output(index) for index in range(self._lib.wsm_num_outputs(handle))]
+        outputs = [_to_torch(self._output(index)) for index in range(self._lib.wsm_num_outputs(handle))]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _output(self, index: int) -> Any:
+    def _output(self, index: int) -> _Tensor:
         view = _Tensor()
         if self._lib.wsm_output(self._open_handle(), index, ctypes.byref(view)) != 0:
             raise Error(_last_error())
-        return _to_torch(view)
+        return view
+
+    def _again(self) -> None:
+        """Goes through what is behind the wait of a call and in front of the next one's, with the inputs of this call and the outputs of the
+        one before: the small ones in host memory."""
+        for index, tensor in enumerate(self._given):
+            if not tensor.is_cuda and tensor.nbytes <= _BRIEF:
+                _to_native(index, tensor)
+        for index in range(self._lib.wsm_num_outputs(self._open_handle())):
+            view = self._output(index)
+            if view.device_type == _CPU and view.nbytes <= _BRIEF:
+                _to_torch(view)
 
     def stats(self, method: str | None = None) -> dict[str, int]:
         """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on.

@@ -31,6 +31,7 @@ pub mod link;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod view;
+pub mod waiting;
 
 use std::ffi::c_void;
 

@@ -2,9 +2,11 @@
 
 #include "python_api.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "support.h"
+#include "turns.h"
 
 namespace {
 
@@ -14,7 +16,7 @@ TEST(PythonApi, NullArgumentsAreNamed) {
   EXPECT_EQ(wsm_open("a.pte", "a.ptd", nullptr, 1), nullptr);
   EXPECT_STREQ(ws_last_error(), "argument 'options' is NULL");
   EXPECT_NE(wsm_load_method(nullptr, "forward"), 0);
-  EXPECT_NE(wsm_execute(nullptr, "forward", nullptr, 0), 0);
+  EXPECT_NE(wsm_execute(nullptr, "forward", nullptr, 0, nullptr), 0);
   EXPECT_NE(wsm_output(nullptr, 0, nullptr), 0);
   EXPECT_EQ(wsm_stats_json(nullptr, "forward"), nullptr);
   EXPECT_EQ(wsm_num_outputs(nullptr), 0u);
@@ -36,13 +38,41 @@ TEST(PythonApi, LoadsAndCounts) {
   const char* json = wsm_stats_json(module, "forward");
   ASSERT_NE(json, nullptr) << ws_last_error();
   EXPECT_NE(std::strstr(json, "\"passes\": 0"), nullptr) << json;
-  EXPECT_NE(wsm_execute(module, "forward", nullptr, 0), 0);
+  EXPECT_NE(wsm_execute(module, "forward", nullptr, 0, nullptr), 0);
   EXPECT_NE(std::strstr(ws_last_error(), "inputs, 0 were given"), nullptr) << ws_last_error();
-  EXPECT_NE(wsm_execute(module, "backward", nullptr, 0), 0);
+  EXPECT_NE(wsm_execute(module, "backward", nullptr, 0, nullptr), 0);
   EXPECT_NE(std::strstr(ws_last_error(), "'backward' is missing"), nullptr) << ws_last_error();
   ws_tensor tensor;
   EXPECT_NE(wsm_output(module, 0, &tensor), 0);
   wsm_close(module);
+}
+
+// How many executions only wait, from now on.
+unsigned plain_waits(weightstream::Turns& turns) {
+  unsigned count = 0;
+  while (!turns.next()) {
+    ++count;
+  }
+  return count;
+}
+
+TEST(PythonApi, WhatTakesLongIsLeftOutOfTwiceAsManyExecutionsEachTime) {
+  using std::chrono::microseconds;
+  weightstream::Turns turns;
+  EXPECT_EQ(plain_waits(turns), 0u);
+  turns.took(microseconds(999));
+  EXPECT_TRUE(turns.may_go_on());
+  EXPECT_EQ(plain_waits(turns), 0u);
+  for (const unsigned expected : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 128u}) {
+    turns.took(microseconds(1000));
+    EXPECT_FALSE(turns.may_go_on());
+    EXPECT_EQ(plain_waits(turns), expected);
+    EXPECT_TRUE(turns.may_go_on());
+  }
+  // One that is quick, and then one that is stopped for once.
+  EXPECT_EQ(plain_waits(turns), 0u);
+  turns.took(microseconds(5000));
+  EXPECT_EQ(plain_waits(turns), 1u);
 }
 
 }  // namespace

@@ -178,6 +178,9 @@ typedef enum ws_log_level { WS_LOG_DEBUG = 0, WS_LOG_INFO = 1, WS_LOG_WARN = 2, 
 /* Receives one log line. Called from any thread; `text` is valid during the call only. */
 typedef void (*ws_log_fn)(ws_log_level level, const char* text);
 
+/* Called with what was given to ws_while_waiting. */
+typedef void (*ws_wait_fn)(void* data);
+
 /*
  * The version of the library, for example "0.1.0".
  *
@@ -197,6 +200,17 @@ const char* ws_last_error(void);
  * Sends the library's log lines to `sink` instead of standard error; NULL restores standard error.
  */
 void ws_set_log(ws_log_fn sink);
+
+/*
+ * Has `call` called with `data`, about every 0.4 ms, while the calling thread waits for a GPU in an execution; NULL, as
+ * at first: nothing is called. Where most of a pass is copies that wait is long, and what the thread does next is slow
+ * behind it: its code and data are no longer in the caches of its core. A `call` that goes through that, without
+ * effect, keeps them there. The thread is then busy while it waits.
+ *
+ * `call` must return soon and without an exception, and may not execute or destroy a model. It is called on the thread
+ * that has set it, until that thread sets another one or ends; `data` must stay for as long.
+ */
+void ws_while_waiting(ws_wait_fn call, void* data);
 
 /*
  * The least budget with which a method can be loaded, in bytes. Loads nothing: the figure is recorded
