@@ -19,9 +19,12 @@ using executorch::aten::SizesType;
 using executorch::aten::StridesType;
 using executorch::extension::TensorPtr;
 
-// One output of the last execution. Its sizes are widened: ExecuTorch counts in 32 bits.
+// One output of the last execution, as it was then: while a later one runs, ExecuTorch's own tensor may get another
+// size. Its sizes are widened: ExecuTorch counts in 32 bits.
 struct KeptOutput {
   et::EValue value;
+  // Without sizes and strides.
+  ws_tensor view;
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
 };
@@ -110,9 +113,14 @@ std::vector<TensorPtr> to_tensors(const ws_tensor* inputs, size_t count) {
 }
 
 KeptOutput keep(const et::EValue& value) {
-  KeptOutput output{value, {}, {}};
+  KeptOutput output{value, {}, {}, {}};
   if (value.isTensor()) {
     const auto& tensor = value.toTensor();
+    output.view.data = tensor.mutable_data_ptr();
+    output.view.nbytes = tensor.nbytes();
+    output.view.dtype = static_cast<int32_t>(tensor.scalar_type());
+    output.view.device_type = static_cast<int32_t>(tensor.device_type());
+    output.view.device_index = tensor.device_index();
     output.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
     output.strides.assign(tensor.strides().begin(), tensor.strides().end());
   }
@@ -232,15 +240,10 @@ int32_t wsm_output(const wsm_module* module, size_t index, ws_tensor* tensor) {
       throw std::invalid_argument("output " + std::to_string(index) + " is not a tensor of the last execution");
     }
     const KeptOutput& output = module->outputs[index];
-    const auto& value = output.value.toTensor();
-    *tensor = ws_tensor{value.mutable_data_ptr(),
-                        value.nbytes(),
-                        static_cast<int32_t>(value.scalar_type()),
-                        static_cast<int32_t>(output.sizes.size()),
-                        output.sizes.data(),
-                        output.strides.data(),
-                        static_cast<int32_t>(value.device_type()),
-                        value.device_index()};
+    *tensor = output.view;
+    tensor->ndim = static_cast<int32_t>(output.sizes.size());
+    tensor->sizes = output.sizes.data();
+    tensor->strides = output.strides.data();
     return Error::Ok;
   });
 }

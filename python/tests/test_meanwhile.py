@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import weakref
 
@@ -89,6 +90,31 @@ def test_outputs_are_those_of_a_call_that_only_waits(exported):
             with pytest.raises(KeyboardInterrupt):
                 module.forward(*passes[0])
             assert same(run_passes(module, passes[:1]), expected[:1])
+
+
+class Looking(ws.Module):
+    """Whether the outputs of the call before are what they were, while the next one waits."""
+
+    looked = 0
+
+    def _again(self) -> None:
+        super()._again()
+        for index in range(self._lib.wsm_num_outputs(self._open_handle())):
+            view = self._output(index)
+            assert view.nbytes == math.prod(view.sizes[: view.ndim]) * 4, "float32"
+            self.looked += 1
+
+
+@pytest.mark.models("dynamic")
+def test_outputs_of_the_call_before_keep_their_sizes_while_others_are_made(exported):
+    files, passes = exported("dynamic"), ZOO["dynamic"].passes()
+    assert len({tuple(inputs[0].shape) for inputs in passes}) > 1
+    with Looking(str(files.pte), str(files.ptd)) as module:
+        for inputs in passes * 3:
+            module.forward(*inputs)
+            # Behind each call as well: where nothing is waited for, this is all that is looked at.
+            module._again()
+        assert module.looked >= 3 * len(passes)
 
 
 @pytest.mark.models("demo")

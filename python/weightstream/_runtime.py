@@ -269,6 +269,7 @@ class Module:
         self._turn = threading.Lock()
         self._meanwhile = Meanwhile(self._again)
         self._given: tuple[Any, ...] = ()
+        self._spare = (ctypes.c_char * _BRIEF)()
         self._lib = _library()
         options = [_option(key, value) for key, value in specs.items()]
         array = (_Option * len(options))(*options)
@@ -326,14 +327,15 @@ class Module:
         return view
 
     def _again(self) -> None:
-        """Goes through what is behind the wait of a call and in front of the next one's, with the inputs of this call and the outputs of the
-        one before: the small ones in host memory."""
+        """Goes through what is behind the wait of a call and in front of the next one's, with the inputs of this call and outputs like those of the
+        one before: the small ones in host memory. Where those were may be nothing any more: an input that was returned as it is, is gone."""
         for index, tensor in enumerate(self._given):
             if not tensor.is_cuda and tensor.nbytes <= _BRIEF:
                 _to_native(index, tensor)
         for index in range(self._lib.wsm_num_outputs(self._open_handle())):
             view = self._output(index)
             if view.device_type == _CPU and view.nbytes <= _BRIEF:
+                view.data = ctypes.addressof(self._spare)
                 _to_torch(view)
 
     def stats(self, method: str | None = None) -> dict[str, int]:
