@@ -9,6 +9,7 @@ two of 64 MiB are under way on another stream; `*` where these were over by then
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -19,6 +20,7 @@ RUNS = 12
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     source = torch.ones(64 * MIB, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     large, small = torch.cuda.Stream(), torch.cuda.Stream()

@@ -216,7 +216,7 @@ int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inp
     const std::vector<TensorPtr> tensors = to_tensors(inputs, num_inputs);
     const std::vector<et::EValue> values(tensors.begin(), tensors.end());
     Execution execution{module, method, inputs, num_inputs, meanwhile};
-    const Meanwhile meanwhile_it_waits(&execution);
+    const Meanwhile while_it_waits(&execution);
     const auto outputs = module->module.execute(method, values);
     if (!outputs.ok()) {
       return outputs.error();

@@ -1,9 +1,9 @@
 //! What a thread does while it waits for a GPU.
 //!
-//! In a pass of which most is copies, the calling thread has nothing to do for milliseconds. Meanwhile other tenants of the
-//! machine take its core's caches, so that what it does between the wait and the next pass takes some times as long as
-//! it would behind a short wait (on the host of an H200: 145 microseconds behind 13 ms, 300 behind 32 ms, 60 behind 3 ms). The link stands still
-//! for that time, as far as the ring of a plan is full. So a caller may have something done over and over while its
+//! In a pass of which most is copies, the calling thread has nothing to do for milliseconds. What it does between that wait
+//! and the next pass takes some times as long as it would behind a short one (on the host of an H200: 145 microseconds
+//! behind 13 ms, 300 behind 32 ms, 60 behind 3 ms), as it seems since others have taken its core's caches meanwhile. The
+//! link stands still for that time, once the ring of a plan is full. So a caller may have something done over and over while its
 //! thread waits: what it will do next, without effect, which leaves its code and data where they are found at once.
 #![deny(unsafe_code)]
 
@@ -26,9 +26,10 @@ pub fn while_waiting(hook: Option<Hook>) {
     HOOK.set(hook);
 }
 
-/// Calls the thread's hook until something is `done`; returns at once if there is no hook.
-pub(super) fn call_until(mut done: impl FnMut() -> bool) {
-    // Taken out: what it calls may wait as well, and may not set another one meanwhile.
+/// Calls the thread's hook until something is `done`; returns at once if there is no hook. One that is set by the hook
+/// itself is forgotten.
+pub(crate) fn call_until(mut done: impl FnMut() -> bool) {
+    // Taken out: what it calls may wait as well.
     let Some(hook) = HOOK.take() else { return };
     let mut called = Instant::now();
     while !done() {

@@ -76,14 +76,6 @@ TEST(CApi, EmptyProgramIsMalformed) {
   EXPECT_EQ(bytes, 77u);
 }
 
-TEST(CApi, WhatIsDoneWhileAThreadWaitsCanBeSetAndTakenBack) {
-  int calls = 0;
-  ws_while_waiting([](void* data) { ++*static_cast<int*>(data); }, &calls);
-  ws_while_waiting(nullptr, nullptr);
-  // Nothing waits here.
-  EXPECT_EQ(calls, 0);
-}
-
 TEST(CApi, NamesThatAreNotUtf8AreRefused) {
   std::uint64_t bytes = 0;
   EXPECT_EQ(ws_required_budget("a.pte", "forw\xff", &bytes), WS_INVALID_ARGUMENT);

@@ -207,8 +207,8 @@ void ws_set_log(ws_log_fn sink);
  * behind it: its code and data are no longer in the caches of its core. A `call` that goes through that, without
  * effect, keeps them there. The thread is then busy while it waits.
  *
- * `call` must return soon and without an exception, and may not execute or destroy a model. It is called on the thread
- * that has set it, until that thread sets another one or ends; `data` must stay for as long.
+ * `call` must return soon and without an exception, and may not execute or destroy a model, or call this function. It
+ * is called on the thread that has set it, until that thread sets another one or ends; `data` must stay for as long.
  */
 void ws_while_waiting(ws_wait_fn call, void* data);
 
