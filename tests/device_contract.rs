@@ -7,7 +7,7 @@ mod device_support;
 
 use device_support::{done_within, gpu, Bench, Source};
 use std::time::Duration;
-use weightstream::device::{CudaDevice, DevicePtr, HostDevice, Sim};
+use weightstream::device::{CudaDevice, DevicePtr, HostDevice, HostRoom, Sim};
 use weightstream::residency::{Pool, StreamOrdered};
 use weightstream::Error;
 
@@ -26,6 +26,8 @@ contract! {
     activations_come_and_go
     activations_are_reused_in_order
     what_was_uploaded_may_change_at_once
+    outputs_are_there_behind_the_wait_as_they_were
+    outputs_are_asked_for_while_kernels_run
     a_device_may_go_with_work_in_flight
     events_may_outlive_their_device
 }
@@ -323,6 +325,55 @@ fn what_was_uploaded_may_change_at_once<D: Bench>() {
         }
         device.free_scratch(at, len as u64).unwrap();
     }
+}
+
+/// Room for an output in `bytes`.
+fn room(bytes: &mut [u8]) -> HostRoom {
+    // SAFETY: the tests leave the bytes alone until they have waited for the device.
+    unsafe { HostRoom::new(bytes.as_mut_ptr(), bytes.len()) }
+}
+
+fn outputs_are_there_behind_the_wait_as_they_were<D: Bench>() {
+    let mut device = D::open(MB);
+    // Some of them are too large together, one alone.
+    let sizes = [0, 1, 100, 4097, 600_000, 300_000, 600_000, 8, 3 << 20, 8];
+    for round in 1..4 {
+        let mut outputs: Vec<Vec<u8>> = sizes.iter().map(|&len| vec![0; len]).collect();
+        for (output, byte) in outputs.iter_mut().zip(10 * round..) {
+            let len = output.len() as u64;
+            let at = device.alloc_scratch(len).unwrap();
+            device.upload(at, &vec![byte; output.len()]).unwrap();
+            device.download_out(at, room(output)).unwrap();
+            // Whatever is written there later comes too late.
+            device.upload(at, &vec![200; output.len()]).unwrap();
+            device.free_scratch(at, len).unwrap();
+        }
+        device.finish_compute().unwrap();
+        for (output, byte) in outputs.iter().zip(10 * round..) {
+            assert!(
+                output.iter().all(|&found| found == byte),
+                "output of {byte}"
+            );
+        }
+    }
+}
+
+fn outputs_are_asked_for_while_kernels_run<D: Bench>() {
+    let mut device = D::open(MB);
+    let at = device.alloc_scratch(300).unwrap();
+    device.upload(at, &[5; 300]).unwrap();
+    let Some(gate) = device.hold_compute() else {
+        return;
+    };
+    let mut outputs = [[0u8; 100]; 3];
+    for (output, offset) in outputs.iter_mut().zip([0, 100, 200]) {
+        device
+            .download_out(at.offset(offset), room(output))
+            .unwrap();
+    }
+    drop(gate);
+    device.finish_compute().unwrap();
+    assert_eq!(outputs, [[5; 100]; 3]);
 }
 
 /// Freed and allocated again while the stream has not got there yet.

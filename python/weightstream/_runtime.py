@@ -343,7 +343,8 @@ class Module:
 
         Not part of the budget: ``activation_peak_bytes``, the most bytes of activations at one time, outputs
         included; ``io_bytes``, the most device memory that a call took for its inputs (0 on the CPU, where they
-        are read in place); ``host_pinned_bytes`` and ``host_mapped_bytes``, host memory.
+        are read in place); ``host_pinned_bytes`` and ``host_mapped_bytes``, host memory
+        (pinned: a copy of the weights or the staging ring, and 1 MiB that outputs go through).
         """
         text = self._lib.wsm_stats_json(self._open_handle(), (method or self._method).encode())
         if text is None:

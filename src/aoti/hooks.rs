@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::device::{DeviceBytes, DevicePtr};
+use crate::device::{DeviceBytes, DevicePtr, HostRoom};
 use crate::error::{Error, Result};
 
 /// Serves one pass of compiled code. The session implements it; `aoti` calls it through the context that
@@ -32,7 +32,7 @@ pub trait PassHooks {
     }
 
     /// Copies `bytes` of device memory to other device memory, in the order of the kernels. Never asked for
-    /// on the CPU, as the next four.
+    /// on the CPU, as the next five.
     fn copy_on_device(&mut self, _dst: DevicePtr, _src: DevicePtr, _bytes: u64) -> Result<()> {
         Err(no_device("copies"))
     }
@@ -44,6 +44,11 @@ pub trait PassHooks {
 
     /// Reads device memory, behind all kernels issued so far.
     fn read_from_device(&mut self, _src: DevicePtr, _dst: &mut [u8]) -> Result<()> {
+        Err(no_device("reads"))
+    }
+
+    /// The same for an output. The bytes may come as late as at the end of the wait for the pass.
+    fn read_for_caller(&mut self, _src: DevicePtr, _dst: HostRoom) -> Result<()> {
         Err(no_device("reads"))
     }
 

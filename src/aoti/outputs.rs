@@ -10,7 +10,7 @@ use super::hooks::PassHooks;
 use super::slab::{Handle, Slab};
 use super::tensor::{contiguous_strides, is_dense, numel, reach};
 use super::view::{copy, View};
-use crate::device::{not_here, DeviceBytes, DevicePtr};
+use crate::device::{not_here, DeviceBytes, DevicePtr, HostRoom};
 use crate::error::{Error, Result};
 
 /// The outputs of one run. An output may be an input, a view of one, or a weight under lease: it is to be
@@ -193,6 +193,19 @@ impl Output<'_> {
                 let staged = self.stage(reader)?;
                 self.copy_from(staged, dst, strides)
             }
+        })
+    }
+
+    /// The same to memory that is filled by the end of the call that the output is of, and may be not before.
+    pub fn copy_out(&self, mut room: HostRoom, strides: &[i64]) -> Result<()> {
+        self.check_room(room.len() as u64, strides)?;
+        let Some(reader) = self.reader.filter(|_| self.lies_by(strides)) else {
+            return self.copy_to(room.bytes(), strides);
+        };
+        let mut room = Some(room);
+        reader.with(&mut |reader| match room.take() {
+            Some(room) => reader.hooks.read_for_caller(self.ptr, room),
+            None => Ok(()),
         })
     }
 

@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 
 use crate::aoti::outputs::Output;
-use crate::device::DeviceBytes;
+use crate::device::{DeviceBytes, HostRoom};
 use crate::error::{Error, Result};
 
 /// Where the bytes of an input lie.
@@ -47,6 +47,8 @@ pub struct InputTensor<'a> {
 pub enum Room<'a> {
     /// To the process's own memory.
     Host(&'a mut [u8]),
+    /// To the same, by the end of the call that it is given to.
+    Call(HostRoom),
     /// To memory of the GPU that the method runs on.
     Device(DeviceBytes),
 }
@@ -78,6 +80,7 @@ impl OutputTensor<'_> {
         let needed = output.nbytes();
         let given = match &self.room {
             Room::Host(room) => room.len() as u64,
+            Room::Call(room) => room.len() as u64,
             Room::Device(room) => room.len(),
         };
         if given < needed as u64 {
@@ -87,6 +90,7 @@ impl OutputTensor<'_> {
         }
         match &mut self.room {
             Room::Host(room) => output.copy_to(&mut room[..needed], strides),
+            Room::Call(room) => output.copy_out(room.first(needed), strides),
             Room::Device(room) => output.copy_to_caller(room.first(needed as u64), strides),
         }
     }

@@ -64,6 +64,60 @@ impl DeviceBytes {
     }
 }
 
+/// Memory of the caller's on the host that a call fills: the room for an output.
+///
+/// Whoever makes one vouches for it (see [`HostRoom::new`]).
+#[derive(Debug)]
+pub struct HostRoom {
+    ptr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: `new` demands memory that nobody else uses, so that any thread may write it.
+unsafe impl Send for HostRoom {}
+
+impl HostRoom {
+    /// `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// They must be initialised, stay writable, and be used by nobody else until the device that this value was handed to has
+    /// finished what it computes ([`Device::finish_compute`](super::Device::finish_compute)) or is used no more. `ptr` may be
+    /// anything but null if `len` is 0.
+    pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+        HostRoom { ptr, len }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `len` of these bytes, which are then not this value's; all of them if there are not so many.
+    pub(crate) fn first(&mut self, len: usize) -> HostRoom {
+        let taken = len.min(self.len);
+        let room = HostRoom {
+            ptr: self.ptr,
+            len: taken,
+        };
+        *self = HostRoom {
+            ptr: self.ptr.wrapping_add(taken),
+            len: self.len - taken,
+        };
+        room
+    }
+
+    /// The bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: by the promise that `new` asks for.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
+    }
+}
+
 /// A stream of the caller's, a `CUstream` or `cudaStream_t`, for kernels and copies to be issued to.
 #[derive(Debug, Clone, Copy)]
 pub struct CallerStream(*mut c_void);
@@ -91,6 +145,19 @@ impl CallerStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_room_is_divided_and_not_shared() {
+        let mut bytes = [0u8; 8];
+        // SAFETY: used by nobody else until both rooms are gone.
+        let mut rest = unsafe { HostRoom::new(bytes.as_mut_ptr(), bytes.len()) };
+        let mut first = rest.first(5);
+        first.bytes().fill(1);
+        rest.bytes().fill(2);
+        assert_eq!((first.len(), rest.len()), (5, 3));
+        assert_eq!((rest.first(9).len(), rest.is_empty()), (3, true));
+        assert_eq!(bytes, [1, 1, 1, 1, 1, 2, 2, 2]);
+    }
 
     #[test]
     fn ranges_inside_are_covered_and_no_others() {

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 pub use faults::{Fault, Faults, FaultyEvent, Live};
 
-use super::{Device, DeviceBytes, DevicePtr, HostBytes, Link, View};
+use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Link, View};
 use crate::error::Result;
 
 /// A device in front of another one. The order of the fields is the order in which they end.
@@ -177,6 +177,11 @@ impl<D: Device> Device for Faulty<D> {
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
         self.faults.call("download")?;
         self.inner.download(src, dst)
+    }
+
+    fn download_out(&mut self, src: DevicePtr, dst: HostRoom) -> Result<()> {
+        self.faults.call("download")?;
+        self.inner.download_out(src, dst)
     }
 
     fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {

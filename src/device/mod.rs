@@ -37,7 +37,7 @@ use std::ffi::c_void;
 
 use crate::error::{Error, Result};
 
-pub use caller::{CallerStream, DeviceBytes};
+pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
 pub use file::HostFile;
 pub use host::HostDevice;
@@ -267,6 +267,12 @@ pub trait Device: Send {
     /// Copies the bytes of allocated memory at `src` to `dst`, in compute-stream order, and returns when
     /// they are there.
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()>;
+
+    /// The same to the caller's own memory. The bytes may come as late as in the next [`Device::finish_compute`], so that
+    /// the thread waits once for all of them.
+    fn download_out(&mut self, src: DevicePtr, mut dst: HostRoom) -> Result<()> {
+        self.download(src, dst.bytes())
+    }
 
     /// Copies allocated memory to other allocated memory, in compute-stream order.
     fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {

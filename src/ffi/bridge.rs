@@ -10,7 +10,7 @@ use super::status::{caught, set_last_error, Failure, Status};
 use crate::aoti::outputs::Output;
 use crate::config::{Options, Spec, SpecValue};
 use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest, Memory};
-use crate::device::DeviceBytes;
+use crate::device::{DeviceBytes, HostRoom};
 use crate::error::Error;
 use crate::format::{Record, Wiring};
 use crate::system_memory;
@@ -346,9 +346,9 @@ unsafe fn write(
         .map_err(|error| Error::InvalidInput(error.to_string()).about(&name))?;
     let copied = match place.device_type {
         0 => {
-            // SAFETY: writable host memory that nobody else uses, by this function's contract.
-            let room = unsafe { std::slice::from_raw_parts_mut(place.pointer(), place.bytes) };
-            tensor.copy_to(room, &strides)
+            // SAFETY: writable host memory that nobody else uses during the call, by this function's contract.
+            let room = unsafe { HostRoom::new(place.pointer(), place.bytes) };
+            tensor.copy_out(room, &strides)
         }
         // SAFETY: by this function's contract.
         _ => unsafe { place.on_device() }.and_then(|room| tensor.copy_to_caller(room, &strides)),

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use super::{build, Program, Session};
 use crate::aoti::hooks::{PassHooks, ProbeLayout};
-use crate::device::{Device, DeviceBytes, DevicePtr};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostRoom};
 use crate::error::{Error, Result};
 use crate::residency::Served;
 use crate::schedule::ProbeId;
@@ -90,6 +90,10 @@ impl<D: Device> PassHooks for Session<D> {
 
     fn read_from_device(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
         self.device.download(src, dst)
+    }
+
+    fn read_for_caller(&mut self, src: DevicePtr, dst: HostRoom) -> Result<()> {
+        self.device.download_out(src, dst)
     }
 
     fn copy_to_caller(&mut self, dst: DeviceBytes, src: DevicePtr) -> Result<()> {

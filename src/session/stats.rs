@@ -35,7 +35,7 @@ pub struct Stats {
     /// Most device memory that a call took for its inputs; not part of the budget. 0 on the CPU, where they
     /// are read in place. Outputs are activations.
     pub io_bytes: u64,
-    /// Host memory that is pinned: a copy of the weights, or the staging ring.
+    /// Host memory that is pinned: a copy of the weights or the staging ring, and what outputs go through.
     pub host_pinned_bytes: u64,
     /// Pages of the mapped file that are registered with the device, and so stay in memory.
     pub host_mapped_bytes: u64,

@@ -90,6 +90,7 @@ struct Stats {
   std::uint64_t activation_peak_bytes = 0;
   // Most device memory that a call took for its inputs; 0 on the CPU, where they are read in place.
   std::uint64_t io_bytes = 0;
+  // A copy of the weights or the staging ring, and 1 MiB that outputs go through.
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_mapped_bytes = 0;
   std::uint64_t gathered_bytes = 0;

@@ -166,7 +166,7 @@ typedef struct ws_stats_data {
   /* The rest is not part of the budget. */
   uint64_t activation_peak_bytes; /* most bytes of activations at one time, outputs included */
   uint64_t io_bytes;              /* most device memory that a call took for its inputs; 0 on the CPU */
-  uint64_t host_pinned_bytes;
+  uint64_t host_pinned_bytes;     /* a copy of the weights or the staging ring, and 1 MiB that outputs go through */
   uint64_t host_mapped_bytes;
   uint64_t gathered_bytes;  /* tables of which kernels read rows in place, in host memory */
   uint64_t plans_made_anew; /* since load: 1 at most, once kernels were timed */

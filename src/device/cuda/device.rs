@@ -5,7 +5,7 @@ use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, Link, View};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Link, View};
 use crate::error::{Error, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -191,6 +191,19 @@ impl Device for CudaDevice {
         self.check_stage()
     }
 
+    fn download_out(&mut self, src: DevicePtr, dst: HostRoom) -> Result<()> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        self.not_while_captured("a read of values by the host")?;
+        self.check_any(src, dst.len() as u64)?;
+        let entered = self.context.enter()?;
+        // SAFETY: just checked; freed in stream order, so it is there until the copy ran.
+        let left = unsafe { self.returns.queue(src, dst, &self.compute, &entered) }?;
+        drop(entered);
+        left.map_or(Ok(()), |mut dst| self.download(src, dst.bytes()))
+    }
+
     fn copy_across(&mut self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -245,8 +258,17 @@ impl Device for CudaDevice {
 
     fn finish_compute(&mut self) -> Result<()> {
         self.not_while_captured("a wait for kernels")?;
-        self.compute.synchronize(&self.context.enter()?)?;
-        self.check_stage()
+        let waited = self.compute.synchronize(&self.context.enter()?);
+        match waited.and_then(|()| self.check_stage()) {
+            Ok(()) => {
+                self.returns.deliver();
+                Ok(())
+            }
+            Err(error) => {
+                self.returns.forget();
+                Err(error)
+            }
+        }
     }
 
     fn is_lost(&self) -> bool {

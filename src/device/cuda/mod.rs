@@ -15,6 +15,7 @@
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
 //! | `pinned` | memory of our own, registered: a copy of the weights |
+//! | `returns` | outputs on their way to the caller, through pinned memory |
 //! | `stage`, `stage_ring`, `stage_shape` | copies through a ring of pinned memory; the threads that fill it |
 //! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
 //!
@@ -40,6 +41,7 @@ pub mod memory;
 mod pinned;
 mod pool;
 mod register;
+mod returns;
 pub(crate) mod runtime;
 mod stage;
 mod stage_ring;
@@ -60,6 +62,7 @@ use marks::Marks;
 use pinned::Pinned;
 use pool::Pool;
 use register::{Access, Registration};
+use returns::Returns;
 use stage::Stage;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -103,6 +106,7 @@ pub struct CudaDevice {
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
     stage: Option<Stage>,
+    returns: Returns,
     /// What copies cost, once that was given or measured.
     link: Option<Link>,
     /// Whether it is measured, if it was not given.
@@ -208,6 +212,7 @@ impl CudaDevice {
             registrations: Vec::new(),
             pinned: Vec::new(),
             stage: None,
+            returns: Returns::default(),
             link: None,
             times_link: false,
             in_place: Vec::new(),
@@ -329,10 +334,11 @@ impl CudaDevice {
         self.registrations.iter().map(Registration::bytes).sum()
     }
 
-    /// Host memory of our own that is pinned, bytes: copies of weights, and the ring with its page of marks.
+    /// Host memory of our own that is pinned, bytes: copies of weights, the ring with its page of marks, and what outputs go
+    /// through.
     pub fn host_pinned_bytes(&self) -> u64 {
         let copies: u64 = self.pinned.iter().map(Pinned::bytes).sum();
-        copies + self.stage.as_ref().map_or(0, Stage::bytes)
+        copies + self.stage.as_ref().map_or(0, Stage::bytes) + self.returns.bytes()
     }
 
     /// The weights' pool and the entered context: disjoint borrows, which the methods below need at once.

@@ -117,6 +117,11 @@ impl Pinned {
         self.registration.bytes()
     }
 
+    /// All of it. Whoever had something copied there has waited for it.
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.memory
+    }
+
     /// Address of the first byte.
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory.as_mut_ptr()

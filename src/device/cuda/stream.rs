@@ -8,6 +8,9 @@ use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUst
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Inputs of at most so many bytes are copied from memory of our own, which nobody has pinned.
+const SMALL: usize = 4096;
+
 /// One ordered queue of the device.
 pub(super) struct Stream {
     raw: CUstream,
@@ -162,7 +165,15 @@ impl Stream {
         src: &[u8],
         entered: &Entered<'_>,
     ) -> Result<()> {
-        let pageable = is_pageable(src, entered);
+        let mut own = [0; SMALL];
+        let (src, pageable) = match own.get_mut(..src.len()) {
+            // To ask the driver about the caller's memory would take longer.
+            Some(own) => {
+                own.copy_from_slice(src);
+                (&*own, true)
+            }
+            None => (src, is_pageable(src, entered)),
+        };
         // SAFETY: `src` is borrowed until it was read: pageable memory is by this call, and any other by the end of the wait
         // below; `dst` by the caller's promise.
         let code =
@@ -191,6 +202,21 @@ impl Stream {
         };
         let issued = check("cuMemcpyDtoHAsync", code);
         self.synchronize(entered).and(issued)
+    }
+
+    /// # Safety
+    /// `dst` is pinned memory of at least `bytes` bytes, which nobody uses, and `src` device memory of as many, until the
+    /// copy is done.
+    pub(super) unsafe fn copy_out(
+        &self,
+        dst: *mut u8,
+        src: DevicePtr,
+        bytes: usize,
+        _entered: &Entered<'_>,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src.0, bytes, self.raw) };
+        check("cuMemcpyDtoHAsync", code)
     }
 
     /// # Safety

@@ -74,6 +74,16 @@ impl Sim {
         }
     }
 
+    /// The same for what the host reads, behind all that was issued to the compute stream.
+    pub(super) fn read_back(&mut self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
+        let memory = self.anywhere(ptr, bytes)?;
+        let access = self.issue(Actor::Compute, What::Download);
+        for range in &memory {
+            self.reads(range.clone(), access);
+        }
+        Ok(memory)
+    }
+
     /// The same for what is written by anything but a copy of weights.
     pub(super) fn written(&self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
         if self.views.contain(ptr) {

@@ -4,7 +4,7 @@ use super::clock::{Actor, What};
 use super::graph::Call;
 use super::streams::Op;
 use super::{space, stray, Issued, Sim, SimEvent};
-use crate::device::{Device, DevicePtr, HostBytes, Link, View};
+use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Link, View};
 use crate::error::{Error, Result};
 
 const GRANULE: u64 = 64;
@@ -180,15 +180,22 @@ impl Device for Sim {
         if dst.is_empty() {
             return Ok(());
         }
-        let memory = self.anywhere(src, dst.len() as u64)?;
-        let access = self.issue(Actor::Compute, What::Download);
-        for range in &memory {
-            self.reads(range.clone(), access);
-        }
+        let memory = self.read_back(src, dst.len() as u64)?;
         self.compute.push(Op::Download(memory));
         self.block_until_compute_did(self.compute.issued)?;
         self.learn(&self.compute.clock);
         dst.copy_from_slice(&self.fetched);
+        Ok(())
+    }
+
+    fn download_out(&mut self, src: DevicePtr, dst: HostRoom) -> Result<()> {
+        self.call("download")?;
+        self.graphs.refuse("a read of values by the host")?;
+        if !dst.is_empty() {
+            let memory = self.read_back(src, dst.len() as u64)?;
+            self.compute.push(Op::Return(memory, self.due.len()));
+            self.due.push((Vec::new(), dst));
+        }
         Ok(())
     }
 
@@ -247,6 +254,9 @@ impl Device for Sim {
         self.graphs.refuse("a wait for kernels")?;
         self.block_until_compute_did(self.compute.issued)?;
         self.learn(&self.compute.clock);
+        for (bytes, mut room) in self.due.drain(..) {
+            room.bytes().copy_from_slice(&bytes);
+        }
         Ok(())
     }
 

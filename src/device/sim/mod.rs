@@ -41,7 +41,7 @@ pub use issue::SimEvent;
 pub use problem::Problem;
 pub use streams::Order;
 
-use super::{DevicePtr, HostBytes, Link};
+use super::{DevicePtr, HostBytes, HostRoom, Link};
 use crate::error::{Error, Result};
 use faults::Faults;
 use space::Space;
@@ -99,6 +99,8 @@ pub struct Sim {
     faults: Faults,
     problems: Vec<Problem>,
     fetched: Vec<u8>,
+    /// Outputs that were asked for: their bytes, once they are fetched, and where they go.
+    due: Vec<(Vec<u8>, HostRoom)>,
     copies: u64,
     bytes_copied: u64,
     events: Arc<AtomicUsize>,
@@ -129,6 +131,7 @@ impl Sim {
             faults: Faults::default(),
             problems: Vec::new(),
             fetched: Vec::new(),
+            due: Vec::new(),
             copies: 0,
             bytes_copied: 0,
             events: Arc::default(),

@@ -47,6 +47,8 @@ pub(super) enum Op {
     Upload(Range<u64>, Vec<u8>),
     /// Keeps the bytes for whoever waits for them.
     Download(Vec<Range<u64>>),
+    /// The same for the output of this number among those that are due.
+    Return(Vec<Range<u64>>, usize),
     Across(u64, Vec<Range<u64>>),
     Zero(Range<u64>),
     Poison(Range<u64>),
@@ -145,6 +147,7 @@ impl Sim {
             Op::Copy(to, src) => self.bytes_mut(&to).copy_from_slice(read(&src)),
             Op::Upload(to, src) => self.bytes_mut(&to).copy_from_slice(&src),
             Op::Download(from) => self.fetched = self.joined(&from),
+            Op::Return(from, at) => self.due[at].0 = self.joined(&from),
             Op::Across(to, from) => {
                 let through = self.joined(&from);
                 self.bytes_mut(&(to..to + through.len() as u64))

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::types::{ws_option, ws_options, ws_tensor};
 use crate::config::{Options, Spec, SpecValue};
 use crate::delegate::{InputTensor, Memory, OutputTensor, Room};
-use crate::device::DeviceBytes;
+use crate::device::{DeviceBytes, HostRoom};
 use crate::error::Error;
 use crate::ffi::status::Failure;
 
@@ -219,7 +219,9 @@ unsafe fn room<'a>(index: usize, tensor: &ws_tensor) -> Result<OutputTensor<'a>,
         Place::Host => {
             let data = tensor.data.cast();
             // SAFETY: `nbytes` bytes of host memory that only this call uses, by this function's contract.
-            Room::Host(unsafe { array_mut(&format!("{name}.data"), data, tensor.nbytes) }?)
+            let bytes = unsafe { array_mut(&format!("{name}.data"), data, tensor.nbytes) }?;
+            // SAFETY: the same, and the call ends behind the device's wait for its pass.
+            Room::Call(unsafe { HostRoom::new(bytes.as_mut_ptr(), bytes.len()) })
         }
         // SAFETY: memory of the device that only this call uses, by this function's contract.
         Place::Device(device) => Room::Device(unsafe { device_bytes(&name, tensor, device) }?),

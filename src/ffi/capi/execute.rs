@@ -5,6 +5,7 @@ use super::load::Model;
 use super::types::ws_tensor;
 use crate::aoti::outputs::Output as PassOutput;
 use crate::delegate::contiguous_strides;
+use crate::device::HostRoom;
 use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
@@ -32,7 +33,10 @@ impl Output {
                 bytes: length as u64,
             })?;
         bytes.resize(length, 0);
-        tensor.copy_to_dense(&mut bytes)?;
+        // SAFETY: these bytes stay where they are until the model has executed, whatever becomes of it: `ws_execute` keeps
+        // each output that long, and nobody else sees it.
+        let room = unsafe { HostRoom::new(bytes.as_mut_ptr(), length) };
+        tensor.copy_out(room, &strides)?;
         Ok(Output {
             dtype: tensor.dtype.0,
             sizes: tensor.sizes.to_vec(),
