@@ -7,7 +7,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::tensor::{Storage, Tensor};
+use super::dtype::DType;
+use super::tensor::{Dims, Owner, Storage, Tensor};
+use crate::device::DevicePtr;
 
 /// `AtenTensorHandle`: opaque to the compiled code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,7 +36,9 @@ struct Slot {
     generation: usize,
     storage: StorageId,
     constant: bool,
-    tensor: Option<Tensor>,
+    live: bool,
+    /// Of the last handle, if none is live.
+    tensor: Tensor,
 }
 
 #[derive(Clone, Copy)]
@@ -78,22 +82,36 @@ impl Slab {
     /// A handle to `tensor` in a new storage.
     pub fn insert(&mut self, storage: Storage, tensor: Tensor) -> Result<Handle, String> {
         tensor.check_within(storage.bytes)?;
-        let id = match self.free_storages.pop() {
-            Some(id) => id,
-            None => {
-                self.storages.push(StorageSlot { storage, refs: 0 });
-                self.storages.len() as u32 - 1
-            }
-        };
-        self.storages[id as usize] = StorageSlot { storage, refs: 0 };
-        self.place(StorageId(id), tensor)
+        let index = self.take()?;
+        self.at(index).tensor = tensor;
+        let id = self.new_storage(storage);
+        Ok(self.begin(index, id))
+    }
+
+    /// A handle to a window of these sizes and strides in a new storage that ends with it: what a probe makes. They are
+    /// written to where they stay, since moving a tensor takes longer than all else here.
+    pub fn insert_whole(
+        &mut self,
+        (owner, ptr): (Owner, DevicePtr),
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+    ) -> Result<Handle, String> {
+        let index = self.take()?;
+        let tensor = &mut self.at(index).tensor;
+        let bytes = tensor.become_whole(dtype, sizes, strides);
+        let bytes = bytes.inspect_err(|_| self.free.push(index as u32))?;
+        let id = self.new_storage(Storage { owner, ptr, bytes });
+        Ok(self.begin(index, id))
     }
 
     /// Another handle into the storage of `of`.
     pub fn share(&mut self, of: Handle, tensor: Tensor) -> Result<Handle, String> {
         let id = self.slot(of)?.storage;
         tensor.check_within(self.storages[id.0 as usize].storage.bytes)?;
-        self.place(id, tensor)
+        let index = self.take()?;
+        self.at(index).tensor = tensor;
+        Ok(self.begin(index, id))
     }
 
     /// Marks a handle as a constant of the container: it outlives passes.
@@ -107,8 +125,7 @@ impl Slab {
 
     /// The tensor behind a handle.
     pub fn tensor(&self, handle: Handle) -> Result<&Tensor, String> {
-        let slot = self.slot(handle)?;
-        slot.tensor.as_ref().ok_or_else(|| stale(handle))
+        Ok(&self.slot(handle)?.tensor)
     }
 
     /// The storage behind a handle.
@@ -120,7 +137,7 @@ impl Slab {
     pub fn delete(&mut self, handle: Handle) -> Result<Option<Storage>, String> {
         let (chunk, at) = self.locate(handle)?;
         let slot = &mut self.chunks[chunk][at];
-        slot.tensor = None;
+        slot.live = false;
         slot.generation = next_generation(slot.generation);
         let (id, constant) = (slot.storage, std::mem::take(&mut slot.constant));
         self.free.push((chunk * CHUNK + at) as u32);
@@ -144,7 +161,7 @@ impl Slab {
             .flat_map(|chunk| chunk.iter())
             .enumerate();
         slots
-            .filter(|(_, slot)| slot.tensor.is_some() && !slot.constant)
+            .filter(|(_, slot)| slot.live && !slot.constant)
             .map(|(index, slot)| self.encode(index, slot.generation))
             .collect()
     }
@@ -153,7 +170,7 @@ impl Slab {
     pub fn validate(&self) -> Result<(), String> {
         let slots = || self.chunks.iter().flat_map(|chunk| chunk.iter());
         let mut refs = vec![0u32; self.storages.len()];
-        for slot in slots().filter(|slot| slot.tensor.is_some()) {
+        for slot in slots().filter(|slot| slot.live) {
             refs[slot.storage.0 as usize] += 1;
         }
         for free in &self.free_storages {
@@ -168,7 +185,7 @@ impl Slab {
                 self.storages.len()
             ));
         }
-        let live = slots().filter(|slot| slot.tensor.is_some()).count();
+        let live = slots().filter(|slot| slot.live).count();
         let constants = slots().filter(|slot| slot.constant).count();
         if live != self.live
             || constants != self.constants
@@ -187,19 +204,42 @@ impl Slab {
         }
     }
 
-    fn place(&mut self, storage: StorageId, tensor: Tensor) -> Result<Handle, String> {
+    /// Index of a slot that no handle has. It is to be given to one, or back.
+    fn take(&mut self) -> Result<usize, String> {
         if self.free.is_empty() {
             self.grow()?;
         }
-        let index = self.free.pop().unwrap_or_default() as usize;
-        let slot = &mut self.chunks[index / CHUNK][index % CHUNK];
-        slot.tensor = Some(tensor);
+        Ok(self.free.pop().unwrap_or_default() as usize)
+    }
+
+    fn at(&mut self, index: usize) -> &mut Slot {
+        &mut self.chunks[index / CHUNK][index % CHUNK]
+    }
+
+    fn new_storage(&mut self, storage: Storage) -> StorageId {
+        let slot = StorageSlot { storage, refs: 0 };
+        match self.free_storages.pop() {
+            Some(id) => {
+                self.storages[id as usize] = slot;
+                StorageId(id)
+            }
+            None => {
+                self.storages.push(slot);
+                StorageId(self.storages.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The handle of a slot that was taken, and has its tensor.
+    fn begin(&mut self, index: usize, storage: StorageId) -> Handle {
+        let slot = self.at(index);
         slot.storage = storage;
         slot.constant = false;
+        slot.live = true;
         let generation = slot.generation;
         self.storages[storage.0 as usize].refs += 1;
         self.live += 1;
-        Ok(self.encode(index, generation))
+        self.encode(index, generation)
     }
 
     fn grow(&mut self) -> Result<(), String> {
@@ -211,7 +251,12 @@ impl Slab {
             generation: 1,
             storage: StorageId(0),
             constant: false,
-            tensor: None,
+            live: false,
+            tensor: Tensor {
+                dtype: DType::U8,
+                offset: 0,
+                dims: Dims::NONE,
+            },
         };
         self.chunks.push((0..CHUNK).map(|_| slot()).collect());
         self.free
@@ -243,7 +288,7 @@ impl Slab {
             .get(index / CHUNK)
             .map(|chunk| &chunk[index % CHUNK]);
         match slot {
-            Some(slot) if slot.generation == generation && slot.tensor.is_some() => {
+            Some(slot) if slot.generation == generation && slot.live => {
                 Ok((index / CHUNK, index % CHUNK))
             }
             _ => Err(stale(handle)),

@@ -41,6 +41,57 @@ fn a_lease_ends_with_its_last_handle() {
 }
 
 #[test]
+fn a_whole_window_has_a_storage_that_ends_with_it() {
+    let mut slab = Slab::new();
+    let lease = (Owner::Lease(3), DevicePtr(64));
+    let nine = [1; 9];
+    for (sizes, strides, bytes) in [
+        (&[2i64, 3][..], &[10i64, 1][..], 52),
+        (&nine, &nine, 4),
+        (&[], &[], 4),
+        (&[0, 5], &[5, 1], 0),
+    ] {
+        let handle = slab
+            .insert_whole(lease, DType::F32, sizes, strides)
+            .unwrap();
+        let tensor = slab.tensor(handle).unwrap();
+        assert_eq!(tensor.check_within(bytes), Ok(()));
+        assert_eq!(
+            (tensor.dims.sizes(), tensor.dims.strides()),
+            (sizes, strides)
+        );
+        assert_eq!((tensor.dtype, tensor.offset), (DType::F32, 0));
+        slab.validate().unwrap();
+        let ended = slab.delete(handle).unwrap();
+        assert_eq!(ended, Some(storage(Owner::Lease(3), bytes)));
+    }
+    slab.validate().unwrap();
+}
+
+#[test]
+fn a_window_that_is_refused_leaves_nothing() {
+    let mut slab = Slab::new();
+    let lease = (Owner::Lease(3), DevicePtr(64));
+    for (dtype, sizes, strides, why) in [
+        (
+            DType(99),
+            &[2i64][..],
+            &[1i64][..],
+            "dtype number 99 is unknown",
+        ),
+        (DType::F32, &[2, 3], &[1], "2 sizes but 1 strides"),
+        (DType::F32, &[-2], &[1], "-2 is negative"),
+        (DType::F32, &[i64::MAX, 9], &[9, 1], "overflow"),
+        (DType::F32, &[i64::MAX], &[1], "overflow"),
+    ] {
+        let refused = slab.insert_whole(lease, dtype, sizes, strides).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+        slab.validate().unwrap();
+    }
+    assert_eq!((slab.live(), slab.leftovers().len()), (0, 0));
+}
+
+#[test]
 fn deleted_foreign_and_null_handles_are_errors() {
     let (mut slab, mut other) = (Slab::new(), Slab::new());
     let handle = slab

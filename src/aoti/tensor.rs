@@ -16,9 +16,23 @@ pub struct Dims {
 }
 
 impl Dims {
+    /// Of a single element.
+    pub const NONE: Dims = Dims {
+        len: 0,
+        inline: [0; 2 * INLINE],
+        heap: None,
+    };
+
     /// Keeps a copy of `sizes` and `strides`, which must be of equal length. Allocates only beyond eight
     /// dimensions.
     pub fn new(sizes: &[i64], strides: &[i64]) -> Result<Dims, String> {
+        let mut dims = Dims::NONE;
+        dims.set(sizes, strides)?;
+        Ok(dims)
+    }
+
+    /// The same in place of what was there, which stays on an error.
+    pub fn set(&mut self, sizes: &[i64], strides: &[i64]) -> Result<(), String> {
         if sizes.len() != strides.len() {
             return Err(format!(
                 "{} sizes but {} strides",
@@ -31,18 +45,15 @@ impl Dims {
                 "sizes {sizes:?} and strides {strides:?}: {bad} is negative"
             ));
         }
-        let mut dims = Dims {
-            len: sizes.len(),
-            inline: [0; 2 * INLINE],
-            heap: None,
-        };
-        if dims.len <= INLINE {
-            dims.inline[..dims.len].copy_from_slice(sizes);
-            dims.inline[INLINE..INLINE + dims.len].copy_from_slice(strides);
+        self.len = sizes.len();
+        self.heap = None;
+        if self.len <= INLINE {
+            self.inline[..self.len].copy_from_slice(sizes);
+            self.inline[INLINE..INLINE + self.len].copy_from_slice(strides);
         } else {
-            dims.heap = Some([sizes, strides].concat().into_boxed_slice());
+            self.heap = Some([sizes, strides].concat().into_boxed_slice());
         }
-        Ok(dims)
+        Ok(())
     }
 
     /// Dimensions of a dense tensor in row-major order.
@@ -186,12 +197,32 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Becomes a window of these sizes and strides, from the start of its storage. Returns the bytes that it reaches over. On an
+    /// error it may be anything.
+    pub fn become_whole(
+        &mut self,
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+    ) -> Result<u64, String> {
+        self.dtype = dtype;
+        self.offset = 0;
+        self.dims.set(sizes, strides)?;
+        let item = self.itemsize()? as i64;
+        let bytes = reach(sizes, strides).and_then(|reach| reach.checked_mul(item));
+        let bytes =
+            bytes.ok_or_else(|| format!("sizes {sizes:?} and strides {strides:?} overflow"))?;
+        Ok(bytes as u64)
+    }
+
+    fn itemsize(&self) -> Result<usize, String> {
+        let known = self.dtype.itemsize();
+        known.ok_or_else(|| format!("dtype number {} is unknown", self.dtype.0))
+    }
+
     /// Checks that the whole window lies within `bytes` of storage.
     pub fn check_within(&self, bytes: u64) -> Result<(), String> {
-        let item = self
-            .dtype
-            .itemsize()
-            .ok_or_else(|| format!("dtype number {} is unknown", self.dtype.0))?;
+        let item = self.itemsize()?;
         let end = self.dims.reach().and_then(|reach| match reach {
             0 => Some(0),
             n => n.checked_add(self.offset)?.checked_mul(item as i64),

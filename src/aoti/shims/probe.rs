@@ -3,7 +3,7 @@
 use super::super::context::{Context, Shim};
 use super::super::dtype::DType;
 use super::super::slab::Handle;
-use super::super::tensor::{Dims, Owner, Storage, Tensor};
+use super::super::tensor::Owner;
 use super::args::{run, Out};
 use super::shim_table;
 
@@ -28,25 +28,8 @@ fn probe(c: &mut Context<'_>, constant: Handle, id: i64) -> Shim<Handle> {
         .probe_layout(id)
         .map_err(Into::into)
         .and_then(|layout| {
-            let (dtype, dims) = (
-                DType(layout.dtype),
-                Dims::new(layout.sizes, layout.strides)?,
-            );
-            let reach = dims.reach().ok_or("the recorded sizes overflow")? as u64;
-            let bytes = reach.saturating_mul(dtype.itemsize().unwrap_or(0) as u64);
-            let storage = Storage {
-                owner: Owner::Lease(id),
-                ptr,
-                bytes,
-            };
-            Ok(slab.insert(
-                storage,
-                Tensor {
-                    dtype,
-                    offset: 0,
-                    dims,
-                },
-            )?)
+            let (owner, dtype) = (Owner::Lease(id), DType(layout.dtype));
+            Ok(slab.insert_whole((owner, ptr), dtype, layout.sizes, layout.strides)?)
         });
     if made.is_err() {
         hooks.release(id);
