@@ -22,6 +22,8 @@ pub(crate) struct Context<'a> {
     hooks: Option<&'a mut dyn PassHooks>,
     error: Option<Error>,
     calls: u64,
+    /// Which of them is to fail, for tests: looked up once, since a call would take a tenth longer for it.
+    fail_at: u64,
 }
 
 /// A device as PyTorch tells it.
@@ -135,6 +137,7 @@ impl<'a> Context<'a> {
             hooks,
             error: None,
             calls: 0,
+            fail_at: FAIL_AT.get(),
         }
     }
 
@@ -221,9 +224,9 @@ impl<'a> Context<'a> {
     /// Counts a call that may fail, and fails it if a test asked for that.
     fn count(&mut self) -> Shim {
         self.calls += 1;
-        match FAIL_AT.get() {
-            n if n == self.calls => Err("a test made this call fail".into()),
-            _ => Ok(()),
+        match self.fail_at == self.calls {
+            true => Err("a test made this call fail".into()),
+            false => Ok(()),
         }
     }
 }
@@ -238,25 +241,30 @@ pub(crate) fn call(function: &'static str, body: impl FnOnce(&mut Context<'_>) -
 
 /// As [`call`], for functions that are not allowed to fail and are not counted.
 pub(crate) fn enter(function: &'static str, body: impl FnOnce(&mut Context<'_>) -> Shim) -> bool {
-    // While one call runs there is no current context: a call from within would alias it.
-    let Some(pointer) = CURRENT.take() else {
-        log::error!("{function} was called outside a pass");
-        return false;
-    };
-    let _restore = Restore(Some(pointer));
-    // SAFETY: `Context::with` put this pointer here, and takes it away before its borrow of the context
-    // ends. It was taken out of `CURRENT` above, and other threads have a `CURRENT` of their own, so no
-    // other reference is made from it until `_restore` puts it back. The lifetime is a shortened one: the
-    // reference does not leave this function.
-    let context = unsafe { &mut *pointer.as_ptr() };
-    let result = catch_unwind(AssertUnwindSafe(|| body(context)));
-    let fail = match result {
-        Ok(Ok(())) => return true,
-        Ok(Err(fail)) => fail,
-        Err(panic) => Fail::What(format!("panicked: {}", panic_text(&*panic))),
-    };
-    context.fail(function, fail);
-    false
+    // Looked up once: in a shared library that is a call of its own.
+    CURRENT.with(|current| {
+        // While one call runs there is no current context: a call from within would alias it.
+        let Some(pointer) = current.take() else {
+            log::error!("{function} was called outside a pass");
+            return false;
+        };
+        // SAFETY: `Context::with` put this pointer here, and takes it away before its borrow of the context
+        // ends. It was taken out of `CURRENT` above, and other threads have a `CURRENT` of their own, so no
+        // other reference is made from it until it is put back below, behind the last use of this one. The lifetime
+        // is a shortened one: the reference does not leave this function.
+        let context = unsafe { &mut *pointer.as_ptr() };
+        let result = catch_unwind(AssertUnwindSafe(|| body(context)));
+        let done = match result {
+            Ok(done) => done,
+            Err(panic) => Err(Fail::What(format!("panicked: {}", panic_text(&*panic)))),
+        };
+        let succeeded = done.is_ok();
+        if let Err(fail) = done {
+            context.fail(function, fail);
+        }
+        current.set(Some(pointer));
+        succeeded
+    })
 }
 
 /// Keeps a failure that has no shim's result to go into, if a pass runs on this thread.
