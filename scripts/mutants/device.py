@@ -149,8 +149,8 @@ MUTANTS = [
     Mutant(
         "deleted-handle-is-alive",
         SLAB,
-        "Some(slot) if slot.generation == generation && slot.tensor.is_some() => {",
-        "Some(slot) if slot.tensor.is_some() => {",
+        "Some(slot) if slot.generation == generation && slot.live => {",
+        "Some(slot) if slot.live => {",
         "a stale handle reads the tensor that took its place",
         ("lib:aoti",),
     ),
