@@ -22,7 +22,7 @@ pub(crate) struct Context<'a> {
     hooks: Option<&'a mut dyn PassHooks>,
     error: Option<Error>,
     calls: u64,
-    /// Which of them is to fail, for tests: looked up once, since a call would take a tenth longer for it.
+    /// Which of them is to fail, for tests: looked up once for the pass, not in each call.
     fail_at: u64,
 }
 

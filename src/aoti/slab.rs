@@ -89,7 +89,7 @@ impl Slab {
     }
 
     /// A handle to a window of these sizes and strides in a new storage that ends with it: what a probe makes. They are
-    /// written to where they stay, since moving a tensor takes longer than all else here.
+    /// written to where they stay: to make a tensor elsewhere and move it here took a third of a probe's time.
     pub fn insert_whole(
         &mut self,
         (owner, ptr): (Owner, DevicePtr),

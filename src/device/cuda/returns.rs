@@ -12,7 +12,7 @@ use crate::device::{DevicePtr, HostRoom};
 use crate::error::Result;
 use std::sync::Arc;
 
-/// All that a pass may return this way, bytes. More is copied by the driver, which takes longer than it waits.
+/// All that a pass may return this way, bytes. What does not fit is downloaded at once, behind a wait of its own.
 const MOST: usize = 1 << 20;
 
 /// Each output begins at a multiple of this.
