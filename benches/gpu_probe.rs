@@ -85,7 +85,7 @@ fn pass(
 fn nanoseconds(policy: PolicyKind, budget: u64, through_c: bool) -> weightstream::Result<f64> {
     let mut session = session(policy, budget)?;
     let mut calls = match through_c {
-        true => Some(ProbeCalls::new()?),
+        true => Some(ProbeCalls::new(1)?),
         false => None,
     };
     let mut times = Vec::new();

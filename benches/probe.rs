@@ -109,13 +109,68 @@ fn time(session: &mut Session<HostDevice>, probes: u64) -> Duration {
     spent
 }
 
+/// Bytes that are written between two passes, so that little of the first one is in the core's caches for the second: what
+/// kernel launches do there.
+const ELSEWHERE: usize = 8 << 20;
+
+/// A probe through the C functions of which nothing is in the caches but the code: each weight is read once in a pass, and much else
+/// happens between two passes.
+fn cold(c: &mut Criterion) {
+    let layout = Layout {
+        dtype: 15,
+        sizes: vec![4, 8],
+        strides: vec![8, 1],
+    };
+    let spec = |i| WeightSpec {
+        fqn: format!("layers.{i}.weight"),
+        bytes: BYTES,
+        kind: WeightKind::Weight,
+    };
+    let events = (0..WEIGHTS).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
+    let count = WEIGHTS as usize;
+    let program = Program {
+        weights: (0..WEIGHTS).map(spec).collect(),
+        layouts: vec![layout; count],
+        trace: Trace::new(events.collect(), (0..WEIGHTS).collect(), count).expect("a valid trace"),
+        gather: Vec::new(),
+    };
+    let bytes: &'static [u8] = vec![7; BYTES as usize].leak();
+    let bytes = vec![HostBytes::from_static(bytes); count];
+    let device = HostDevice::new().expect("a copy thread");
+    let options = SessionOptions {
+        budget: Some(1 << 20),
+        ..SessionOptions::default()
+    };
+    let mut session = Session::new(device, program, bytes, options).expect("a large budget");
+    let mut calls = ProbeCalls::new(count).expect("the functions");
+    let mut elsewhere = vec![0u8; ELSEWHERE];
+    let mut pass = || {
+        elsewhere.iter_mut().step_by(64).for_each(|byte| *byte += 1);
+        session.begin_pass().expect("an idle session");
+        let start = Instant::now();
+        calls
+            .run(&mut session, 0..i64::from(WEIGHTS))
+            .expect("right probes");
+        let spent = start.elapsed();
+        session.end_pass(true).expect("a complete pass");
+        spent
+    };
+    c.bench_function("probe_hit/everything_resident_through_c_cold", |b| {
+        b.iter_custom(|n| {
+            let passes = n.div_ceil(u64::from(WEIGHTS)).max(3);
+            let spent: Duration = (0..passes).map(|_| pass()).sum();
+            spent.mul_f64(n as f64 / (passes * u64::from(WEIGHTS)) as f64)
+        })
+    });
+}
+
 fn hit(c: &mut Criterion) {
     let mut group = c.benchmark_group("probe_hit");
     let mut resident = session(PolicyKind::Lru, 1 << 30);
     group.bench_function("everything_resident", |b| {
         b.iter_custom(|n| time(&mut resident, n))
     });
-    let mut calls = ProbeCalls::new().expect("the functions");
+    let mut calls = ProbeCalls::new(1).expect("the functions");
     group.bench_function("everything_resident_through_c", |b| {
         b.iter_custom(|n| time_c(&mut resident, &mut calls, n))
     });
@@ -246,5 +301,5 @@ fn plans_of_repeated_reads(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, hit, plans, plans_of_repeated_reads);
+criterion_group!(benches, hit, cold, plans, plans_of_repeated_reads);
 criterion_main!(benches);

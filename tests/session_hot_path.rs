@@ -52,7 +52,7 @@ fn allocations<D: Device>(session: &mut Session<D>, probes: i64) -> usize {
 fn through_the_c_functions_nothing_allocates_either() {
     let model = chain(&[640; 16]);
     let mut session = model.host(Some(1 << 20));
-    let mut calls = ProbeCalls::new().unwrap();
+    let mut calls = ProbeCalls::new(1).unwrap();
     let mut pass = |session: &mut Session<_>| {
         session.begin_pass().unwrap();
         let before = COUNT.with(Cell::get);

@@ -424,11 +424,19 @@ MUTANTS = [
     ),
     Mutant(
         "read-in-place-gets-the-pools-address",
-        HOOKS,
-        "tenant.in_place.unwrap_or(tenant.at)",
-        "tenant.at",
+        "src/session/build.rs",
+        "self.in_place.unwrap_or(self.at)",
+        "self.at",
         "a kernel looks rows up where nothing was copied",
         ("session_cases",),
+    ),
+    Mutant(
+        "whatever-moves-is-taken-to-stay",
+        "src/session/build.rs",
+        "match self.policy.everything_stays() {",
+        "match true {",
+        "probes are answered with where a weight was at load, and nothing that streams is copied",
+        ("session_planned", "session_cases"),
     ),
     Mutant(
         "in-place-however-many-rows",

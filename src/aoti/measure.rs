@@ -17,14 +17,14 @@ type DeleteFn = extern "C" fn(Handle) -> i32;
 #[doc(hidden)]
 pub struct ProbeCalls {
     slab: Slab,
-    placeholder: Handle,
+    placeholders: Vec<Handle>,
     probe: ProbeFn,
     delete: DeleteFn,
 }
 
 impl ProbeCalls {
-    /// Looks the functions up and makes the placeholder that they are called with.
-    pub fn new() -> Result<ProbeCalls> {
+    /// Looks the functions up and makes so many placeholders, with which they are called in turn.
+    pub fn new(placeholders: usize) -> Result<ProbeCalls> {
         let mut slab = Slab::new();
         let storage = Storage {
             owner: Owner::Borrowed,
@@ -37,7 +37,9 @@ impl ProbeCalls {
             offset: 0,
             dims,
         };
-        let placeholder = slab.insert(storage, tensor).map_err(Error::Internal)?;
+        let made = (0..placeholders).map(|_| slab.insert(storage, tensor.clone()));
+        let placeholders = made.collect::<std::result::Result<_, _>>();
+        let placeholders = placeholders.map_err(Error::Internal)?;
         let find = |name| shims::lookup(name).ok_or_else(|| Error::Internal(format!("no {name}")));
         // SAFETY: these are the types of the two functions in PyTorch's headers, with handles as handles.
         let probe = unsafe {
@@ -51,7 +53,7 @@ impl ProbeCalls {
         };
         Ok(ProbeCalls {
             slab,
-            placeholder,
+            placeholders,
             probe,
             delete,
         })
@@ -59,10 +61,11 @@ impl ProbeCalls {
 
     /// Probes `ids` in order, each released before the next.
     pub fn run(&mut self, hooks: &mut dyn PassHooks, ids: Range<i64>) -> Result<()> {
-        let (probe, delete, placeholder) = (self.probe, self.delete, self.placeholder);
+        let (probe, delete) = (self.probe, self.delete);
+        let placeholders = self.placeholders.iter().cycle();
         let mut context = Context::new(&mut self.slab, Some(hooks), TorchDevice::CPU);
         context.with(|| {
-            for id in ids {
+            for (id, &placeholder) in ids.zip(placeholders) {
                 let mut handle = Handle::NULL;
                 if probe(placeholder, id, &mut handle) != 0 {
                     return;

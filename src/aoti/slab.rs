@@ -274,15 +274,21 @@ impl Slab {
         Handle((self.tag << (INDEX_BITS + GENERATION_BITS)) | (generation << INDEX_BITS) | index)
     }
 
+    /// Checks that a handle was one of this slab's at some time, without a look at its slot.
+    pub fn check_tag(&self, handle: Handle) -> Result<(), String> {
+        match handle.0 >> (INDEX_BITS + GENERATION_BITS) == self.tag {
+            true => Ok(()),
+            false => Err(format!(
+                "{:#x} is not a tensor handle of this program",
+                handle.0
+            )),
+        }
+    }
+
     fn locate(&self, handle: Handle) -> Result<(usize, usize), String> {
         let index = handle.0 & INDEX_MASK;
         let generation = (handle.0 >> INDEX_BITS) & GENERATION_MASK;
-        if handle == Handle::NULL || handle.0 >> (INDEX_BITS + GENERATION_BITS) != self.tag {
-            return Err(format!(
-                "{:#x} is not a tensor handle of this program",
-                handle.0
-            ));
-        }
+        self.check_tag(handle)?;
         let slot = self
             .chunks
             .get(index / CHUNK)

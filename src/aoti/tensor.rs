@@ -40,10 +40,9 @@ impl Dims {
                 strides.len()
             ));
         }
-        if let Some(bad) = sizes.iter().chain(strides).find(|v| **v < 0) {
-            return Err(format!(
-                "sizes {sizes:?} and strides {strides:?}: {bad} is negative"
-            ));
+        // One sign of all of them: that is quicker than to look for one that is negative.
+        if sizes.iter().chain(strides).fold(0, |all, one| all | one) < 0 {
+            return Err(negative(sizes, strides));
         }
         self.len = sizes.len();
         self.heap = None;
@@ -91,6 +90,13 @@ impl Dims {
     pub fn is_contiguous(&self) -> bool {
         is_contiguous(self.sizes(), self.strides())
     }
+}
+
+#[cold]
+fn negative(sizes: &[i64], strides: &[i64]) -> String {
+    let bad = sizes.iter().chain(strides).find(|one| **one < 0);
+    let bad = bad.copied().unwrap_or_default();
+    format!("sizes {sizes:?} and strides {strides:?}: {bad} is negative")
 }
 
 /// Product of `sizes`.

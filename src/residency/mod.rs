@@ -87,6 +87,11 @@ pub trait Policy: Send {
         None
     }
 
+    /// Whether all weights are loaded at load and keep their places. Then nobody is told or asked of reads and leases.
+    fn everything_stays(&self) -> bool {
+        false
+    }
+
     /// What is loaded at load, before the first pass.
     fn start(&mut self, _actions: &mut Vec<Action>) {}
 

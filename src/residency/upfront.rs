@@ -42,6 +42,10 @@ impl Policy for Upfront {
         self.block
     }
 
+    fn everything_stays(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, actions: &mut Vec<Action>) {
         actions.extend(
             self.placed

@@ -1,6 +1,7 @@
 //! From a checked record and the bytes of its weights to a session that is ready for its first pass.
 
-use super::{choose::Residency, copies::Run, gather, trail, Session, Stats, Tenant};
+use super::{choose::Residency, copies::Run, gather, reads::Reads, trail};
+use super::{Session, Stats, Tenant};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
@@ -151,6 +152,7 @@ impl<D: Device> Session<D> {
             tables,
             leased: vec![false; reads],
             ended: vec![false; reads],
+            reads: Reads::new(&program.trace, &program.layouts),
             program,
             bytes,
             floor,
@@ -235,6 +237,14 @@ impl<D: Device> Session<D> {
             // What stays is never given up.
             tenant.copied = 0..0;
         }
+        match self.policy.everything_stays() {
+            true => {
+                let weights = self.program.trace.probes().iter();
+                let places = weights.map(|&weight| self.tenants[weight as usize].address());
+                self.reads.stay(places);
+            }
+            false => self.reads.move_on(),
+        }
         Ok(())
     }
 
@@ -266,6 +276,12 @@ impl<E> Tenant<E> {
             ready: None,
             last_read: None,
         }
+    }
+
+    /// Where a kernel reads it.
+    #[inline]
+    pub(super) fn address(&self) -> DevicePtr {
+        self.in_place.unwrap_or(self.at)
     }
 
     /// Whether a load may bring these of its bytes: they go on where those of earlier loads end, or there are none.

@@ -19,17 +19,8 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn probe_layout(&self, id: i64) -> Result<ProbeLayout<'_>> {
-        let probes = self.program.trace.probes();
-        let weight = usize::try_from(id).ok().and_then(|id| probes.get(id));
-        let layout = match weight {
-            Some(&weight) => &self.program.layouts[weight as usize],
-            None => return Err(Error::Internal(format!("no layout of probe {id}"))),
-        };
-        Ok(ProbeLayout {
-            dtype: layout.dtype,
-            sizes: &layout.sizes,
-            strides: &layout.strides,
-        })
+        let layout = self.reads.layout(id);
+        layout.ok_or_else(|| Error::Internal(format!("no layout of probe {id}")))
     }
 
     fn release(&mut self, id: i64) {
@@ -124,6 +115,30 @@ impl<D: Device> Session<D> {
         let id = self
             .follower
             .probe(id, |id| build::probe_name(&self.program, id))?;
+        let place = self.reads.place(id);
+        let (served, at) = match place {
+            Some(at) => (Served::Hit, at),
+            None => self.bring(id)?,
+        };
+        if self.checksums.is_some() {
+            self.verify_read(id, at)?;
+        }
+        match served {
+            Served::Hit => self.stats.hits += 1,
+            Served::Miss => self.stats.misses += 1,
+        }
+        self.leased[id as usize] = true;
+        self.open_leases += 1;
+        if place.is_none() {
+            self.mark_read(id);
+            self.policy.lease(id);
+            self.look_ahead();
+        }
+        Ok(at)
+    }
+
+    /// Where weights come and go: has the weight of a read there, and says where.
+    fn bring(&mut self, id: ProbeId) -> Result<(Served, DevicePtr)> {
         let served = self.policy.demand(id, &mut self.actions)?;
         if !self.actions.is_empty() {
             self.carry_out_demand(id)?;
@@ -136,32 +151,25 @@ impl<D: Device> Session<D> {
             // One wait orders every later kernel behind the copy, so the next probe needs none.
             tenant.ready = None;
         }
-        let at = tenant.in_place.unwrap_or(tenant.at);
-        if self.checksums.is_some() {
-            self.verify_read(id, at)?;
-        }
-        match served {
-            Served::Hit => self.stats.hits += 1,
-            Served::Miss => self.stats.misses += 1,
-        }
-        self.mark_read(id);
-        self.policy.lease(id);
-        self.leased[id as usize] = true;
-        self.open_leases += 1;
-        self.look_ahead();
-        Ok(at)
+        Ok((served, tenant.address()))
     }
 
     fn end_lease(&mut self, id: ProbeId) {
-        if self.in_pass && self.follower.in_tail() {
+        let stays = self.reads.all_stay();
+        if !stays && self.in_pass && self.follower.in_tail() {
             self.ended[id as usize] = true;
             if self.open_leases == 0 {
                 self.end_tail();
             }
             return;
         }
-        self.mark_end(id);
-        let may_go = self.policy.release(id);
+        let may_go = match stays {
+            true => None,
+            false => {
+                self.mark_end(id);
+                self.policy.release(id)
+            }
+        };
         if let Some(weight) = may_go {
             self.keep_last_read(weight);
         }
@@ -176,6 +184,9 @@ impl<D: Device> Session<D> {
     /// Ends the leases that lasted until behind the last kernel, all of them in access order. The order in which the
     /// code ends them is not fixed; if it decided what is evicted first, a pass could be one that was never rehearsed.
     pub(super) fn end_tail(&mut self) {
+        if self.reads.all_stay() {
+            return;
+        }
         for at in 0..self.ended.len() {
             let id = self.program.trace.order()[at];
             if std::mem::take(&mut self.ended[id as usize]) {

@@ -16,6 +16,7 @@ mod choose;
 mod copies;
 mod gather;
 mod hooks;
+mod reads;
 mod refine;
 mod rehearse;
 mod scratch;
@@ -61,6 +62,7 @@ pub struct Session<D: Device> {
     follower: Follower,
     tenants: Vec<Tenant<D::Event>>,
     program: Program,
+    reads: reads::Reads,
     /// What is read in place.
     tables: Vec<Table>,
     /// The bytes of each constant, by index.
