@@ -147,6 +147,22 @@ MUTANTS = [
         ("lib:aoti",),
     ),
     Mutant(
+        "a-probes-storage-moves-under-a-view",
+        "src/aoti/slab.rs",
+        "if slot.live || storage.refs > 0 {",
+        "if slot.live {",
+        "a view of the weight's earlier read looks at the memory of the later one",
+        ("lib:slab",),
+    ),
+    Mutant(
+        "a-probe-keeps-its-address",
+        "src/aoti/slab.rs",
+        "storage.storage.ptr = ptr;",
+        "",
+        "kernels read a weight where it lay in the pass before",
+        ("lib:slab",),
+    ),
+    Mutant(
         "deleted-handle-is-alive",
         SLAB,
         "Some(slot) if slot.generation == generation && slot.live => {",

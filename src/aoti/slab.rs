@@ -37,6 +37,8 @@ struct Slot {
     storage: StorageId,
     constant: bool,
     live: bool,
+    /// It and its storage are a probe's, also while no handle has them.
+    kept: bool,
     /// Of the last handle, if none is live.
     tensor: Tensor,
 }
@@ -45,7 +47,11 @@ struct Slot {
 struct StorageSlot {
     storage: Storage,
     refs: u32,
+    kept: bool,
 }
+
+/// For a probe that has no slot of its own yet.
+const NO_SLOT: u32 = u32::MAX;
 
 /// All handles of one container.
 pub struct Slab {
@@ -54,6 +60,8 @@ pub struct Slab {
     free: Vec<u32>,
     storages: Vec<StorageSlot>,
     free_storages: Vec<u32>,
+    /// The slot that each probe's handle had in the pass before, with its window.
+    of_probes: Vec<u32>,
     live: usize,
     constants: usize,
 }
@@ -69,6 +77,7 @@ impl Slab {
             free: Vec::new(),
             storages: Vec::new(),
             free_storages: Vec::new(),
+            of_probes: Vec::new(),
             live: 0,
             constants: 0,
         }
@@ -103,6 +112,42 @@ impl Slab {
         let bytes = bytes.inspect_err(|_| self.free.push(index as u32))?;
         let id = self.new_storage(Storage { owner, ptr, bytes });
         Ok(self.begin(index, id))
+    }
+
+    /// The handle of probe `id`, with the window that it had in an earlier pass and its storage at `ptr`. `None` if it was not kept
+    /// ([`Slab::keep_for_probe`]), or if what it had is still in use.
+    pub fn of_probe(&mut self, id: i64, ptr: DevicePtr) -> Option<Handle> {
+        let index = *self.of_probes.get(usize::try_from(id).ok()?)?;
+        let slot =
+            (self.chunks.get_mut(index as usize / CHUNK)?).get_mut(index as usize % CHUNK)?;
+        let storage = self.storages.get_mut(slot.storage.0 as usize)?;
+        if slot.live || storage.refs > 0 {
+            return None;
+        }
+        storage.refs = 1;
+        storage.storage.ptr = ptr;
+        slot.live = true;
+        let generation = slot.generation;
+        self.live += 1;
+        Some(self.encode(index as usize, generation))
+    }
+
+    /// Keeps slot, window and storage of a handle that was just made for probe `id`, so that the next pass only has to say where its
+    /// storage lies. Nothing if the probe has kept another one, which is still in use.
+    pub fn keep_for_probe(&mut self, id: i64, handle: Handle) -> Result<(), String> {
+        let (chunk, at) = self.locate(handle)?;
+        let id = usize::try_from(id).map_err(|_| format!("there is no probe {id}"))?;
+        if self.of_probes.len() <= id {
+            self.of_probes.resize(id + 1, NO_SLOT);
+        }
+        if self.of_probes[id] != NO_SLOT {
+            return Ok(());
+        }
+        let slot = &mut self.chunks[chunk][at];
+        slot.kept = true;
+        self.storages[slot.storage.0 as usize].kept = true;
+        self.of_probes[id] = (chunk * CHUNK + at) as u32;
+        Ok(())
     }
 
     /// Another handle into the storage of `of`.
@@ -140,7 +185,9 @@ impl Slab {
         slot.live = false;
         slot.generation = next_generation(slot.generation);
         let (id, constant) = (slot.storage, std::mem::take(&mut slot.constant));
-        self.free.push((chunk * CHUNK + at) as u32);
+        if !slot.kept {
+            self.free.push((chunk * CHUNK + at) as u32);
+        }
         self.live -= 1;
         self.constants -= usize::from(constant);
         let storage = &mut self.storages[id.0 as usize];
@@ -149,7 +196,9 @@ impl Slab {
             return Ok(None);
         }
         let ended = storage.storage;
-        self.free_storages.push(id.0);
+        if !storage.kept {
+            self.free_storages.push(id.0);
+        }
         Ok(Some(ended))
     }
 
@@ -178,7 +227,8 @@ impl Slab {
                 return Err(format!("storage {free} is free and used"));
             }
         }
-        let used = refs.iter().filter(|n| **n > 0).count();
+        let used = refs.iter().zip(&self.storages);
+        let used = used.filter(|(n, s)| **n > 0 || s.kept).count();
         if used + self.free_storages.len() != self.storages.len() {
             return Err(format!(
                 "{used} of {} storages are used, the others not free",
@@ -186,10 +236,11 @@ impl Slab {
             ));
         }
         let live = slots().filter(|slot| slot.live).count();
+        let idle = slots().filter(|slot| slot.kept && !slot.live).count();
         let constants = slots().filter(|slot| slot.constant).count();
         if live != self.live
             || constants != self.constants
-            || live + self.free.len() != slots().count()
+            || live + idle + self.free.len() != slots().count()
         {
             return Err(format!("{live} live handles, {} counted", self.live));
         }
@@ -217,7 +268,11 @@ impl Slab {
     }
 
     fn new_storage(&mut self, storage: Storage) -> StorageId {
-        let slot = StorageSlot { storage, refs: 0 };
+        let slot = StorageSlot {
+            storage,
+            refs: 0,
+            kept: false,
+        };
         match self.free_storages.pop() {
             Some(id) => {
                 self.storages[id as usize] = slot;
@@ -252,6 +307,7 @@ impl Slab {
             storage: StorageId(0),
             constant: false,
             live: false,
+            kept: false,
             tensor: Tensor {
                 dtype: DType::U8,
                 offset: 0,

@@ -159,29 +159,90 @@ fn sizes_stay_in_place_while_the_slab_grows() {
     assert_eq!(slab.tensor(first).unwrap().dims.sizes().as_ptr(), address);
 }
 
+/// What a probe does.
+fn probe(slab: &mut Slab, id: i64, ptr: u64) -> Handle {
+    let ptr = DevicePtr(ptr);
+    slab.of_probe(id, ptr).unwrap_or_else(|| {
+        let lease = (Owner::Lease(id), ptr);
+        let made = slab.insert_whole(lease, DType::F32, &[2, 3], &[3, 1]);
+        slab.keep_for_probe(id, made.clone().unwrap()).unwrap();
+        made.unwrap()
+    })
+}
+
+#[test]
+fn a_probe_keeps_its_slot_and_window_and_gets_a_new_address() {
+    let mut slab = Slab::new();
+    let (first, other) = (probe(&mut slab, 0, 64), probe(&mut slab, 1, 128));
+    let sizes = slab.tensor(first).unwrap().dims.sizes().as_ptr();
+    assert_eq!(slab.of_probe(0, DevicePtr(0)), None, "it is in use");
+    for handle in [first, other] {
+        assert!(slab.delete(handle).unwrap().is_some());
+        slab.validate().unwrap();
+    }
+    assert_eq!((slab.live(), slab.leftovers().len()), (0, 0));
+    let again = probe(&mut slab, 0, 192);
+    assert_ne!(again, first, "the one of the pass before is not this one");
+    assert!(slab.tensor(first).is_err());
+    let tensor = slab.tensor(again).unwrap();
+    assert_eq!(tensor.dims.sizes(), [2, 3]);
+    assert_eq!(tensor.dims.sizes().as_ptr(), sizes);
+    let storage = slab.storage(again).unwrap();
+    assert_eq!((storage.ptr, storage.bytes), (DevicePtr(192), 24));
+    assert_eq!(slab.delete(again).unwrap(), Some(storage));
+    for unknown in [-1, 2, i64::MAX] {
+        assert_eq!(slab.of_probe(unknown, DevicePtr(0)), None);
+    }
+    slab.validate().unwrap();
+}
+
+#[test]
+fn a_probe_whose_window_is_still_seen_gets_another_one() {
+    let mut slab = Slab::new();
+    let first = probe(&mut slab, 0, 64);
+    let view = slab.share(first, tensor(4)).unwrap();
+    assert_eq!(slab.delete(first).unwrap(), None);
+    let second = probe(&mut slab, 0, 128);
+    assert_eq!(slab.storage(view).unwrap().ptr, DevicePtr(64));
+    slab.validate().unwrap();
+    assert!(slab.delete(second).unwrap().is_some());
+    assert!(slab.delete(view).unwrap().is_some());
+    let third = probe(&mut slab, 0, 192);
+    assert_eq!(slab.storage(third).unwrap().ptr, DevicePtr(192));
+    slab.validate().unwrap();
+}
+
 proptest! {
-    /// Against a plain list of (handle, storage number): counts and ends of storages agree.
+    /// Against a plain list of (handle, storage number, lease): counts and ends of storages agree.
     #[test]
-    fn any_order_of_operations_keeps_the_counts(ops in prop::collection::vec((0u8..3, any::<u16>()), 1..300)) {
+    fn any_order_of_operations_keeps_the_counts(ops in prop::collection::vec((0u8..4, any::<u16>()), 1..300)) {
         let mut slab = Slab::new();
-        let mut model: Vec<(Handle, i64)> = Vec::new();
+        let mut model: Vec<(Handle, i64, i64)> = Vec::new();
         let mut next = 0;
         for (op, pick) in ops {
             let at = if model.is_empty() { None } else { Some(pick as usize % model.len()) };
             match (op, at) {
                 (1, Some(at)) => {
-                    let (of, number) = model[at];
-                    model.push((slab.share(of, tensor(5)).unwrap(), number));
+                    let (of, number, lease) = model[at];
+                    model.push((slab.share(of, tensor(5)).unwrap(), number, lease));
                 }
                 (2, Some(at)) => {
-                    let (handle, number) = model.swap_remove(at);
+                    let (handle, number, lease) = model.swap_remove(at);
                     let ended = slab.delete(handle).unwrap().map(|s| s.owner);
-                    let last = model.iter().all(|(_, n)| *n != number);
-                    prop_assert_eq!(ended, last.then_some(Owner::Lease(number)));
+                    let last = model.iter().all(|(_, n, _)| *n != number);
+                    prop_assert_eq!(ended, last.then_some(Owner::Lease(lease)));
+                }
+                (3, _) => {
+                    let (id, ptr) = (i64::from(pick % 5), 64 * u64::from(pick));
+                    let handle = probe(&mut slab, id, ptr);
+                    prop_assert_eq!(slab.storage(handle).unwrap().ptr, DevicePtr(ptr));
+                    model.push((handle, next, id));
+                    next += 1;
                 }
                 _ => {
-                    let handle = slab.insert(storage(Owner::Lease(next), 40), tensor(10)).unwrap();
-                    model.push((handle, next));
+                    let lease = 100 + next;
+                    let handle = slab.insert(storage(Owner::Lease(lease), 40), tensor(10)).unwrap();
+                    model.push((handle, next, lease));
                     next += 1;
                 }
             }
