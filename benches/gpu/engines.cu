@@ -1,15 +1,12 @@
 // What else could bring weights to the GPU than one copy engine, and what a copy costs beyond its bytes.
 //
-// 1. A long copy runs on one stream; a short one, of each kind that the driver has, is issued on another: when does it
-// end?
-// 2. Passes through a ring of two slots behind kernels, as plans on pages have them: by the copy engine alone, with a
-// share of each piece
-//    brought by a kernel that reads host memory itself, by such a kernel alone, in two copies on two streams; from
-//    sources that follow each other in memory, and from sources that lie apart as weights do.
-// Prints one line of JSON for each; times are ratios to one copy of all bytes, medians of passes that take turns.
+// Passes through a ring of two slots behind kernels, as plans on pages have them: by the copy engine alone, with a
+// share of each piece brought by a kernel that reads host memory itself, by such a kernel alone, in two copies on two
+// streams; from sources that follow each other in memory, and from sources that lie apart as weights do. Which copies
+// share an engine: queues.cu. Prints one line of JSON for each; times are ratios to one copy of all bytes, medians of
+// passes that take turns.
 //
-//     nvcc -std=c++17 -O2 -arch=native benches/gpu/engines.cu -o engines -lcuda && ./engines
-#include <cuda.h>
+//     nvcc -std=c++17 -O2 -arch=native benches/gpu/engines.cu -o engines && ./engines
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
@@ -36,14 +33,6 @@ void check(cudaError_t code, int line) {
   }
 }
 
-void check(CUresult code, int line) {
-  if (code != CUDA_SUCCESS) {
-    const char* text = nullptr;
-    cuGetErrorString(code, &text);
-    std::fprintf(stderr, "line %d: %s\n", line, text);
-    std::exit(1);
-  }
-}
 #define CHECK(call) check((call), __LINE__)
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -90,35 +79,6 @@ Machine open(size_t bytes) {
   CHECK(cudaMalloc(&m.out, sizeof(unsigned)));
   for (auto* stream : {&m.compute, &m.copy, &m.other}) CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
   return m;
-}
-
-void behind_a_long_copy(const Machine& m, const char* name, const std::function<void()>& issue) {
-  for (int turn = 0; turn < 3; turn++) {
-    CHECK(cudaDeviceSynchronize());
-    CHECK(cudaMemcpyAsync(m.device, m.host, 400'000'000, cudaMemcpyHostToDevice, m.copy));
-    const double begun = now();
-    issue();
-    CHECK(cudaStreamSynchronize(m.other));
-    const double ended = now();
-    CHECK(cudaStreamSynchronize(m.copy));
-    if (turn == 2) std::printf("{\"issued\": \"%s\", \"ended_at\": %.3f}\n", name, (ended - begun) / (now() - begun));
-  }
-}
-
-void queues(const Machine& m) {
-  char* to = m.device + 800'000'000;
-  const char* from = m.seen + 800'000'000;
-  const auto target = reinterpret_cast<CUdeviceptr>(to), source = reinterpret_cast<CUdeviceptr>(from);
-  for (size_t bytes : {size_t{8}, size_t{4096}, size_t{4} << 20}) {
-    const std::string size = ", " + std::to_string(bytes) + " bytes";
-    behind_a_long_copy(m, ("HtoD" + size).c_str(),
-                       [&] { CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, m.other)); });
-    behind_a_long_copy(m, ("DtoD of the device's address" + size).c_str(),
-                       [&] { CHECK(cuMemcpyDtoDAsync(target, source, bytes, m.other)); });
-    behind_a_long_copy(m, ("kernel" + size).c_str(), [&] {
-      pull<<<4, 512, 0, m.other>>>(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from), bytes / 16);
-    });
-  }
 }
 
 // Brings a piece to its slot: what goes through the first stream, and what through the second.
@@ -227,6 +187,5 @@ void rings(const Machine& m, size_t piece) {
 
 int main() {
   const Machine m = open(kApart * kPieces);
-  queues(m);
   for (size_t piece : {size_t{6} << 20, size_t{15} << 20}) rings(m, piece);
 }

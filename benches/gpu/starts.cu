@@ -1,9 +1,10 @@
 // What the start of a copy costs, by where its bytes come from and where they go.
 //
-// Passes through a ring of two slots behind kernels, as plans on pages have them. Sources: in a row; apart, as weights are; in pairs, the
-// end of one weight and the start of the next; apart, with a few bytes of the next source read ahead of its copy (by a small copy, by a
-// kernel), so that its address is already translated. Slots: memory of one allocation; pages of 2 MiB that are mapped one by one; one
-// handle per slot. Prints one line of JSON for each; times are ratios to one copy of all bytes, medians of passes that take turns.
+// Passes through a ring of two slots behind kernels, as plans on pages have them. Sources: in a row; apart, as weights
+// are; in pairs, the end of one weight and the start of the next; apart, with a few bytes of the next source read ahead
+// of its copy (by a small copy, by a kernel), so that its address is already translated. Slots: memory of one
+// allocation; pages of 2 MiB that are mapped one by one; one handle per slot. Prints one line of JSON for each; times
+// are ratios to one copy of all bytes, medians of passes that take turns.
 //
 //     nvcc -std=c++17 -O2 -arch=native benches/gpu/starts.cu -o starts -lcuda && ./starts [FILE]
 //
@@ -120,7 +121,8 @@ enum class Touch { none, copy, kernel };
 
 using From = std::function<const char*(int)>;
 
-void pass(const Machine& m, char* ring, size_t piece, const From& from, Touch how, cudaEvent_t (&freed)[2], cudaEvent_t (&there)[2]) {
+void pass(const Machine& m, char* ring, size_t piece, const From& from, Touch how, cudaEvent_t (&freed)[2],
+          cudaEvent_t (&there)[2]) {
   for (int at = 0; at < kPieces + 2; at++) {
     const int slot = at % 2;
     if (at >= 2) {
@@ -160,7 +162,8 @@ void rings(const Machine& m, size_t piece) {
     const char* name;
     char* memory;
   };
-  const Slots slots[] = {{"one allocation", whole}, {"pages", mapped(2 * piece, kPage)}, {"a handle each", mapped(2 * piece, piece)}};
+  const Slots slots[] = {
+      {"one allocation", whole}, {"pages", mapped(2 * piece, kPage)}, {"a handle each", mapped(2 * piece, piece)}};
   const char* seen = m.seen;
   struct Source {
     const char* name;
@@ -200,8 +203,8 @@ void rings(const Machine& m, size_t piece) {
     std::sort(one.times.begin(), one.times.end());
     const double median = one.times[one.times.size() / 2];
     if (bare == 0) bare = median;
-    std::printf("{\"piece\": %zu, \"variant\": \"%s\", \"ratio\": %.4f, \"each_us\": %.2f}\n", piece, one.name.c_str(), median / bare,
-                (median - bare) / kPieces * 1e6);
+    std::printf("{\"piece\": %zu, \"variant\": \"%s\", \"ratio\": %.4f, \"each_us\": %.2f}\n", piece, one.name.c_str(),
+                median / bare, (median - bare) / kPieces * 1e6);
   }
   CHECK(cudaFree(whole));
 }
