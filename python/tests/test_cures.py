@@ -50,6 +50,19 @@ def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _
     return kept[0]
 
 
+def allocations_of(name: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many activations of a model are allocated, and do not take the memory of others."""
+    read, found = _trace._Reader.read, []
+
+    def read_and_count(self):
+        found.append(sum(isinstance(line, wrapper.AllocateLine) for line in self.wrapper.lines))
+        return read(self)
+
+    monkeypatch.setattr(_trace._Reader, "read", read_and_count)
+    trace_of(name, monkeypatch)
+    return found[0]
+
+
 def largest_leases(trace: _trace.CompiledTrace) -> int:
     """The largest sum of bytes under lease at one time."""
     size = {fqn: c.tensor.numel() * c.tensor.element_size() for fqn, c in trace.constants.items()}
@@ -124,6 +137,13 @@ def test_without_pinning_probes_come_early(monkeypatch):
     monkeypatch.setattr(_compile, "pin_before_first_reader", lambda nodes: nodes)
     uncured = probes_before_last_read(trace_of("kv_decoder", monkeypatch, reorder_for_peak_memory=True))
     assert cured < uncured
+
+
+def test_without_reuse_across_probes_more_activations_are_allocated(monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        cured = allocations_of("mlp", patch)
+    monkeypatch.setattr(_compile, "reuse_across_probes", contextlib.nullcontext)
+    assert cured < allocations_of("mlp", monkeypatch)
 
 
 def test_a_realized_embedding_ends_the_lease_of_its_table(monkeypatch):
