@@ -178,6 +178,15 @@ impl Slab {
         Ok(self.storages[self.slot(handle)?.storage.0 as usize].storage)
     }
 
+    /// Address of a tensor's first element. Compiled code asks for that of each argument of each kernel.
+    pub fn address(&self, handle: Handle) -> Result<DevicePtr, String> {
+        let slot = self.slot(handle)?;
+        let item = slot.tensor.dtype.itemsize().unwrap_or(1) as u64;
+        let start = self.storages[slot.storage.0 as usize].storage.ptr;
+        // The window was checked to lie within the storage, so this does not overflow.
+        Ok(DevicePtr(start.0 + slot.tensor.offset as u64 * item))
+    }
+
     /// Deletes a handle. Returns the storage if this was its last one.
     pub fn delete(&mut self, handle: Handle) -> Result<Option<Storage>, String> {
         let (chunk, at) = self.locate(handle)?;

@@ -108,12 +108,7 @@ pub(super) fn dim(dim: i64, ndim: usize) -> Shim<usize> {
 impl Context<'_> {
     /// Address of a tensor's first element.
     pub(in crate::aoti) fn address(&self, handle: Handle) -> Shim<DevicePtr> {
-        let tensor = self.slab.tensor(handle)?;
-        let item = tensor.dtype.itemsize().unwrap_or(1) as u64;
-        // The window was checked to lie within the storage, so this does not overflow.
-        Ok(DevicePtr(
-            self.slab.storage(handle)?.ptr.0 + tensor.offset as u64 * item,
-        ))
+        Ok(self.slab.address(handle)?)
     }
 
     /// A tensor's elements, for arithmetic on the host.
