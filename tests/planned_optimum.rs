@@ -132,8 +132,8 @@ fn distance(case: &Case) -> (f64, Found) {
 }
 
 /// Not all. Where a plan with fixed addresses has to copy more, or there is none and the LRU copies everything, other memory in each pass would
-/// be needed. Of the others, most of which are close to their floor, one in a hundred remains: how much stays over which gap is found by a
-/// greedy rule (`gaps`), and where it lies by another one (`arcs`).
+/// be needed. Of the others three remain: how much could stay over which gap is known (`steady`), but at or close to the floor no places are found
+/// for it (`arcs`), or whole granules do not fit where bytes would.
 #[test]
 fn most_random_cycles_are_within_3_percent_of_the_optimum() {
     let mut ratios = Vec::new();
@@ -157,8 +157,8 @@ fn most_random_cycles_are_within_3_percent_of_the_optimum() {
         println!("{found:?}: {}, {by_shape:?}", count(*found));
     }
     assert!(
-        count(Found::Within) >= 961 && count(Found::Further) <= 15,
+        count(Found::Within) >= 972 && count(Found::Further) <= 3,
         "{by_found:?}"
     );
-    assert!(half <= 0.007 && three_quarters <= 0.028 && nine_tenths <= 0.17);
+    assert!(half <= 0.006 && three_quarters <= 0.024 && nine_tenths <= 0.16);
 }

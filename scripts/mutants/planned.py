@@ -8,6 +8,8 @@ CONFLICTS = "src/residency/planned/conflicts.rs"
 DRAFT = "src/residency/planned/draft.rs"
 BY_GAP = "src/residency/planned/by_gap.rs"
 GAPS = "src/residency/planned/gaps.rs"
+STEADY = "src/residency/planned/steady.rs"
+FILLED = "src/residency/planned/filled.rs"
 ARCS = "src/residency/planned/arcs.rs"
 CHOICE = "src/residency/planned/choice.rs"
 ENDS = "src/residency/planned/ends.rs"
@@ -89,8 +91,8 @@ MUTANTS = [
     Mutant(
         "arc-outlasts-its-place",
         ARCS,
-        ".filter(|part| part.until >= to)",
-        ".filter(|_| true)",
+        "let soonest = self.free.range((to, 0)..).next();",
+        "let soonest = self.free.range((0, 0)..).next();",
         "bytes lie where others are wanted back before their last read",
         TESTS,
     ),
@@ -101,6 +103,30 @@ MUTANTS = [
         "to: uses[first].to.max(uses[last % uses.len()].from + around),",
         "bytes that stay up to a read are given away while it goes on",
         TESTS,
+    ),
+    Mutant(
+        "arc-does-not-get-its-place-back",
+        ARCS,
+        "let mine = until.filter(|(_, part)| part.owner == owner);",
+        "let mine = until.filter(|(_, part)| part.owner != owner);",
+        "bytes that come back around the end of a pass lie where others were put",
+        TESTS,
+    ),
+    Mutant(
+        "steady-passes-keep-more-than-fits",
+        STEADY,
+        "self.yield_down_to(self.room.saturating_sub(self.gaps.wanted[moment]));",
+        "self.yield_down_to(self.room);",
+        "more is kept from one read to the next than there is room for",
+        ("lib:steady",),
+    ),
+    Mutant(
+        "ring-that-seems-to-cost-too-much",
+        FILLED,
+        "least.saturating_sub(last_pages)",
+        "least.saturating_add(last_pages)",
+        "the cheapest plan is not looked for, and with more memory another one may cost more",
+        ("lib:paged",),
     ),
     # --- who may be copied over
     Mutant(

@@ -7,6 +7,7 @@
 
 use super::gaps::Gaps;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Pages of a weight that have one place over some of its uses.
@@ -94,11 +95,10 @@ pub(super) fn cuts(arcs: &[Arc], moments: usize, count: usize) -> Vec<usize> {
     best
 }
 
-/// Pages that are free up to a moment.
+/// Pages that are free up to a moment, and belong to an arc from then on.
 #[derive(Debug, Clone)]
 struct Free {
     until: usize,
-    /// The arc that they belong to from then on.
     owner: usize,
     pages: Range<u64>,
 }
@@ -106,68 +106,114 @@ struct Free {
 /// Nobody wants it back.
 const NOBODY: usize = usize::MAX;
 
-/// Places arcs in a pass that is cut open at a moment.
-pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize) -> Placed {
+/// Places arcs in a pass that is cut open at a moment. `None` if that takes more than `most` pages.
+pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize, most: u64) -> Option<Placed> {
     let span = |at: usize| {
         let from = (arcs[at].from + moments - cut) % moments;
         (from, from + arcs[at].to - arcs[at].from)
     };
-    let mut placed = Placed {
-        pieces: vec![Vec::new(); arcs.len()],
+    let mut memory = Memory {
         pages: 0,
+        most,
+        free: BTreeMap::new(),
+        taken: BTreeMap::new(),
     };
-    // What is taken, by when it is given back.
-    let mut taken: Vec<(usize, Vec<Free>)> = Vec::new();
+    let mut pieces = vec![Vec::new(); arcs.len()];
     let mut order: Vec<usize> = (0..arcs.len()).collect();
+    // Those that go on around the cut own their pages, and others may have them in between.
     for &at in order.iter().filter(|&&at| span(at).1 > moments) {
-        let (from, to) = span(at);
-        taken.push((to - moments, vec![placed.own(at, arcs[at].size(), from)]));
+        let (until, to) = span(at);
+        let pages = memory.grow(arcs[at].size())?;
+        pieces[at].push(pages.clone());
+        let own = Free {
+            until,
+            owner: at,
+            pages,
+        };
+        memory.taken.entry(to - moments).or_default().push(own);
     }
     order.sort_by_key(|&at| (span(at).0, Reverse(span(at).1)));
-    let mut free: Vec<Free> = Vec::new();
     for at in order {
         let (from, to) = span(at);
-        taken.retain_mut(|(end, pages)| {
-            let over = *end <= from;
-            if over {
-                free.append(pages);
-            }
-            !over
-        });
-        if to > moments {
-            free.retain(|part| part.owner != at);
-            continue;
+        memory.give_back(from);
+        match to > moments {
+            true => memory.return_to(at, from),
+            false => pieces[at] = memory.take(arcs[at].size(), to)?,
         }
-        let (mut mine, missing) = take(&mut free, arcs[at].size(), to);
-        if missing > 0 {
+    }
+    Some(Placed {
+        pieces,
+        pages: memory.pages,
+    })
+}
+
+/// Pages along a pass.
+struct Memory {
+    /// How many there are, and may be.
+    pages: u64,
+    most: u64,
+    /// What is free, by when that ends.
+    free: BTreeMap<(usize, u64), Free>,
+    /// What is taken, by when it is given back.
+    taken: BTreeMap<usize, Vec<Free>>,
+}
+
+impl Memory {
+    fn grow(&mut self, pages: u64) -> Option<Range<u64>> {
+        let start = self.pages;
+        self.pages += pages;
+        (self.pages <= self.most).then_some(start..self.pages)
+    }
+
+    /// What is over at this moment is free.
+    fn give_back(&mut self, now: usize) {
+        while let Some(entry) = self.taken.first_entry().filter(|entry| *entry.key() <= now) {
+            let parts = entry.remove().into_iter();
+            let parts = parts.map(|part| ((part.until, part.pages.start), part));
+            self.free.extend(parts);
+        }
+    }
+
+    /// The owner's pages are not free any more.
+    fn return_to(&mut self, owner: usize, from: usize) {
+        let until = self.free.range((from, 0)..(from + 1, 0));
+        let mine = until.filter(|(_, part)| part.owner == owner);
+        for key in mine.map(|(&key, _)| key).collect::<Vec<_>>() {
+            self.free.remove(&key);
+        }
+    }
+
+    /// So many pages up to a moment: those that have to be back soonest, but not before it, and new ones.
+    fn take(&mut self, size: u64, to: usize) -> Option<Vec<Range<u64>>> {
+        let (mut left, mut mine) = (size, Vec::new());
+        while left > 0 {
+            let soonest = self.free.range((to, 0)..).next();
+            let Some(key) = soonest.map(|(&key, _)| key) else {
+                break;
+            };
+            let mut part = self.free.remove(&key).expect("it was found");
+            let end = part.pages.start + left.min(part.pages.end - part.pages.start);
+            if end < part.pages.end {
+                let rest = Free {
+                    pages: end..part.pages.end,
+                    ..part.clone()
+                };
+                self.free.insert((rest.until, end), rest);
+                part.pages.end = end;
+            }
+            left -= end - part.pages.start;
+            mine.push(part);
+        }
+        if left > 0 {
             mine.push(Free {
                 until: NOBODY,
                 owner: NOBODY,
-                pages: placed.grow(missing),
+                pages: self.grow(left)?,
             });
         }
-        placed.pieces[at] = mine.iter().map(|part| part.pages.clone()).collect();
-        taken.push((to, mine));
-    }
-    placed
-}
-
-impl Placed {
-    fn grow(&mut self, pages: u64) -> Range<u64> {
-        let start = self.pages;
-        self.pages += pages;
-        start..self.pages
-    }
-
-    /// New pages for an arc that goes on around the cut, as others may have them up to `until`.
-    fn own(&mut self, owner: usize, size: u64, until: usize) -> Free {
-        let pages = self.grow(size);
-        self.pieces[owner].push(pages.clone());
-        Free {
-            until,
-            owner,
-            pages,
-        }
+        let pieces = mine.iter().map(|part| part.pages.clone()).collect();
+        self.taken.entry(to).or_default().extend(mine);
+        Some(pieces)
     }
 }
 
@@ -175,26 +221,4 @@ impl Arc {
     fn size(&self) -> u64 {
         self.pages.end - self.pages.start
     }
-}
-
-/// Up to `size` pages that are free up to `to`: those that have to be back soonest. And how many are missing.
-fn take(free: &mut Vec<Free>, size: u64, to: usize) -> (Vec<Free>, u64) {
-    free.sort_by_key(|part| (part.until, part.pages.start));
-    let mut left = size;
-    let mut taken = Vec::new();
-    for part in free.iter_mut().filter(|part| part.until >= to) {
-        let some = left.min(part.pages.end - part.pages.start);
-        if some == 0 {
-            break;
-        }
-        let middle = part.pages.start + some;
-        taken.push(Free {
-            pages: part.pages.start..middle,
-            ..part.clone()
-        });
-        part.pages.start = middle;
-        left -= some;
-    }
-    free.retain(|part| !part.pages.is_empty());
-    (taken, left)
 }

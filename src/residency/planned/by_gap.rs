@@ -1,8 +1,8 @@
 //! Plans on pages in which how much of a weight stays is decided for each gap between two of its reads.
 //!
 //! Where weights are read again in a pass, and the memory is short, the best schedules keep a part of a weight from one of its
-//! reads to the next and not to the one after. Rooms to share are tried, the same for every budget; what a budget leaves makes heads
-//! longer. So each of them costs less with more memory, and the cheapest too.
+//! reads to the next and not to the one after. Where each is read once it has one gap, and what it keeps is its head. Rooms
+//! to share are tried, the same for every budget; what a budget leaves makes heads longer. So each of them costs less with more memory, and the cheapest too.
 
 use super::arcs::{arcs, cuts, place, Arc, Placed};
 use super::choice::Planner;
@@ -10,14 +10,16 @@ use super::gaps::Gaps;
 use super::plan::{Plan, Resident, Streamed};
 use super::price::Price;
 use super::shown::Builder;
+use super::steady::steady;
 use crate::schedule::WeightIndex;
 use std::ops::Range;
 
 /// Rooms that are tried at most, and at least: with fewer the others are as good.
 const ROOMS: usize = 64;
 const FEW_ROOMS: usize = 4;
-/// Moments at which sharing begins.
-const STARTS: usize = 8;
+/// Passes of which the mean is kept, at most and at least.
+const PASSES: usize = 16;
+const FEW_PASSES: usize = 8;
 /// Moments at which the pass is cut open.
 const CUTS: usize = 4;
 
@@ -25,8 +27,8 @@ const CUTS: usize = 4;
 /// (`vm.max_map_count`).
 const PIECES: usize = if cfg!(test) { 500 } else { 16_000 };
 
-/// Steps in all: programs with more reads are planned in fewer rooms, or not at all.
-const EFFORT: usize = 8_000_000;
+/// Gaps that are looked at in all: programs with more reads are planned in fewer rooms, and passes.
+const EFFORT: usize = 150_000;
 
 /// How much is kept, and where it lies.
 pub(super) struct ByGap {
@@ -40,11 +42,9 @@ pub(super) struct ByGap {
     pub cost: u64,
 }
 
-/// The cheapest plan of this kind, if it costs less than `below`. None where no weight has two copies in a pass: then there is nothing to
-/// tell apart. None where tails that differ do not pay either.
+/// The cheapest plan of this kind, if it costs less than `below`. None where tails that differ do not pay either.
 pub(super) fn cheapest(planner: &Planner<'_>, page: u64, below: u64) -> Option<ByGap> {
-    let again = planner.tenancies.iter().any(|list| list.len() > 1);
-    if !again || !planner.copies_may_differ() {
+    if !planner.copies_may_differ() {
         return None;
     }
     let mut search = Search {
@@ -52,7 +52,7 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64, below: u64) -> Option<B
         planner,
         page,
         below,
-        gaps: Gaps::new(planner, page, EFFORT / FEW_ROOMS)?,
+        gaps: Gaps::new(planner, page),
         best: None,
     };
     search.run();
@@ -80,22 +80,20 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn run(&mut self) {
-        let tries = EFFORT / self.gaps.work().max(1);
-        let starts = (tries / FEW_ROOMS / 2)
-            .clamp(1, STARTS)
-            .min(self.gaps.moments);
-        let rooms = ROOMS.min(tries / starts.max(1));
+        // Where nothing is read again other plans are mostly as good.
+        let again = self.gaps.gaps.len() > self.gaps.weights.len();
+        let effort = if again { EFFORT } else { EFFORT / 8 };
+        let tries = effort / self.gaps.gaps.len().max(1);
+        let rooms = (tries / FEW_PASSES).clamp(FEW_ROOMS, ROOMS);
+        let passes = (tries / rooms).clamp(FEW_PASSES, PASSES);
         let (least, all) = (self.gaps.least(), self.gaps.pages.iter().sum::<u64>());
-        for number in 0..rooms as u64 {
+        // The more room is shared the more is kept, so that most of the others need not be placed.
+        for number in (0..rooms as u64).rev() {
             // Close to the least room a little more of it changes most.
             let part = u128::from(all.saturating_sub(least)) * u128::from(number * number);
             let room = least + (part / (rooms * rooms) as u128) as u64;
-            if room > self.room {
-                break;
-            }
-            for start in 0..starts {
-                let kept = self.gaps.kept(room, start * self.gaps.moments / starts);
-                self.try_places(kept);
+            if room <= self.room {
+                self.try_places(steady(&self.gaps, room, passes));
             }
         }
     }
@@ -107,14 +105,17 @@ impl Search<'_> {
             return;
         }
         let (heads, arcs) = arcs(&self.gaps, &kept);
+        let Some(most) = self.room.checked_sub(heads) else {
+            return;
+        };
         for cut in cuts(&arcs, self.gaps.moments, CUTS) {
-            let placed = place(&arcs, self.gaps.moments, cut);
+            let Some(placed) = place(&arcs, self.gaps.moments, cut, most) else {
+                continue;
+            };
             if pieces(&self.gaps, &arcs, &placed) > PIECES {
                 continue;
             }
-            let Some(slack) = self.room.checked_sub(heads + placed.pages) else {
-                continue;
-            };
+            let slack = most - placed.pages;
             let (longer, cost) = self.longer(&kept, slack);
             if cost < self.below {
                 self.below = cost;

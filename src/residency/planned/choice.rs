@@ -6,12 +6,12 @@
 //! weights as the budget has room for are taken out again (`draft`). The cheapest is the plan: with more budget no set
 //! fits worse, so that it never costs more.
 
-use super::by_gap;
+use super::by_gap::{self, ByGap};
 use super::conflicts::conflicts;
 use super::draft::{Draft, Fitted};
 use super::expected::Expected;
 use super::layout::place;
-use super::paged;
+use super::paged::{self, Paged};
 use super::price::Price;
 use super::tenancies::{tenancies, Tenancy};
 use super::timed::{self, Times};
@@ -40,12 +40,10 @@ pub fn plan(
     if planner.total > LARGEST {
         return None;
     }
-    let paged = figures.page.filter(|_| planner.total > planner.capacity);
-    let paged = paged.and_then(|page| paged::cheapest(&planner, page));
-    let cost = paged.as_ref().map(|paged| paged.cost);
-    let by_gap = figures.page.filter(|_| planner.total > planner.capacity);
-    let by_gap = by_gap.and_then(|page| by_gap::cheapest(&planner, page, cost.unwrap_or(u64::MAX)));
-    let cost = by_gap.as_ref().map(|found| found.cost).or(cost);
+    let page = figures.page.filter(|_| planner.total > planner.capacity);
+    let (paged, by_gap) = page.map_or((None, None), |page| on_pages(&planner, page));
+    let cost = by_gap.as_ref().map(|found| found.cost);
+    let cost = cost.or(paged.as_ref().map(|paged| paged.cost));
     let flat = cheapest_flat(&planner, cost);
     let flat_is_cheapest = |flat: &Fitted| cost.is_none_or(|cost| flat.cost <= cost);
     match (flat.filter(flat_is_cheapest), by_gap, paged) {
@@ -53,6 +51,27 @@ pub fn plan(
         (None, Some(by_gap), _) => Some(by_gap.finish(&planner)),
         (None, None, paged) => paged.map(|paged| paged.finish(&planner)),
     }
+}
+
+/// The cheapest plan on pages of each kind; where parts stay from one read to the next only if that is cheaper than the other.
+fn on_pages(planner: &Planner<'_>, page: u64) -> (Option<Paged>, Option<ByGap>) {
+    let mut paged = paged::cheapest_of_sets(planner, page);
+    let mut below = paged.as_ref().map_or(u64::MAX, |paged| paged.cost);
+    // Where weights are read again such a plan is mostly the cheapest, and what is known to cost more need not be laid out.
+    let again = planner.tenancies.iter().any(|list| list.len() > 1);
+    let mut by_gap = None;
+    if again {
+        by_gap = by_gap::cheapest(planner, page, below);
+        below = by_gap.as_ref().map_or(below, |found| found.cost);
+    }
+    if let Some(filled) = paged::cheapest_filled(planner, page, below) {
+        below = filled.cost;
+        (paged, by_gap) = (Some(filled), None);
+    }
+    if !again {
+        by_gap = by_gap::cheapest(planner, page, below);
+    }
+    (paged, by_gap)
 }
 
 /// The cheapest plan of one kind, on pages or not, with places for the copies of the next `ahead` tenancies beside each one

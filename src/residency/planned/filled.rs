@@ -36,8 +36,13 @@ struct Filling<'a> {
     wanted: Wanted,
 }
 
-/// The cheapest plan in which all weights may stream. `merged` is what the planner was merged by.
-pub(super) fn cheapest(planner: &Planner<'_>, page: u64, merged: usize) -> Option<Paged> {
+/// The cheapest plan in which all weights may stream, if it costs less than `below`. `merged` is what the planner was merged by.
+pub(super) fn cheapest(
+    planner: &Planner<'_>,
+    page: u64,
+    merged: usize,
+    mut below: u64,
+) -> Option<Paged> {
     let read = |w: &WeightIndex| planner.sizes[*w as usize] > 0;
     let weights = (0..planner.sizes.len() as WeightIndex)
         .filter(read)
@@ -49,6 +54,7 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64, merged: usize) -> Optio
     let steps = STEPS.min(most / 8);
     let mut best: Option<Paged> = None;
     let mut last = u64::MAX;
+    let often_last = filling.often_last();
     for number in 0..most.min(64 * steps) {
         let ring = (longest as f64 * 2f64.powf(-f64::from(number) / f64::from(steps))) as u64;
         if ring == 0 {
@@ -58,9 +64,12 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64, merged: usize) -> Optio
             continue;
         }
         last = ring;
+        if filling.least(ring, &often_last) >= below {
+            continue;
+        }
         for way in ways() {
-            let below = best.as_ref().map_or(u64::MAX, |best| best.cost);
             if let Some(found) = filling.fit(filling.wanted.tails(ring, way), below) {
+                below = found.cost;
                 best = Some(found);
             }
         }
@@ -99,6 +108,36 @@ impl<'a> Filling<'a> {
             conflicts,
             weight_of,
         })
+    }
+
+    /// The weights by how often they are copied.
+    fn often_last(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.weights.len()).collect();
+        all.sort_by_key(|&at| self.wanted.times(at));
+        all
+    }
+
+    /// What a pass copies at least with a ring of so many pages, however it is shared: what does not fit beside it is in tails, at
+    /// best in those of the weights that are copied least often. `u64::MAX` if it does not fit at all.
+    fn least(&self, ring: u64, often_last: &[usize]) -> u64 {
+        let beside = self.planner.pages_beside(&self.weights, self.page);
+        // Tails that are wanted several times at one moment may leave a page less than that of the ring.
+        let most = often_last.last().map_or(0, |&at| self.wanted.times(at));
+        let heads = beside.and_then(|beside| beside.checked_sub(ring.saturating_sub(most)));
+        let Some(heads) = heads else { return u64::MAX };
+        let all: u64 = self.wanted.pages.iter().sum();
+        let mut left = all.saturating_sub(heads);
+        let (mut least, mut last_pages) = (0u64, 0u64);
+        for &at in often_last {
+            let (pages, times) = (self.wanted.pages[at], self.wanted.times(at));
+            let tail = left.min(pages);
+            left -= tail;
+            least = least.saturating_add(times * tail * self.page);
+            // The last page of a weight may be one in part, and any of them may be in a tail.
+            last_pages +=
+                times * (pages * self.page - self.planner.weights[self.weights[at] as usize].bytes);
+        }
+        least.saturating_sub(last_pages)
     }
 
     /// With these tails, or shorter ones where there is room. `None` if that is impossible, or costs `below` or more.

@@ -18,11 +18,13 @@ pub(super) struct Use {
     pub to: usize,
 }
 
+/// The moments between two uses of a weight.
 #[derive(Debug)]
-struct Gap {
-    weight: usize,
-    /// The moments in it.
-    moments: Vec<usize>,
+pub(super) struct Gap {
+    pub weight: usize,
+    /// The first of them, and how many they are.
+    pub from: usize,
+    pub long: usize,
 }
 
 /// All weights that are read, by their places in `weights`, with their uses and what lies between these.
@@ -35,26 +37,20 @@ pub(super) struct Gaps {
     pub uses: Vec<Vec<Use>>,
     /// How many moments there are.
     pub moments: usize,
-    gaps: Vec<Gap>,
+    pub gaps: Vec<Gap>,
     /// The gap behind each weight's first use; those of the others follow.
     first: Vec<usize>,
     /// Pages of what is wanted at each moment.
-    wanted: Vec<u64>,
-    /// The gaps that are open at each moment; those that end first come first.
-    open: Vec<Vec<usize>>,
+    pub wanted: Vec<u64>,
 }
 
 impl Gaps {
-    /// `None` if there are more than so many moments, times weights: as much memory as that is needed.
-    pub(super) fn new(planner: &Planner<'_>, page: u64, most: usize) -> Option<Gaps> {
+    pub(super) fn new(planner: &Planner<'_>, page: u64) -> Gaps {
         let weights: Vec<WeightIndex> = (0..planner.sizes.len() as WeightIndex)
             .filter(|&w| planner.sizes[w as usize] > 0)
             .collect();
         let axis = Axis::new(planner, &weights);
         let moments = axis.moments.len();
-        if moments * weights.len() > most {
-            return None;
-        }
         let uses = weights
             .iter()
             .map(|&w| axis.uses(&planner.tenancies[w as usize]));
@@ -69,10 +65,9 @@ impl Gaps {
             gaps: Vec::new(),
             first: Vec::new(),
             wanted: vec![0; moments],
-            open: vec![Vec::new(); moments],
         };
         found.list();
-        Some(found)
+        found
     }
 
     fn list(&mut self) {
@@ -83,25 +78,13 @@ impl Gaps {
                     .for_each(|m| self.wanted[m % self.moments] += self.pages[weight]);
                 let next = uses.get(number + 1);
                 let next = next.map_or(uses[0].from + self.moments, |next| next.from);
-                let moments = (one.to..next).map(|m| m % self.moments).collect();
-                self.gaps.push(Gap { weight, moments });
+                self.gaps.push(Gap {
+                    weight,
+                    from: one.to % self.moments,
+                    long: next - one.to,
+                });
             }
         }
-        let mut open = vec![Vec::new(); self.moments];
-        for (at, gap) in self.gaps.iter().enumerate() {
-            for (number, &moment) in gap.moments.iter().enumerate() {
-                open[moment].push((gap.moments.len() - number, at));
-            }
-        }
-        for (moment, mut gaps) in open.into_iter().enumerate() {
-            gaps.sort_unstable();
-            self.open[moment] = gaps.into_iter().map(|(_, at)| at).collect();
-        }
-    }
-
-    /// What a search here takes, in steps: moments, times what is open at each.
-    pub(super) fn work(&self) -> usize {
-        self.moments * self.weights.len()
     }
 
     /// Pages without which no schedule can be: the most that is wanted at one moment.
@@ -121,46 +104,58 @@ impl Gaps {
         self.first[weight]..self.first[weight] + self.uses[weight].len()
     }
 
+    /// Pages of a gap's weight.
+    pub(super) fn all_of(&self, gap: usize) -> u64 {
+        self.pages[self.gaps[gap].weight]
+    }
+
     /// Pages at one moment at most, if so many pages are kept over each gap.
     pub(super) fn together(&self, kept: &[u64]) -> u64 {
-        (0..self.moments)
-            .map(|m| self.wanted[m] + self.over(kept, m))
-            .max()
-            .unwrap_or(0)
+        self.there(kept).into_iter().max().unwrap_or(0)
     }
 
-    fn over(&self, kept: &[u64], moment: usize) -> u64 {
-        self.open[moment].iter().map(|&gap| kept[gap]).sum()
-    }
-
-    /// The pages that are kept over each gap, of which no more than `room` are there at any moment, [`Gaps::least`] or more.
-    /// From one moment to the next those yield that are wanted last from there on, as in `Way::Swept` of `tails`, begun at
-    /// `start`; what is left at the end goes to the shortest gaps first.
-    pub(super) fn kept(&self, room: u64, start: usize) -> Vec<u64> {
-        let mut kept: Vec<u64> = self.gaps.iter().map(|gap| self.pages[gap.weight]).collect();
-        for step in 0..self.moments {
-            let moment = (start + step) % self.moments;
-            let there = self.wanted[moment] + self.over(&kept, moment);
-            let mut over = there.saturating_sub(room);
-            for &gap in self.open[moment].iter().rev() {
-                let less = over.min(kept[gap]);
-                kept[gap] -= less;
-                over -= less;
+    /// Pages at each moment.
+    pub(super) fn there(&self, kept: &[u64]) -> Vec<u64> {
+        // What begins and ends at each moment; a gap may go on around the end of the pass.
+        let (mut begin, mut end) = (vec![0; self.moments + 1], vec![0; self.moments + 1]);
+        for (gap, &kept) in self.gaps.iter().zip(kept).filter(|(gap, _)| gap.long > 0) {
+            let to = gap.from + gap.long;
+            begin[gap.from] += kept;
+            end[to.min(self.moments)] += kept;
+            if to > self.moments {
+                begin[0] += kept;
+                end[to - self.moments] += kept;
             }
         }
-        let mut left: Vec<u64> = (0..self.moments)
-            .map(|m| room.saturating_sub(self.wanted[m] + self.over(&kept, m)))
-            .collect();
+        let mut now = 0;
+        let at = |m: usize| {
+            now = now + begin[m] - end[m];
+            self.wanted[m] + now
+        };
+        (0..self.moments).map(at).collect()
+    }
+
+    /// Keeps more, as far as no more than `room` pages are there at any moment: over the shortest gaps first.
+    pub(super) fn fill(&self, kept: &mut [u64], room: u64) {
+        let there = self.there(kept).into_iter();
+        let mut left: Vec<u64> = there.map(|there| room.saturating_sub(there)).collect();
         let mut shortest: Vec<usize> = (0..self.gaps.len()).collect();
-        shortest.sort_by_key(|&at| self.gaps[at].moments.len());
+        shortest.sort_by_key(|&at| self.gaps[at].long);
         for at in shortest {
-            let Gap { weight, moments } = &self.gaps[at];
-            let free = moments.iter().map(|&m| left[m]).min().unwrap_or(u64::MAX);
-            let more = free.min(self.pages[*weight] - kept[at]);
-            moments.iter().for_each(|&m| left[m] -= more);
-            kept[at] += more;
+            let Gap { from, long, .. } = self.gaps[at];
+            let moments = (from..from + long).map(|m| m % self.moments);
+            let mut more = self.all_of(at) - kept[at];
+            for moment in moments.clone() {
+                more = more.min(left[moment]);
+                if more == 0 {
+                    break;
+                }
+            }
+            if more > 0 {
+                moments.for_each(|moment| left[moment] -= more);
+                kept[at] += more;
+            }
         }
-        kept
     }
 
     /// Keeps more of some weights over all of their gaps: so many pages in all, where they save most of what is copied. More

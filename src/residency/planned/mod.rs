@@ -20,6 +20,7 @@
 //! | `scatter` | their places in several pieces |
 //! | `by_gap` | the same with parts of weights that stay from one read to the next |
 //! | `gaps` | how much stays over which gap |
+//! | `steady` | the most that can stay |
 //! | `arcs` | places for what stays over some of them |
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
@@ -50,6 +51,7 @@ mod reuse;
 mod scatter;
 mod shown;
 mod slots;
+mod steady;
 mod tails;
 mod tenancies;
 #[cfg(test)]

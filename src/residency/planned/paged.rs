@@ -65,6 +65,13 @@ pub(super) struct Paged {
 
 /// The cheapest plan on pages of so many bytes.
 pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
+    let of_sets = cheapest_of_sets(planner, page);
+    let below = of_sets.as_ref().map_or(u64::MAX, |found| found.cost);
+    cheapest_filled(planner, page, below).or(of_sets)
+}
+
+/// The cheapest one in which some weights stream, with tails of one length or of two.
+pub(super) fn cheapest_of_sets(planner: &Planner<'_>, page: u64) -> Option<Paged> {
     let mut best: Option<Paged> = None;
     let parts = if planner.is_large() { FEW_SETS } else { SETS };
     for set in sets(planner, page, parts) {
@@ -74,12 +81,17 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
             }
         }
     }
+    best
+}
+
+/// The cheapest one with tails that differ, if it costs less than `below`.
+pub(super) fn cheapest_filled(planner: &Planner<'_>, page: u64, mut below: u64) -> Option<Paged> {
+    let mut best = None;
     if planner.copies_may_differ() {
         for merged in merges(planner) {
             let other = planner.merged(merged);
-            let found = filled::cheapest(&other, page, merged);
-            let cheaper = |found: &Paged| best.as_ref().is_none_or(|best| found.cost < best.cost);
-            if let Some(found) = found.filter(cheaper) {
+            if let Some(found) = filled::cheapest(&other, page, merged, below) {
+                below = found.cost;
                 best = Some(found);
             }
         }

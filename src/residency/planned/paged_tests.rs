@@ -225,6 +225,23 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Rings of which it is known that they cost too much are not shared: the one that is found must not be one of them.
+    #[test]
+    fn no_ring_costs_less_than_is_known_of_it((weights, trace) in programs(), share in 0..1000u64) {
+        let everything: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
+        let figures = figures(Some(PAGE), 0);
+        let planner = Planner::new(&trace, &weights, &figures, everything * share / 1000);
+        if let Some(found) = filled::cheapest(&planner, PAGE, 0, u64::MAX) {
+            let again = filled::cheapest(&planner, PAGE, 0, found.cost + 1);
+            prop_assert_eq!(again.map(|again| again.cost), Some(found.cost));
+            prop_assert!(filled::cheapest(&planner, PAGE, 0, found.cost).is_none());
+        }
+    }
+}
+
+proptest! {
     // Each case is a sweep.
     #![proptest_config(ProptestConfig::with_cases(50))]
 
