@@ -3,7 +3,7 @@
 Inductor believes that a probe's output is a fresh temporary. Three of its passes would then write activations into it: in-place
 fusion and the buffer-reuse pool (cured by :func:`_lower_probe`), and the re-inplacing of functional updates (cured by
 :func:`share_storage`). Its scheduler also moves probes away from their readers (cured by :func:`pin_before_first_reader`), and its
-planner takes them for kernels that use memory (cured by :func:`reuse_across_probes`).
+planner takes them for kernels, behind which nothing is reused (cured by :func:`reuse_across_probes`).
 ``_trace.py`` checks the result on the compiled program, so that a cure which stops working fails the export.
 """
 
@@ -118,9 +118,10 @@ def pin_before_first_reader(nodes: list[Any]) -> list[Any]:
 def reuse_across_probes() -> Iterator[None]:
     """Lets an activation take the memory of one that is freed in front of the probes before it, as it would without them.
 
-    Inductor reuses a buffer at once in the next kernel, and later only where its estimate of peak memory says so, in which probes count with
-    the bytes of their weights. With a probe in front of nearly every kernel most reuse is gone: three allocations more in each layer of a
-    Llama-like model on a GPU, where each is two calls of the driver, in every pass.
+    Inductor reuses a buffer in the next node of its schedule, and later only where its estimate of peak memory allows it. That estimate is made
+    by ``reorder_for_peak_memory``, which is off (it would hoist probes), and is 0 without it. With a probe in front of nearly every
+    kernel most reuse is gone: three allocations more in each layer of a Llama-like model on a GPU, where each is two calls of the driver,
+    in every pass.
     """
     original = AllocateLine.should_reuse_buffer
 
