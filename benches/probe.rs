@@ -260,44 +260,67 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     group.finish();
 }
 
-/// Programs that read half of their weights again, in random order, on a device where a copy costs no time of its own.
+/// Programs that read weights again, on a device where a copy costs no time of its own: half of them in random order, or all of
+/// them ten times in turn.
 fn plans_of_repeated_reads(c: &mut Criterion) {
-    for reads in [200u32, 800, 1990] {
-        let mut state = 1u64;
-        let mut below = |end: u64| {
-            // The multiplier of Knuth's MMIX; any would do.
-            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
-            (state >> 33) % end
-        };
-        let count = u64::from(reads / 2);
-        let again = (0..count).map(|_| below(count) as u32);
-        let mut order: Vec<u32> = (0..reads / 2).chain(again.collect::<Vec<_>>()).collect();
+    for reads in [200, 800, 1990, 10_000] {
+        let mut draw = Drawn(1);
+        let count = reads / 2;
+        let again = (0..count).map(|_| draw.below(u64::from(count)) as u32);
+        let mut order: Vec<u32> = (0..count).chain(again.collect::<Vec<_>>()).collect();
         for at in (1..order.len()).rev() {
-            order.swap(at, below(at as u64 + 1) as usize);
+            order.swap(at, draw.below(at as u64 + 1) as usize);
         }
-        let weight = |at| WeightSpec {
-            fqn: format!("weights.{at}"),
-            bytes: 64 * (10 + below(100)),
-            kind: WeightKind::Weight,
-        };
-        let weights: Vec<_> = (0..count).map(weight).collect();
-        let events = (0..reads).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
-        let trace = Trace::new(events.collect(), order, weights.len()).unwrap();
-        let everything: u64 = weights.iter().map(|weight| weight.bytes).sum();
-        let figures = Figures {
-            apart: 0,
-            granule: 64,
-            page: Some(64),
-            bytes_per_copy: 0,
-        };
-        let mut group = c.benchmark_group(format!("a plan for {reads} reads, half of them again"));
-        group.sample_size(10);
-        for percent in [10, 50, 90] {
-            group.bench_function(format!("budget {percent} %"), |bencher| {
-                bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent))
-            });
-        }
-        group.finish();
+        plans_of_order(c, "half of them again", &order, &mut draw);
+    }
+    for reads in [1000, 10_000] {
+        let order: Vec<u32> = (0..reads).map(|at| at % (reads / 10)).collect();
+        plans_of_order(c, "each weight ten times in turn", &order, &mut Drawn(1));
+    }
+}
+
+/// The weights are drawn.
+fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn) {
+    let count = order.iter().max().map_or(0, |&last| last + 1);
+    let weight = |at| WeightSpec {
+        fqn: format!("weights.{at}"),
+        bytes: 64 * (10 + draw.below(100)),
+        kind: WeightKind::Weight,
+    };
+    let weights: Vec<_> = (0..count).map(weight).collect();
+    let events = (0..order.len() as u32).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
+    let trace = Trace::new(events.collect(), order.to_vec(), weights.len()).unwrap();
+    let everything: u64 = weights.iter().map(|weight| weight.bytes).sum();
+    let figures = Figures {
+        apart: 0,
+        granule: 64,
+        page: Some(64),
+        bytes_per_copy: 0,
+    };
+    let mut group = c.benchmark_group(format!("a plan for {} reads, {what}", order.len()));
+    group.sample_size(10);
+    for percent in [10, 50, 90] {
+        group.bench_function(format!("budget {percent} %"), |bencher| {
+            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent))
+        });
+        let capacity = everything / 100 * percent;
+        let found = plan(&trace, &weights, &figures, capacity).unwrap();
+        let lru = format!("whether the LRU is cheaper {percent} %");
+        group.bench_function(lru, |bencher| {
+            bencher.iter(|| cheaper_lru(&found, &trace, &weights, 64, capacity))
+        });
+    }
+    group.finish();
+}
+
+/// Numbers that are the same each time.
+struct Drawn(u64);
+
+impl Drawn {
+    fn below(&mut self, end: u64) -> u64 {
+        // The multiplier of Knuth's MMIX; any would do.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        (self.0 >> 33) % end
     }
 }
 

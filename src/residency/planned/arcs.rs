@@ -6,8 +6,8 @@
 //! in time. Everyone takes the pages that have to be back soonest, but not before its own end.
 
 use super::gaps::Gaps;
+use super::takings::{Memory, Pages, Which};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Pages of a weight that have one place over some of its uses.
@@ -95,126 +95,45 @@ pub(super) fn cuts(arcs: &[Arc], moments: usize, count: usize) -> Vec<usize> {
     best
 }
 
-/// Pages that are free up to a moment, and belong to an arc from then on.
-#[derive(Debug, Clone)]
-struct Free {
-    until: usize,
-    owner: usize,
-    pages: Range<u64>,
+/// How many pages arcs take in a pass that is cut open at a moment. `None` if more than `most`.
+pub(super) fn pages(arcs: &[Arc], moments: usize, cut: usize, most: u64) -> Option<u64> {
+    take::<u64>(arcs, moments, cut, most).map(|(_, pages)| pages)
 }
 
-/// Nobody wants it back.
-const NOBODY: usize = usize::MAX;
-
-/// Places arcs in a pass that is cut open at a moment. `None` if that takes more than `most` pages.
+/// A place for each arc in as many pages.
 pub(super) fn place(arcs: &[Arc], moments: usize, cut: usize, most: u64) -> Option<Placed> {
+    let (taken, pages) = take::<Which>(arcs, moments, cut, most)?;
+    Some(Placed {
+        pieces: taken.iter().map(|which| which.pieces()).collect(),
+        pages,
+    })
+}
+
+/// What each arc takes, and pages in all.
+fn take<P: Pages>(arcs: &[Arc], moments: usize, cut: usize, most: u64) -> Option<(Vec<P>, u64)> {
     let span = |at: usize| {
         let from = (arcs[at].from + moments - cut) % moments;
         (from, from + arcs[at].to - arcs[at].from)
     };
-    let mut memory = Memory {
-        pages: 0,
-        most,
-        free: BTreeMap::new(),
-        taken: BTreeMap::new(),
-    };
-    let mut pieces = vec![Vec::new(); arcs.len()];
+    let mut memory = Memory::new(most);
+    let mut taken: Vec<P> = vec![P::default(); arcs.len()];
     let mut order: Vec<usize> = (0..arcs.len()).collect();
     // Those that go on around the cut own their pages, and others may have them in between.
     for &at in order.iter().filter(|&&at| span(at).1 > moments) {
         let (until, to) = span(at);
-        let pages = memory.grow(arcs[at].size())?;
-        pieces[at].push(pages.clone());
-        let own = Free {
-            until,
-            owner: at,
-            pages,
-        };
-        memory.taken.entry(to - moments).or_default().push(own);
+        taken[at] = memory.grow(arcs[at].size())?;
+        memory.lend(to - moments, until, taken[at].clone());
     }
     order.sort_by_key(|&at| (span(at).0, Reverse(span(at).1)));
     for at in order {
         let (from, to) = span(at);
         memory.give_back(from);
         match to > moments {
-            true => memory.return_to(at, from),
-            false => pieces[at] = memory.take(arcs[at].size(), to)?,
+            true => memory.back_with_owners(from),
+            false => taken[at] = memory.take(arcs[at].size(), to)?,
         }
     }
-    Some(Placed {
-        pieces,
-        pages: memory.pages,
-    })
-}
-
-/// Pages along a pass.
-struct Memory {
-    /// How many there are, and may be.
-    pages: u64,
-    most: u64,
-    /// What is free, by when that ends.
-    free: BTreeMap<(usize, u64), Free>,
-    /// What is taken, by when it is given back.
-    taken: BTreeMap<usize, Vec<Free>>,
-}
-
-impl Memory {
-    fn grow(&mut self, pages: u64) -> Option<Range<u64>> {
-        let start = self.pages;
-        self.pages += pages;
-        (self.pages <= self.most).then_some(start..self.pages)
-    }
-
-    /// What is over at this moment is free.
-    fn give_back(&mut self, now: usize) {
-        while let Some(entry) = self.taken.first_entry().filter(|entry| *entry.key() <= now) {
-            let parts = entry.remove().into_iter();
-            let parts = parts.map(|part| ((part.until, part.pages.start), part));
-            self.free.extend(parts);
-        }
-    }
-
-    /// The owner's pages are not free any more.
-    fn return_to(&mut self, owner: usize, from: usize) {
-        let until = self.free.range((from, 0)..(from + 1, 0));
-        let mine = until.filter(|(_, part)| part.owner == owner);
-        for key in mine.map(|(&key, _)| key).collect::<Vec<_>>() {
-            self.free.remove(&key);
-        }
-    }
-
-    /// So many pages up to a moment: those that have to be back soonest, but not before it, and new ones.
-    fn take(&mut self, size: u64, to: usize) -> Option<Vec<Range<u64>>> {
-        let (mut left, mut mine) = (size, Vec::new());
-        while left > 0 {
-            let soonest = self.free.range((to, 0)..).next();
-            let Some(key) = soonest.map(|(&key, _)| key) else {
-                break;
-            };
-            let mut part = self.free.remove(&key).expect("it was found");
-            let end = part.pages.start + left.min(part.pages.end - part.pages.start);
-            if end < part.pages.end {
-                let rest = Free {
-                    pages: end..part.pages.end,
-                    ..part.clone()
-                };
-                self.free.insert((rest.until, end), rest);
-                part.pages.end = end;
-            }
-            left -= end - part.pages.start;
-            mine.push(part);
-        }
-        if left > 0 {
-            mine.push(Free {
-                until: NOBODY,
-                owner: NOBODY,
-                pages: self.grow(left)?,
-            });
-        }
-        let pieces = mine.iter().map(|part| part.pages.clone()).collect();
-        self.taken.entry(to).or_default().extend(mine);
-        Some(pieces)
-    }
+    Some((taken, memory.pages()))
 }
 
 impl Arc {

@@ -4,7 +4,7 @@
 //! reads to the next and not to the one after. Where each is read once it has one gap, and what it keeps is its head. Rooms
 //! to share are tried, the same for every budget; what a budget leaves makes heads longer. So each of them costs less with more memory, and the cheapest too.
 
-use super::arcs::{arcs, cuts, place, Arc, Placed};
+use super::arcs::{arcs, cuts, pages, place, Arc, Placed};
 use super::choice::Planner;
 use super::gaps::Gaps;
 use super::plan::{Plan, Resident, Streamed};
@@ -109,15 +109,17 @@ impl Search<'_> {
             return;
         };
         for cut in cuts(&arcs, self.gaps.moments, CUTS) {
+            let Some(pages) = pages(&arcs, self.gaps.moments, cut, most) else {
+                continue;
+            };
+            let (longer, cost) = self.longer(&kept, most - pages);
+            if cost >= self.below {
+                continue;
+            }
             let Some(placed) = place(&arcs, self.gaps.moments, cut, most) else {
                 continue;
             };
-            if pieces(&self.gaps, &arcs, &placed) > PIECES {
-                continue;
-            }
-            let slack = most - placed.pages;
-            let (longer, cost) = self.longer(&kept, slack);
-            if cost < self.below {
+            if pieces(&self.gaps, &arcs, &placed) <= PIECES {
                 self.below = cost;
                 self.best = Some((longer, arcs.clone(), placed));
             }

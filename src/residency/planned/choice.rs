@@ -134,6 +134,8 @@ pub(super) struct Planner<'a> {
     /// Occupied bytes, by index; 0 for what is not read through probes.
     pub(super) sizes: Vec<u64>,
     pub(super) tenancies: Vec<Vec<Tenancy>>,
+    /// All of them, by time: weight and number among the weight's.
+    by_time: Vec<(WeightIndex, usize)>,
     pub(super) total: u64,
     pub(super) capacity: u64,
     pub(super) granule: u64,
@@ -168,6 +170,7 @@ impl<'a> Planner<'a> {
             weights,
             total: sizes.iter().fold(0, |sum, size| sum.saturating_add(*size)),
             sizes,
+            by_time: by_time(&tenancies),
             tenancies,
             capacity: capacity - capacity % granule,
             granule,
@@ -193,6 +196,7 @@ impl<'a> Planner<'a> {
         }
         Planner {
             sizes: self.sizes.clone(),
+            by_time: by_time(&tenancies),
             tenancies,
             ..*self
         }
@@ -228,9 +232,14 @@ impl<'a> Planner<'a> {
         !self.is_large() || Price { bytes, copies }.in_bytes(self.per_copy) < cost
     }
 
+    /// Tenancies of all weights.
+    pub(super) fn reads(&self) -> usize {
+        self.by_time.len()
+    }
+
     /// So much is read that not everything can be tried.
     pub(super) fn is_large(&self) -> bool {
-        self.tenancies.iter().map(Vec::len).sum::<usize>() > THOROUGH
+        self.reads() > THOROUGH
     }
 
     /// Whether copies may be many and of all lengths: where one costs time of its own, on a GPU, it also waits for the kernels
@@ -344,11 +353,10 @@ impl<'a> Planner<'a> {
 
     /// The tenancies of these weights, by time: weight and number among the weight's.
     pub(super) fn order_of(&self, weights: &[WeightIndex]) -> Vec<(WeightIndex, usize)> {
-        let numbered =
-            |&w: &WeightIndex| (0..self.tenancies[w as usize].len()).map(move |n| (w, n));
-        let mut order: Vec<_> = weights.iter().flat_map(numbered).collect();
-        order.sort_unstable_by_key(|&(w, n)| self.tenancies[w as usize][n].first);
-        order
+        let mut taken = vec![false; self.sizes.len()];
+        weights.iter().for_each(|&w| taken[w as usize] = true);
+        let all = self.by_time.iter().copied();
+        all.filter(|&(w, _)| taken[w as usize]).collect()
     }
 
     /// The tenancies that [`Planner::order_of`] names.
@@ -374,6 +382,15 @@ impl<'a> Planner<'a> {
             layout,
         })
     }
+}
+
+/// All tenancies by their first probes.
+fn by_time(tenancies: &[Vec<Tenancy>]) -> Vec<(WeightIndex, usize)> {
+    let of =
+        |(weight, list): (WeightIndex, &Vec<Tenancy>)| (0..list.len()).map(move |n| (weight, n));
+    let mut all: Vec<_> = (0..).zip(tenancies).flat_map(of).collect();
+    all.sort_unstable_by_key(|&(w, n)| tenancies[w as usize][n].first);
+    all
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub(super) fn conflicts(streamed: &[&Tenancy], events: usize, ahead: usize) -> O
     let count = streamed.len();
     let next = |index| (1..=ahead.min(count)).map(move |step| (index, (index + step) % count));
     pairs.extend((0..count).flat_map(next));
-    Some(listed(pairs, count))
+    Some(listed(&pairs, count))
 }
 
 /// The tenancies that are wanted at one time, for each moment at which one more is, and those of which the one is the next
@@ -69,16 +69,37 @@ fn spans(streamed: &[&Tenancy], events: i64) -> Vec<(i64, i64, usize)> {
 }
 
 /// Both directions of each pair, each once.
-fn listed(pairs: Vec<(usize, usize)>, count: usize) -> Conflicts {
-    let apart = pairs.into_iter().filter(|(a, b)| a != b);
-    let mut both: Vec<_> = apart.flat_map(|(a, b)| [(a, b), (b, a)]).collect();
-    both.sort_unstable();
-    both.dedup();
-    let starts = (0..=count).map(|index| both.partition_point(|pair| pair.0 < index));
-    Conflicts {
-        starts: starts.collect(),
-        others: both.into_iter().map(|pair| pair.1).collect(),
+fn listed(pairs: &[(usize, usize)], count: usize) -> Conflicts {
+    let both = || {
+        let apart = pairs.iter().filter(|(a, b)| a != b);
+        apart.flat_map(|&(a, b)| [(a, b), (b, a)])
+    };
+    // Where each list ends, at first; then, as they are filled from behind, where it begins.
+    let mut places = vec![0; count + 1];
+    both().for_each(|(one, _)| places[one] += 1);
+    let mut end = 0;
+    for place in &mut places {
+        end += *place;
+        *place = end;
     }
+    let mut all = vec![0; end];
+    for (one, other) in both() {
+        places[one] -= 1;
+        all[places[one]] = other;
+    }
+    let (mut starts, mut others) = (Vec::with_capacity(count + 1), Vec::with_capacity(end));
+    for list in places.windows(2) {
+        let list = &mut all[list[0]..list[1]];
+        list.sort_unstable();
+        starts.push(others.len());
+        for (at, &other) in list.iter().enumerate() {
+            if at == 0 || list[at - 1] != other {
+                others.push(other);
+            }
+        }
+    }
+    starts.push(others.len());
+    Conflicts { starts, others }
 }
 
 /// So many in turn, each wanted with the one before it, around the end of the pass.

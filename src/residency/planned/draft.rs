@@ -28,7 +28,7 @@ struct Kept {
 /// A draft, with all that stays if the capacity is used up.
 pub(super) struct Fitted {
     draft: Draft,
-    /// Whether each tenancy of the draft streams after all.
+    /// Whether each weight streams after all, by index.
     streams: Vec<bool>,
     kept: Kept,
     price: Price,
@@ -39,9 +39,8 @@ pub(super) struct Fitted {
 struct Fitting<'a> {
     planner: &'a Planner<'a>,
     draft: &'a Draft,
+    /// Whether each weight streams, by index.
     streams: Vec<bool>,
-    /// The first tenancy of each weight.
-    first_of: Vec<usize>,
     /// Tenancies at the ring's end, and at its beginning, of weights that have one: the largest first.
     ends: Vec<usize>,
     starts: Vec<usize>,
@@ -72,7 +71,7 @@ impl Draft {
                 break;
             }
             slack -= size;
-            fitting.take_out(weight);
+            fitting.streams[weight as usize] = false;
             let copies = planner.tenancies[weight as usize].len() as u64;
             price.copies -= copies;
             price.bytes -= copies * planner.weights[weight as usize].bytes;
@@ -81,11 +80,10 @@ impl Draft {
                 (best, count) = (found, number + 1);
             }
         }
-        fitting.streams = all;
+        let mut streams = all;
         for &weight in &stay[..count] {
-            fitting.take_out(weight);
+            streams[weight as usize] = false;
         }
-        let streams = fitting.streams;
         let (kept, price, cost) = best;
         Some(Fitted {
             draft: self,
@@ -120,29 +118,27 @@ impl Draft {
 
 impl<'a> Fitting<'a> {
     fn new(planner: &'a Planner<'a>, draft: &'a Draft) -> Self {
-        let mut streams = vec![true; draft.order.len()];
-        draft
-            .alone(planner)
-            .into_iter()
-            .for_each(|at| streams[at] = false);
+        let mut streams = vec![false; planner.sizes.len()];
+        for (weight, _) in &draft.order {
+            streams[*weight as usize] = true;
+        }
+        for at in draft.alone(planner) {
+            streams[draft.order[at].0 as usize] = false;
+        }
         let size = |at: usize| draft.size(planner, at);
         let largest = |fits: &dyn Fn(usize) -> bool| {
-            let once = |at: usize| planner.tenancies[draft.order[at].0 as usize].len() == 1;
+            let once = |at: usize| {
+                let weight = draft.order[at].0 as usize;
+                streams[weight] && planner.tenancies[weight].len() == 1
+            };
             let mut found: Vec<usize> = (0..draft.order.len())
-                .filter(|&at| streams[at] && once(at) && fits(at))
+                .filter(|&at| fits(at) && once(at))
                 .collect();
             found.sort_by_key(|&at| std::cmp::Reverse(size(at)));
             found
         };
         let offsets = &draft.layout.offsets;
-        let mut first_of = vec![usize::MAX; planner.sizes.len()];
-        for (at, &(weight, number)) in draft.order.iter().enumerate() {
-            if number == 0 {
-                first_of[weight as usize] = at;
-            }
-        }
         Fitting {
-            first_of,
             ends: largest(&|at| offsets[at] + size(at) == draft.layout.bytes),
             starts: largest(&|at| offsets[at] == 0),
             planner,
@@ -152,7 +148,7 @@ impl<'a> Fitting<'a> {
     }
 
     fn price(&self) -> Price {
-        let streaming = (0..self.streams.len()).filter(|&at| self.streams[at]);
+        let streaming = (0..self.draft.order.len()).filter(|&at| self.streams_at(at));
         Price {
             bytes: streaming
                 .clone()
@@ -167,7 +163,7 @@ impl<'a> Fitting<'a> {
         /// The golden ratio's fraction of 2^32: its multiples are spread evenly, however many there are.
         const STEP: u32 = 2_654_435_769;
         let mut order: Vec<_> = (0u32..).zip(&self.draft.order).collect();
-        order.retain(|(at, _)| self.streams[*at as usize]);
+        order.retain(|(at, _)| self.streams_at(*at as usize));
         let often = |weight: WeightIndex| self.planner.tenancies[weight as usize].len();
         order.sort_by_key(|(at, (weight, _))| {
             (std::cmp::Reverse(often(*weight)), at.wrapping_mul(STEP))
@@ -176,14 +172,9 @@ impl<'a> Fitting<'a> {
         first.map(|(_, (weight, _))| *weight).collect()
     }
 
-    /// The weight stays.
-    fn take_out(&mut self, weight: WeightIndex) {
-        self.streams[self.first_of[weight as usize]] = false;
-        let first = |&(w, n): &(WeightIndex, usize)| self.planner.tenancies[w as usize][n].first;
-        for tenancy in &self.planner.tenancies[weight as usize][1..] {
-            let found = self.draft.order.binary_search_by_key(&tenancy.first, first);
-            self.streams[found.expect("each tenancy is in the order")] = false;
-        }
+    /// Whether the weight of this tenancy streams.
+    fn streams_at(&self, at: usize) -> bool {
+        self.streams[self.draft.order[at].0 as usize]
     }
 
     /// What is kept in `slack` bytes, and what a pass costs then.
@@ -192,7 +183,7 @@ impl<'a> Fitting<'a> {
             let at = list
                 .iter()
                 .copied()
-                .find(|&at| self.streams[at] && Some(at) != not)?;
+                .find(|&at| self.streams_at(at) && Some(at) != not)?;
             let most = self.draft.size(self.planner, at) - self.planner.granule;
             Some((at, slack.min(most)))
         };
@@ -222,7 +213,7 @@ impl Fitted {
         let (first, last) = (of(self.kept.start), of(self.kept.end));
         let below = self.kept.start.map_or(0, |(_, bytes)| bytes);
         let end = self.draft.size(planner, at) - last;
-        let copied = match self.streams[at] {
+        let copied = match self.streams[self.draft.order[at].0 as usize] {
             true => first..end.min(self.draft.bytes(planner, at)),
             false => 0..0,
         };
@@ -234,13 +225,12 @@ impl Fitted {
         let mut streamed = Vec::new();
         let mut placed = vec![false; planner.sizes.len()];
         let mut there = self.streams.clone();
-        self.draft
-            .alone(planner)
-            .into_iter()
-            .for_each(|at| there[at] = true);
+        for at in self.draft.alone(planner) {
+            there[self.draft.order[at].0 as usize] = true;
+        }
         for (at, &(weight, number)) in self.draft.order.iter().enumerate() {
             let (offset, copied) = self.spot(planner, at);
-            if !there[at] {
+            if !there[weight as usize] {
                 continue;
             }
             placed[weight as usize] = true;

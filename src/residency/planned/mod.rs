@@ -22,6 +22,7 @@
 //! | `gaps` | how much stays over which gap |
 //! | `steady` | the most that can stay |
 //! | `arcs` | places for what stays over some of them |
+//! | `takings` | which pages are free when |
 //! | `shown` | where a plan on pages puts everything, and the view that shows it |
 //! | `plan` | what a plan says |
 //! | `expected` | how long a pass takes by it |
@@ -53,6 +54,7 @@ mod shown;
 mod slots;
 mod steady;
 mod tails;
+mod takings;
 mod tenancies;
 #[cfg(test)]
 mod test_support;

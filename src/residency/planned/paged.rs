@@ -18,12 +18,16 @@ use crate::schedule::WeightIndex;
 use std::iter;
 use std::ops::Range;
 
-/// Sets of weights that are tried; in large programs fewer.
+/// Sets of weights that are tried, up to so many times the tenancies; in large programs a few.
 const SETS: u64 = 64;
+const EFFORT: usize = 32_000;
 const FEW_SETS: u64 = 3;
 
 /// Weights of fewer pages stream only where everything does: a copy costs the more the shorter it is.
 pub(super) const SOME_PAGES: u64 = 2;
+
+/// Up to so many tenancies all distances are tried at which one copy may serve several reads.
+const SOME_READS: usize = 500;
 
 /// More tenancies are not laid out: each is two mappings, and a process may have some 65,000 (`vm.max_map_count`).
 const MOST: usize = 8000;
@@ -73,7 +77,10 @@ pub(super) fn cheapest(planner: &Planner<'_>, page: u64) -> Option<Paged> {
 /// The cheapest one in which some weights stream, with tails of one length or of two.
 pub(super) fn cheapest_of_sets(planner: &Planner<'_>, page: u64) -> Option<Paged> {
     let mut best: Option<Paged> = None;
-    let parts = if planner.is_large() { FEW_SETS } else { SETS };
+    let parts = match planner.is_large() {
+        true => FEW_SETS,
+        false => SETS.min((EFFORT / planner.reads().max(1)) as u64),
+    };
     for set in sets(planner, page, parts) {
         for found in of_set(planner, page, &set) {
             if best.as_ref().is_none_or(|best| found.cost < best.cost) {
@@ -102,13 +109,13 @@ pub(super) fn cheapest_filled(planner: &Planner<'_>, page: u64, mut below: u64) 
 /// How far apart reads of a weight may be that one copy serves, in events: none, and parts of the pass.
 fn merges(planner: &Planner<'_>) -> Vec<usize> {
     let again = planner.tenancies.iter().any(|list| list.len() > 1);
-    match again {
-        true => [0, 16, 8, 5, 3, 2]
-            .iter()
-            .map(|&part| planner.events.checked_div(part).unwrap_or(0))
-            .collect(),
-        false => vec![0],
-    }
+    let parts: &[usize] = match (again, planner.reads() <= SOME_READS) {
+        (false, _) => &[0],
+        (true, true) => &[0, 16, 8, 5, 3, 2],
+        (true, false) => &[0, 8, 3],
+    };
+    let part = |&part| planner.events.checked_div(part).unwrap_or(0);
+    parts.iter().map(part).collect()
 }
 
 /// Sets of weights that may stream: so many parts of those of some pages, and everything.
