@@ -116,7 +116,11 @@ fn distance(case: &Case) -> (f64, Found) {
     if within(optimum) {
         return (ratio, Found::Within);
     }
-    let found = match least_copied_in_place(trace, weights, budget) {
+    // Memory comes in whole granules, which may leave no such schedule where bytes would.
+    let granules = in_granules(weights);
+    let in_granules = least_copied_in_place(trace, &granules, budget - budget % GRANULE);
+    let in_place = in_granules.and_then(|_| least_copied_in_place(trace, weights, budget));
+    let found = match in_place {
         None => Found::NoneInPlace,
         Some(in_place) => {
             assert!(in_place >= optimum - 1e-6 * (1.0 + optimum));
@@ -131,9 +135,17 @@ fn distance(case: &Case) -> (f64, Found) {
     (ratio, found)
 }
 
-/// Not all. Where a plan with fixed addresses has to copy more, or there is none and the LRU copies everything, other memory in each pass would
-/// be needed. Of the others three remain: how much could stay over which gap is known (`steady`), but at or close to the floor no places are found
-/// for it (`arcs`), or whole granules do not fit where bytes would.
+/// Weights that have all of their last granules.
+fn in_granules(weights: &[WeightSpec]) -> Vec<WeightSpec> {
+    let whole = |weight: &WeightSpec| WeightSpec {
+        bytes: weight.bytes.next_multiple_of(GRANULE),
+        ..weight.clone()
+    };
+    weights.iter().map(whole).collect()
+}
+
+/// All for which there is a plan: where one with fixed addresses has to copy more, or there is none and the LRU copies everything, other
+/// memory in each pass would be needed.
 #[test]
 fn most_random_cycles_are_within_3_percent_of_the_optimum() {
     let mut ratios = Vec::new();
@@ -157,7 +169,7 @@ fn most_random_cycles_are_within_3_percent_of_the_optimum() {
         println!("{found:?}: {}, {by_shape:?}", count(*found));
     }
     assert!(
-        count(Found::Within) >= 972 && count(Found::Further) <= 3,
+        count(Found::Within) >= 974 && count(Found::Further) == 0,
         "{by_found:?}"
     );
     assert!(half <= 0.006 && three_quarters <= 0.024 && nine_tenths <= 0.16);

@@ -12,6 +12,7 @@ use super::price::Price;
 use super::shown::Builder;
 use super::steady::steady;
 use crate::schedule::WeightIndex;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Rooms that are tried at most, and at least: with fewer the others are as good.
@@ -27,8 +28,10 @@ const CUTS: usize = 4;
 /// (`vm.max_map_count`).
 const PIECES: usize = if cfg!(test) { 500 } else { 16_000 };
 
-/// Gaps that are looked at in all: programs with more reads are planned in fewer rooms, and passes.
-const EFFORT: usize = 150_000;
+/// Gaps that are looked at in all: programs with more reads are planned in fewer rooms, and passes; and again for plans in which one
+/// gap is given up, in the smallest rooms.
+const EFFORT: usize = 120_000;
+const EFFORT_WITHOUT: usize = 60_000;
 
 /// How much is kept, and where it lies.
 pub(super) struct ByGap {
@@ -88,13 +91,33 @@ impl Search<'_> {
         let passes = (tries / rooms).clamp(FEW_PASSES, PASSES);
         let (least, all) = (self.gaps.least(), self.gaps.pages.iter().sum::<u64>());
         // The more room is shared the more is kept, so that most of the others need not be placed.
-        for number in (0..rooms as u64).rev() {
+        let room = |number: u64| {
             // Close to the least room a little more of it changes most.
             let part = u128::from(all.saturating_sub(least)) * u128::from(number * number);
-            let room = least + (part / (rooms * rooms) as u128) as u64;
+            least + (part / (rooms * rooms) as u128) as u64
+        };
+        for room in (0..rooms as u64).rev().map(room) {
             if room <= self.room {
-                self.try_places(steady(&self.gaps, room, passes));
+                self.try_places(steady(&self.gaps, room, passes, None));
             }
+        }
+        if again {
+            (0..FEW_ROOMS as u64).for_each(|number| self.give_up_one(room(number)));
+        }
+    }
+
+    /// What is kept over one gap can be in the way of places for all the others: where memory is short everything else fits
+    /// without it. The longest gaps are tried.
+    fn give_up_one(&mut self, room: u64) {
+        if room > self.room {
+            return;
+        }
+        let count = self.gaps.gaps.len().max(1);
+        let mut longest: Vec<usize> = (0..self.gaps.gaps.len()).collect();
+        longest.sort_by_key(|&at| Reverse(self.gaps.gaps[at].long));
+        longest.truncate(EFFORT_WITHOUT / FEW_ROOMS / FEW_PASSES / count);
+        for at in longest {
+            self.try_places(steady(&self.gaps, room, FEW_PASSES, Some(at)));
         }
     }
 

@@ -20,7 +20,7 @@ const STEPS: i32 = 16;
 
 /// Lengths that are tried, times what is wanted at all moments, at most: half of that where reads share copies, which there
 /// are several ways to do.
-const EFFORT: usize = 96_000;
+const EFFORT: usize = 80_000;
 
 /// A set of weights, and what shares the ring at each moment.
 struct Filling<'a> {

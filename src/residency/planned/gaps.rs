@@ -135,8 +135,9 @@ impl Gaps {
         (0..self.moments).map(at).collect()
     }
 
-    /// Keeps more, as far as no more than `room` pages are there at any moment: over the shortest gaps first.
-    pub(super) fn fill(&self, kept: &mut [u64], room: u64) {
+    /// Keeps more, as far as no more than `room` pages are there at any moment, and no more than `most` over each gap: over the
+    /// shortest gaps first.
+    pub(super) fn fill(&self, kept: &mut [u64], most: &[u64], room: u64) {
         let there = self.there(kept).into_iter();
         let mut left: Vec<u64> = there.map(|there| room.saturating_sub(there)).collect();
         let mut shortest: Vec<usize> = (0..self.gaps.len()).collect();
@@ -144,7 +145,7 @@ impl Gaps {
         for at in shortest {
             let Gap { from, long, .. } = self.gaps[at];
             let moments = (from..from + long).map(|m| m % self.moments);
-            let mut more = self.all_of(at) - kept[at];
+            let mut more = most[at] - kept[at];
             for moment in moments.clone() {
                 more = more.min(left[moment]);
                 if more == 0 {

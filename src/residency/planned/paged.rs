@@ -20,7 +20,7 @@ use std::ops::Range;
 
 /// Sets of weights that are tried, up to so many times the tenancies; in large programs a few.
 const SETS: u64 = 64;
-const EFFORT: usize = 32_000;
+const EFFORT: usize = 24_000;
 const FEW_SETS: u64 = 3;
 
 /// Weights of fewer pages stream only where everything does: a copy costs the more the shorter it is.

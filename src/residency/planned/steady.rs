@@ -29,15 +29,18 @@ struct Passes<'a> {
 }
 
 /// The pages that are kept over each gap, of which no more than `room` are there at any moment, [`Gaps::least`] or more: the mean
-/// of at most so many passes, and what that leaves for the shortest gaps.
-pub(super) fn steady(gaps: &Gaps, room: u64, passes: usize) -> Vec<u64> {
-    let all: Vec<u64> = (0..gaps.gaps.len()).map(|at| gaps.all_of(at)).collect();
-    let mut kept = Passes::new(gaps, room, &all).mean(passes);
+/// of at most so many passes, and what that leaves for the shortest gaps. Over gap `given_up` nothing is kept.
+pub(super) fn steady(gaps: &Gaps, room: u64, passes: usize, given_up: Option<usize>) -> Vec<u64> {
+    let mut most: Vec<u64> = (0..gaps.gaps.len()).map(|at| gaps.all_of(at)).collect();
+    if let Some(at) = given_up {
+        most[at] = 0;
+    }
+    let mut kept = Passes::new(gaps, room, &most).mean(passes);
     if gaps.together(&kept) > room {
         // Passes that do not begin anew may have kept more before their first moment or behind their last one than fits.
         kept = Passes::new(gaps, room, &kept).once();
     }
-    gaps.fill(&mut kept, room);
+    gaps.fill(&mut kept, &most, room);
     kept
 }
 
@@ -161,8 +164,8 @@ mod tests {
     #[test]
     fn the_mean_of_passes_keeps_more_than_one_could() {
         let gaps = gaps(&in_turn(5), &weights(&[30 * PAGE; 5]));
-        assert_eq!(steady(&gaps, 90, 16), [10; 5]);
-        assert!(steady(&gaps, 90, 1).iter().sum::<u64>() < 50);
+        assert_eq!(steady(&gaps, 90, 16, None), [10; 5]);
+        assert!(steady(&gaps, 90, 1, None).iter().sum::<u64>() < 50);
     }
 
     #[test]
@@ -172,9 +175,18 @@ mod tests {
         let gaps = gaps(&chain(&reads, 9), &weights(&sizes));
         for room in gaps.least()..gaps.least() + 60 {
             for passes in 1..5 {
-                assert!(gaps.together(&steady(&gaps, room, passes)) <= room);
+                assert!(gaps.together(&steady(&gaps, room, passes, None)) <= room);
             }
         }
+    }
+
+    #[test]
+    fn what_is_given_up_makes_room_for_the_others() {
+        let gaps = gaps(&in_turn(5), &weights(&[30 * PAGE; 5]));
+        let kept = steady(&gaps, 90, 16, Some(2));
+        // Two of the others have what was its, and one of them nothing: half of three stays, not a third of five.
+        assert_eq!(kept, [0, 15, 0, 15, 15]);
+        assert!(gaps.together(&kept) <= 90);
     }
 
     proptest! {
@@ -182,7 +194,7 @@ mod tests {
         fn what_is_kept_fits_and_nothing_more_does((weights, trace) in programs(), more in 0..60u64, passes in 1..20usize) {
             let gaps = gaps(&trace, &weights);
             let room = gaps.least() + more;
-            let kept = steady(&gaps, room, passes);
+            let kept = steady(&gaps, room, passes, None);
             prop_assert!(gaps.together(&kept) <= room);
             for at in (0..kept.len()).filter(|&at| kept[at] < gaps.all_of(at)) {
                 let mut longer = kept.clone();
