@@ -11,6 +11,7 @@ GAPS = "src/residency/planned/gaps.rs"
 STEADY = "src/residency/planned/steady.rs"
 FILLED = "src/residency/planned/filled.rs"
 ARCS = "src/residency/planned/arcs.rs"
+TAKINGS = "src/residency/planned/takings.rs"
 CHOICE = "src/residency/planned/choice.rs"
 ENDS = "src/residency/planned/ends.rs"
 PAGED = "src/residency/planned/paged.rs"
@@ -75,8 +76,8 @@ MUTANTS = [
     Mutant(
         "gap-view-of-many-pieces",
         BY_GAP,
-        "if pieces(&self.gaps, &arcs, &placed) > PIECES {",
-        "if pieces(&self.gaps, &arcs, &placed) == usize::MAX {",
+        "if pieces(&self.gaps, &arcs, &placed) <= PIECES {",
+        "if pieces(&self.gaps, &arcs, &placed) <= usize::MAX {",
         "a view has more pieces than a process may have mappings",
         ("lib:by_gap",),
     ),
@@ -90,9 +91,9 @@ MUTANTS = [
     ),
     Mutant(
         "arc-outlasts-its-place",
-        ARCS,
-        "let soonest = self.free.range((to, 0)..).next();",
-        "let soonest = self.free.range((0, 0)..).next();",
+        TAKINGS,
+        "let (until, part) = match self.free.range_mut(to..).next() {",
+        "let (until, part) = match self.free.range_mut(0..).next() {",
         "bytes lie where others are wanted back before their last read",
         TESTS,
     ),
@@ -106,9 +107,9 @@ MUTANTS = [
     ),
     Mutant(
         "arc-does-not-get-its-place-back",
-        ARCS,
-        "let mine = until.filter(|(_, part)| part.owner == owner);",
-        "let mine = until.filter(|(_, part)| part.owner != owner);",
+        TAKINGS,
+        "self.free.remove(&now);",
+        "let _ = now;",
         "bytes that come back around the end of a pass lie where others were put",
         TESTS,
     ),
