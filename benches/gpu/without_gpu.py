@@ -3,7 +3,7 @@
 
 The model's weights and inputs are fake tensors on a CUDA device that is claimed to be an H200, so that Inductor schedules, fuses and
 plans memory as it does there; it is stopped before it compiles anything. Prints one line of JSON for the program without probes, for the one
-with them, and for that without `reuse_of_activations`. Attention is written out, and products are not tuned: what is compared is what
+with them, and for that without `reuse_across_probes`. Attention is written out, and products are not tuned: what is compared is what
 stands around them. It replaces functions of torch 2.11 and Triton 3.6 and may need others with later ones.
 
     python benches/gpu/without_gpu.py --layers 4 --tokens 1
@@ -146,7 +146,7 @@ def model_of(layers: int) -> torch.nn.Module:
 
 def compiled(layers: int, count: int, probed: bool, reuse: bool) -> dict[str, int]:
     """How many lines of each kind the wrapper has."""
-    from weightstream import _compile, _embedding, _names, _offload, _probe, _reuse, _target
+    from weightstream import _compile, _embedding, _names, _offload, _probe, _target
 
     mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     meta = model_of(layers)
@@ -176,7 +176,7 @@ def compiled(layers: int, count: int, probed: bool, reuse: bool) -> dict[str, in
         for context in (_names.prefixed_constants(), _embedding.realized_embedding(), torch.no_grad(), inductor_config.patch(passes)):
             stack.enter_context(context)
         if reuse:
-            stack.enter_context(_reuse.reuse_of_activations())
+            stack.enter_context(_probe.reuse_across_probes())
         stack.enter_context(mock.patch.object(lines.PythonWrapperCodegen, "run_wrapper_ir_passes", count_and_stop))
         with contextlib.suppress(Stop):
             torch._inductor.aot_compile(program.module(), (given,), options=options)
@@ -191,7 +191,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     with contextlib.ExitStack() as stack:
         imitate(stack)
-        for name, probed, reuse in (("baseline", False, True), ("offload", True, True), ("offload, less reuse", True, False)):
+        for name, probed, reuse in (("baseline", False, True), ("offload", True, True), ("offload, no reuse across probes", True, False)):
             print(json.dumps({"program": name, **compiled(args.layers, args.tokens, probed, reuse)}), flush=True)
 
 

@@ -50,8 +50,8 @@ def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _
     return kept[0]
 
 
-def allocations_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> int:
-    """How many activations of a model are allocated, and do not take the memory of others. `options` go to the compiler."""
+def allocations_of(name: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many activations of a model are allocated, and do not take the memory of others."""
     read, found = _trace._Reader.read, []
 
     def read_and_count(self):
@@ -59,7 +59,7 @@ def allocations_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object
         return read(self)
 
     monkeypatch.setattr(_trace._Reader, "read", read_and_count)
-    trace_of(name, monkeypatch, **options)
+    trace_of(name, monkeypatch)
     return found[0]
 
 
@@ -139,19 +139,11 @@ def test_without_pinning_probes_come_early(monkeypatch):
     assert cured < uncured
 
 
-@pytest.mark.parametrize("name", ["mlp", "encoder"])
-def test_without_their_reuse_more_activations_are_allocated(name, monkeypatch):
+def test_without_reuse_across_probes_more_activations_are_allocated(monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
-        cured = allocations_of(name, patch)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ws, "apply_weight_offload", lambda program: program)
-        without_probes = allocations_of(name, patch)
-    monkeypatch.setattr(_compile, "reuse_of_activations", contextlib.nullcontext)
-    with pytest.MonkeyPatch.context() as patch:
-        # As the compiler does it if nobody stops it.
-        patch.setattr(ws, "apply_weight_offload", lambda program: program)
-        assert cured <= without_probes <= allocations_of(name, patch, reorder_for_peak_memory=True)
-    assert cured < allocations_of(name, monkeypatch)
+        cured = allocations_of("mlp", patch)
+    monkeypatch.setattr(_compile, "reuse_across_probes", contextlib.nullcontext)
+    assert cured < allocations_of("mlp", monkeypatch)
 
 
 def test_a_realized_embedding_ends_the_lease_of_its_table(monkeypatch):

@@ -21,9 +21,8 @@ from ._embedding import realized_embedding
 from ._errors import ExportError
 from ._floor import GRANULES
 from ._names import prefixed_constants
-from ._probe import pin_before_first_reader, share_storage
+from ._probe import pin_before_first_reader, reuse_across_probes, share_storage
 from ._progress import step
-from ._reuse import reuse_of_activations
 from ._shapes import every_shape
 from ._target import Target
 from ._trace import CompiledTrace, capture
@@ -52,7 +51,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(_compiler_flags(target.isa))
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
-        stack.enter_context(reuse_of_activations())
+        stack.enter_context(reuse_across_probes())
         ranges = stack.enter_context(every_shape(inputs))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         # Operators of oneDNN (an LSTM layer) have no function in the runtime; without it they decompose.
