@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// First fit, lowest offset first: equal calls give equal offsets.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pieces {
     /// Offset and length. No two of them touch.
     free: BTreeMap<u64, u64>,

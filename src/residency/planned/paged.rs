@@ -18,10 +18,12 @@ use crate::schedule::WeightIndex;
 use std::iter;
 use std::ops::Range;
 
-/// Sets of weights that are tried, up to so many times the tenancies; in large programs a few.
+/// Sets of weights that are tried at most, and in large programs.
 const SETS: u64 = 64;
-const EFFORT: usize = 24_000;
 const FEW_SETS: u64 = 3;
+
+/// Sets that are tried, times the tenancies, at most.
+const EFFORT: usize = 24_000;
 
 /// Weights of fewer pages stream only where everything does: a copy costs the more the shorter it is.
 pub(super) const SOME_PAGES: u64 = 2;

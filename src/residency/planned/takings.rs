@@ -3,6 +3,7 @@
 //! What a pass needs is found by counting; which pages they are is asked only once that is worth it, and takes much longer, since
 //! what is taken falls into pieces.
 
+use super::super::pieces::Pieces;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -10,6 +11,8 @@ use std::ops::Range;
 pub(super) trait Pages: Clone + Default {
     /// Pages that nobody had before.
     fn new(pages: Range<u64>) -> Self;
+
+    fn is_empty(&self) -> bool;
 
     fn count(&self) -> u64;
 
@@ -22,6 +25,10 @@ pub(super) trait Pages: Clone + Default {
 impl Pages for u64 {
     fn new(pages: Range<u64>) -> Self {
         pages.end - pages.start
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == 0
     }
 
     fn count(&self) -> u64 {
@@ -39,66 +46,50 @@ impl Pages for u64 {
     }
 }
 
-/// Which pages: the beginnings and ends of pieces that do not touch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Which(BTreeMap<u64, u64>);
+/// Which pages.
+#[derive(Clone, Default)]
+pub(super) struct Which(Pieces);
 
 impl Which {
-    /// In order.
+    /// In order; no two of them touch.
     pub(super) fn pieces(&self) -> Vec<Range<u64>> {
-        self.0.iter().map(|(&start, &end)| start..end).collect()
+        self.0.iter().map(|(at, count)| at..at + count).collect()
     }
 
-    /// The first one of each piece, and the one behind it.
-    #[cfg(test)]
-    fn ends(&self) -> Vec<(u64, u64)> {
-        self.0.iter().map(|(&start, &end)| (start, end)).collect()
-    }
-
-    fn insert(&mut self, mut start: u64, mut end: u64) {
-        if let Some((&before, &touches)) = self.0.range(..start).next_back() {
-            if touches == start {
-                start = before;
-            }
-        }
-        if let Some(behind) = self.0.remove(&end) {
-            end = behind;
-        }
-        self.0.insert(start, end);
+    fn first(&self) -> Option<(u64, u64)> {
+        self.0.iter().next()
     }
 }
 
 impl Pages for Which {
     fn new(pages: Range<u64>) -> Self {
-        let some = (!pages.is_empty()).then_some((pages.start, pages.end));
-        Which(some.into_iter().collect())
+        let mut which = Which::default();
+        if !pages.is_empty() {
+            which.0.give(pages.start, pages.end - pages.start);
+        }
+        which
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first().is_none()
     }
 
     fn count(&self) -> u64 {
-        self.0.iter().map(|(start, end)| end - start).sum()
+        self.0.iter().map(|(_, count)| count).sum()
     }
 
     fn add(&mut self, more: Self) {
-        match self.0.is_empty() {
-            true => *self = more,
-            false => more
-                .0
-                .into_iter()
-                .for_each(|(start, end)| self.insert(start, end)),
-        }
+        more.0.iter().for_each(|(at, count)| self.0.give(at, count));
     }
 
     fn part(&mut self, mut most: u64) -> Self {
         let mut part = Which::default();
-        while let Some(first) = self.0.first_entry().filter(|_| most > 0) {
-            let (start, end) = (*first.key(), *first.get());
-            first.remove();
-            let until = end.min(start + most);
-            part.0.insert(start, until);
-            most -= until - start;
-            if until < end {
-                self.0.insert(until, end);
-            }
+        while let Some((at, count)) = self.first().filter(|_| most > 0) {
+            let some = count.min(most);
+            // The first piece is as long as that, so that it is the one.
+            self.0.take(some);
+            part.0.give(at, some);
+            most -= some;
         }
         part
     }
@@ -168,7 +159,7 @@ impl<P: Pages> Memory<P> {
             let (until, part) = match self.free.range_mut(to..).next() {
                 Some((&until, free)) => {
                     let part = free.part(left);
-                    if free.count() == 0 {
+                    if free.is_empty() {
                         self.free.remove(&until);
                     }
                     (until, part)
@@ -188,6 +179,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The first page of each piece, and the one behind it.
+    fn ends(which: &Which) -> Vec<(u64, u64)> {
+        let pieces = which.pieces().into_iter();
+        pieces.map(|piece| (piece.start, piece.end)).collect()
+    }
+
     #[test]
     fn what_owners_want_soonest_is_lent_first_but_not_longer() {
         let mut memory: Memory<Which> = Memory::new(20);
@@ -195,12 +192,12 @@ mod tests {
         memory.lend(1, 9, late);
         memory.lend(1, 5, soon);
         memory.give_back(1);
-        assert_eq!(memory.take(3, 5).unwrap().ends(), [(4, 7)]);
+        assert_eq!(ends(&memory.take(3, 5).unwrap()), [(4, 7)]);
         // One is left of those that go back at 5, which is too soon; two of the others are behind it.
-        assert_eq!(memory.take(6, 6).unwrap().ends(), [(0, 4), (8, 10)]);
+        assert_eq!(ends(&memory.take(6, 6).unwrap()), [(0, 4), (8, 10)]);
         memory.give_back(5);
         memory.back_with_owners(5);
-        assert_eq!(memory.take(1, 5).unwrap().ends(), [(10, 11)]);
+        assert_eq!(ends(&memory.take(1, 5).unwrap()), [(10, 11)]);
         assert_eq!(memory.pages(), 11);
         assert!(memory.take(10, 7).is_none());
     }
@@ -212,10 +209,10 @@ mod tests {
         which.add(Which::new(8..9));
         which.add(Which::new(2..4));
         which.add(Which::new(6..8));
-        assert_eq!(which.ends(), [(0, 9)]);
-        assert_eq!(which.part(4).ends(), [(0, 4)]);
-        assert_eq!((which.ends(), which.count()), (vec![(4, 9)], 5));
-        assert_eq!(Which::new(3..3).ends(), []);
+        assert_eq!(ends(&which), [(0, 9)]);
+        assert_eq!(ends(&which.part(4)), [(0, 4)]);
+        assert_eq!((ends(&which), which.count()), (vec![(4, 9)], 5));
+        assert!(Which::new(3..3).is_empty());
     }
 
     proptest! {
