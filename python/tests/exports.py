@@ -110,6 +110,9 @@ class Exports:
         self.cache = cache / DEVICE if ON_GPU else cache
         self.cache.mkdir(parents=True, exist_ok=True)
         self.hash = fingerprint()
+        # Compiling in this process, as some tests do, changes its environment meanwhile: an export that started then would look for
+        # its caches in a folder that is gone when that test ends.
+        self.environment = dict(os.environ)
         self.pool = ThreadPoolExecutor(workers or int(os.environ.get("WEIGHTSTREAM_TEST_JOBS", min(4, os.cpu_count() or 1))))
         self.futures: dict[str, Future[Path]] = {}
         self.compiled: dict[str, float] = {}
@@ -155,7 +158,7 @@ class Exports:
         command = [sys.executable, str(Path(__file__).resolve()), name, str(work)]
         with (work / "export.log").open("wb") as log:
             try:
-                code = subprocess.run(command, stdout=log, stderr=log, timeout=TIME_LIMIT, check=False).returncode
+                code = subprocess.run(command, stdout=log, stderr=log, timeout=TIME_LIMIT, check=False, env=self.environment).returncode
             except subprocess.TimeoutExpired:
                 code = f"none after {TIME_LIMIT} s"
         if code != 0:

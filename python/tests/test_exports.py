@@ -1,0 +1,17 @@
+"""The exports in the background do not depend on what a test does meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from exports import ExportFailed, Exports
+
+
+def test_an_export_does_not_see_what_a_test_changes_in_the_environment(tmp_path, monkeypatch):
+    """A test that compiles in this process points torch's caches at a folder of its own, and removes that when it ends."""
+    exports = Exports(cache=tmp_path / "cache", workers=1)
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(no_folder / "caches"))
+    with pytest.raises(ExportFailed, match="KeyError: 'no such model'"):
+        exports.folder("no such model")
+    exports.close()
