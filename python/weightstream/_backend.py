@@ -38,6 +38,10 @@ class WeightStreamPartitioner(AotiPartitioner):
     ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that can (bfloat16; a
     line of progress says where it cannot, and why), ``"math"`` always by separate operators, which hold the scores of all queries and
     keys in memory.
+
+    Export from one thread at a time: ``torch.export`` and the compiler keep their state per process. While the compiler runs, this
+    process's ``TORCHINDUCTOR_CACHE_DIR`` and ``LIBRARY_PATH`` name a folder that is removed afterwards; give child processes that
+    other threads start meanwhile an environment of their own.
     """
 
     def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto") -> None:
