@@ -4,7 +4,7 @@
 #[macro_use]
 mod device_support;
 
-use device_support::{done_within, gpu, Bench, Source};
+use device_support::{gpu, is_done_soon, Bench, Source};
 use std::time::Duration;
 use weightstream::device::faulty::{Fault, Faults, Faulty};
 use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Piece, Sim, View};
@@ -257,10 +257,7 @@ fn copies_wait_for_the_last_reader_of_any_address<D: Bench>() {
             .unwrap();
         let arrived = device.record_copy().unwrap();
         if gate.is_some() {
-            assert_eq!(
-                done_within(&mut device, &arrived, Duration::from_millis(500)),
-                !waits
-            );
+            assert_eq!(is_done_soon(&mut device, &arrived, !waits), !waits);
             let races = device.races();
             assert!(races.is_none_or(|races| races == usize::from(!waits)));
         }
