@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import os
 import tempfile
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,8 @@ def _compiler_flags(isa: str) -> Iterator[None]:
         own = ["Wl,-Bsymbolic", "Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a"]
         return [*cflags, "fno-gnu-unique"], [*ldflags, *own]
 
-    cpp_builder._get_optimization_cflags = ours
-    try:
+    with unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", ours):
         yield
-    finally:
-        cpp_builder._get_optimization_cflags = original
 
 
 def _read_library(work: str) -> bytes:

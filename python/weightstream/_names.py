@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import unittest.mock
 from collections.abc import Iterator
 
 from torch._inductor import graph
@@ -23,11 +24,8 @@ def prefixed_constants() -> Iterator[None]:
     def prefixed(name: str) -> str:
         return _PREFIX + original(name)
 
-    modules = (graph, cpp_wrapper_cpu)
-    for module in modules:
-        module.normalize_name = prefixed
-    try:
+    with (
+        unittest.mock.patch.object(graph, "normalize_name", prefixed),
+        unittest.mock.patch.object(cpp_wrapper_cpu, "normalize_name", prefixed),
+    ):
         yield
-    finally:
-        for module in modules:
-            module.normalize_name = original

@@ -10,6 +10,7 @@ planner takes them for kernels, behind which nothing is reused (cured by :func:`
 from __future__ import annotations
 
 import contextlib
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,11 +130,8 @@ def reuse_across_probes() -> Iterator[None]:
         between = V.graph.scheduler.nodes[free_line.scheduler_node_index + 1 : self.scheduler_node_index]
         return all(_belongs_to_probe(node) for node in between) or original(self, free_line, size)
 
-    AllocateLine.should_reuse_buffer = should_reuse
-    try:
+    with unittest.mock.patch.object(AllocateLine, "should_reuse_buffer", should_reuse):
         yield
-    finally:
-        AllocateLine.should_reuse_buffer = original
 
 
 def _belongs_to_probe(node: Any) -> bool:

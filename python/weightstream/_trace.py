@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,16 +90,14 @@ def capture(probes: list[str], mutable: set[str], granule: int, ranges: Ranges) 
             refusals.append(refusal)
             raise
 
-    lines.PythonWrapperCodegen.run_wrapper_ir_passes = run_and_read
     try:
-        yield found
+        with unittest.mock.patch.object(lines.PythonWrapperCodegen, "run_wrapper_ir_passes", run_and_read):
+            yield found
     except Exception:
         # The compiler wraps whatever is raised inside it; the caller wants the refusal itself.
         if refusals:
             raise refusals[0] from None
         raise
-    finally:
-        lines.PythonWrapperCodegen.run_wrapper_ir_passes = original
 
 
 class _Reader:
