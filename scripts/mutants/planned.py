@@ -82,11 +82,11 @@ MUTANTS = [
         ("lib:by_gap",),
     ),
     Mutant(
-        "gap-of-a-weight-that-is-wanted",
+        "use-goes-on-behind-the-next",
         GAPS,
-        "uses[number - 1].from = uses[number - 1].from.min(uses[number].from);",
-        "let _ = number;",
-        "around the end of a pass a weight gives bytes up that are wanted again already",
+        "uses[number].to = uses[number].to.min(next);",
+        "let _ = next;",
+        "around the end of a pass a weight's gap has a length below zero",
         TESTS,
     ),
     Mutant(

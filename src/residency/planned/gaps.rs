@@ -255,10 +255,8 @@ impl Axis {
         let mut uses: Vec<Use> = tenancies.iter().enumerate().map(one).collect();
         let before = tenancies.iter().take_while(|one| one.wanted < 0).count();
         uses.rotate_left(before);
-        // Of the last and the first one of a pass the latter may be wanted before the former is.
-        for number in (1..uses.len()).rev() {
-            uses[number - 1].from = uses[number - 1].from.min(uses[number].from);
-        }
+        // What is wanted in the pass before is so from its last kernel on that reads weights, and nothing is from later on.
+        debug_assert!(uses.is_sorted_by_key(|one| one.from), "{uses:?}");
         for number in 0..uses.len() {
             let next = uses.get(number + 1);
             let next = next.map_or(uses[0].from + self.moments.len(), |next| next.from);
