@@ -38,7 +38,7 @@ def test_a_suite_that_fails_anyway_catches_nothing(guilty: str, tmp_path: Path, 
         """Cargo, where the suite `broken` always fails, and `guilty` where the mutant is in the tree."""
 
         def __init__(self):
-            self.tree, self.timeout, self.broken = tmp_path, 1, set()
+            self.tree, self.timeout, self.broken, self.seconds = tmp_path, 1, set(), {}
 
         def cargo(self, what, which, pattern, limit):
             failing = {"broken"} | ({guilty} if "mutated" in (tmp_path / "a.rs").read_text() else set())
@@ -57,6 +57,22 @@ def test_a_suite_that_fails_anyway_catches_nothing(guilty: str, tmp_path: Path, 
     assert workspace.broken == {"broken"}
     assert "broken fails without any mutant" in capsys.readouterr().out
     assert (tmp_path / "a.rs").read_text() == "rule"
+
+
+def test_tests_that_take_long_without_a_mutant_may_take_longer_with_one(sources):
+    """Otherwise a busy machine would end them, and that counts as caught."""
+    from workspace import Outcome, Workspace
+
+    class Played(Workspace):
+        def __init__(self):
+            self.timeout, self.seconds = 300, {}
+
+        def cargo(self, what, which, pattern, limit):
+            return Outcome("passed", what, seconds=100.0 if which == ["--lib"] else 1.0)
+
+    workspace = Played()
+    assert workspace.prepare(["lib:planned", "quick"])
+    assert (workspace.limit("lib"), workspace.limit("quick")) == (500.0, 300)
 
 
 def test_a_pattern_that_is_gone_is_named(tmp_path: Path, sources):

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,6 @@ ENVIRONMENT = {
     "CARGO_INCREMENTAL": "1",
     "CARGO_PROFILE_DEV_DEBUG": "0",
     "CARGO_PROFILE_TEST_DEBUG": "0",
-    # Compiling takes longer than running.
-    "CARGO_PROFILE_TEST_OPT_LEVEL": "0",
     "CARGO_TERM_COLOR": "never",
     "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
     "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -30,6 +29,8 @@ ENVIRONMENT = {
 
 #: Seconds for a build from nothing.
 COMPILE_LIMIT = 3600
+#: Tests that take so many times what they take without a mutant hang. On a busy machine they may well take twice that.
+HANG = 5
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Outcome:
     detail: str
     #: The file of tests that failed, or `lib`.
     suite: str = ""
+    #: How long tests took that passed.
+    seconds: float = 0.0
 
     @property
     def decided(self) -> bool:
@@ -56,6 +59,8 @@ class Workspace:
         self.timeout = timeout
         #: Suites that were seen to fail on the code as it is.
         self.broken: set[str] = set()
+        #: Seconds that tests take on the code as it is.
+        self.seconds: dict[str, float] = {}
         self.jobs = [f"-j{jobs}"] if jobs else []
         python = root / ".venv" / "bin" / "python"
         self.environment = {**os.environ, **ENVIRONMENT, "CARGO_TARGET_DIR": str(self.target)}
@@ -106,13 +111,18 @@ class Workspace:
             if outcome.decided:
                 print(f"without any mutant, {test}: {outcome.word}: {outcome.detail}")
                 return False
+            self.seconds[test] = outcome.seconds
         return True
 
-    def run(self, test: str, limit: int = 0) -> Outcome:
+    def run(self, test: str, limit: float = 0) -> Outcome:
         """Runs the unit tests or one file of tests."""
         target, _, pattern = test.partition(":")
         which = ["--lib"] if target == "lib" else ["--test", target]
-        return self.cargo(test, which, [pattern] if pattern else [], limit or self.timeout)
+        return self.cargo(test, which, [pattern] if pattern else [], limit or self.limit(target))
+
+    def limit(self, target: str) -> float:
+        """Seconds after which the tests hang: more than `timeout` where they take long without a mutant, too."""
+        return max(self.timeout, HANG * self.seconds.get(target, 0))
 
     def run_everything(self, mutant: Mutant) -> Outcome:
         """Runs all Rust tests on a mutant that its own let pass; passing all of them is surviving. A suite that fails without
@@ -137,16 +147,17 @@ class Workspace:
         outcome = self.cargo("all Rust tests", which, [], 4 * self.timeout)
         return outcome if outcome.decided else Outcome("survived", "all Rust tests pass")
 
-    def cargo(self, what: str, which: list[str], pattern: list[str], limit: int) -> Outcome:
+    def cargo(self, what: str, which: list[str], pattern: list[str], limit: float) -> Outcome:
         # Apart from the tests: time spent compiling is no hang, and code that does not compile was not caught.
         built, output = self.call(["cargo", "test", "--no-run", *self.jobs, *which], COMPILE_LIMIT)
         if built != 0:
             return Outcome("error", f"it does not compile:\n{tail(output)}")
+        begun = time.monotonic()
         status, output = self.call(["cargo", "test", *self.jobs, *which, *pattern], limit)
         if status is None:
-            return Outcome("timeout", f"{what}: not done after {limit} s{running(output)}")
+            return Outcome("timeout", f"{what}: not done after {limit:.0f} s{running(output)}")
         if status == 0:
-            return Outcome("passed", what)
+            return Outcome("passed", what, seconds=time.monotonic() - begun)
         failed = sorted(set(re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED", output, re.MULTILINE)))
         if failed:
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
@@ -155,7 +166,7 @@ class Workspace:
             return Outcome("caught", f"{suite(output) or what}: the tests ended by {crash[0][1:-1]}", suite(output))
         return Outcome("error", f"{what}: no test is named as failed:\n{tail(output)}")
 
-    def call(self, command: list[str], limit: int) -> tuple[int | None, str]:
+    def call(self, command: list[str], limit: float) -> tuple[int | None, str]:
         """Exit status and output; no status if it took longer than `limit` seconds and was ended, with all it had started."""
         process = subprocess.Popen(
             command,
