@@ -113,7 +113,10 @@ impl Search<'_> {
             return;
         }
         let count = self.gaps.gaps.len().max(1);
-        let mut longest: Vec<usize> = (0..self.gaps.gaps.len()).collect();
+        // Over a gap of no moment everything is kept: the next use begins while the one before may still be read.
+        let mut longest: Vec<usize> = (0..self.gaps.gaps.len())
+            .filter(|&at| self.gaps.gaps[at].long > 0)
+            .collect();
         longest.sort_by_key(|&at| Reverse(self.gaps.gaps[at].long));
         longest.truncate(EFFORT_WITHOUT / FEW_ROOMS / FEW_PASSES / count);
         for at in longest {
