@@ -20,7 +20,7 @@ demo: build ## export a transformer and run it at five budgets, compared with ea
 test: bootstrap ## build, then run all tests: Rust, C++, Python
 	@scripts/run_tests
 
-mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; all: an hour on 2 cores)
+mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; all take hours)
 	@$(PYTHON) scripts/mutants $(if $(ONLY),--only '$(ONLY)')
 
 fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or RUNS=10000000 executions of each parser
