@@ -17,7 +17,7 @@ from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from ._shapes import Ranges
+from ._torch.shapes import Ranges
 
 # More than any device has: a dimension without an upper bound, or one that nobody meant.
 UNBOUNDED = 2**62

@@ -18,7 +18,7 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _method, _offload, _record
+from . import _attention, _layout, _method, _offload, _prepare, _record
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
@@ -47,6 +47,10 @@ class WeightStreamPartitioner(AotiPartitioner):
     def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto") -> None:
         specs = [CompileSpec("method_name", method.encode()), *Target(device, isa, attention).specs()]
         super().__init__(BACKEND_ID, specs)
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """The program in the form that is compiled. ``to_edge_transform_and_lower`` calls this first."""
+        return _prepare.prepare(exported_program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags all operators for one delegate; raises :class:`ExportError`, naming the operator, if that cannot be."""
@@ -102,6 +106,7 @@ class WeightStreamBackend(BackendDetails):
         offload = _offload.remove_probes(edge_program) > 0
         _make_dense(edge_program)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
+        _layout.reshape_views(edge_program)
         if target.fuses_attention():
             _attention.fuse(edge_program)
         probes = _offload.insert_probes(edge_program) if offload else []

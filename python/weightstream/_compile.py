@@ -7,7 +7,6 @@ import dataclasses
 import glob
 import os
 import tempfile
-import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,15 @@ from torch._inductor import cpp_builder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _trampolines
-from ._embedding import realized_embedding
 from ._errors import ExportError
 from ._floor import GRANULES
-from ._names import prefixed_constants
-from ._probe import pin_before_first_reader, reuse_across_probes, share_storage
 from ._progress import step
-from ._shapes import every_shape
 from ._target import Target
+from ._torch import build
+from ._torch.embedding import realized_embedding
+from ._torch.names import prefixed_constants
+from ._torch.probe import pin_before_first_reader, reuse_across_probes, share_storage
+from ._torch.shapes import every_shape
 from ._trace import CompiledTrace, capture
 
 
@@ -48,15 +48,14 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         )
     with tempfile.TemporaryDirectory(prefix="weightstream-", ignore_cleanup_errors=True) as work, contextlib.ExitStack() as stack:
         stack.enter_context(_trampoline_library(Path(work)))
-        stack.enter_context(_cache_directory(work))
-        stack.enter_context(_compiler_flags(target.isa))
+        stack.enter_context(build.cache_directory(work))
+        stack.enter_context(build.compiler_flags(target.isa))
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(reuse_across_probes())
         ranges = stack.enter_context(every_shape(inputs))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
-        # Operators of oneDNN (an LSTM layer) have no function in the runtime; without it they decompose.
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(build.without_onednn())
         stack.enter_context(torch.no_grad())
         stack.enter_context(
             inductor_config.patch(post_grad_custom_post_pass=share_storage, _post_fusion_custom_pass=pin_before_first_reader)
@@ -80,6 +79,8 @@ def _options() -> dict[str, Any]:
         "aot_inductor.custom_op_libs": ["weightstream_trampolines"],
         # Small constants would otherwise be baked into the code, and read around their probes.
         "always_keep_tensor_constants": True,
+        # Folds every constant of one element, written ones too, and drops `state * 1`.
+        "joint_graph_constant_folding": False,
         # Hoists small probes to the start of the pass: their leases would last for all of it.
         "reorder_for_peak_memory": False,
         # One compilation, one wrapper: a precompiled header would cost more than it saves.
@@ -91,48 +92,7 @@ def _options() -> dict[str, Any]:
 def _trampoline_library(work: Path) -> Iterator[None]:
     """Puts the trampolines' archive where the linker looks: an option for library folders does not exist."""
     archive = _trampolines.build(work, cpp_builder.get_cpp_compiler())
-    with _environment("LIBRARY_PATH", os.pathsep.join(filter(None, [str(archive.parent), os.environ.get("LIBRARY_PATH")]))):
-        yield
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextlib.contextmanager
-def _cache_directory(work: str) -> Iterator[None]:
-    """Inductor's caches do not know our passes: a cache of one compilation's own cannot serve something stale."""
-    with _environment("TORCHINDUCTOR_CACHE_DIR", os.path.join(work, "cache")):
-        with inductor_config.patch(force_disable_caches=True):
-            yield
-
-
-@contextlib.contextmanager
-def _compiler_flags(isa: str) -> Iterator[None]:
-    """Replaces ``-march=native``: a library for the exporting machine's exact CPU runs on few others, and says so by a crash.
-
-    The rest keeps the library to itself. Where the compiler links libstdc++ statically, its unique symbols (the ids of locale
-    facets) would bind to those of the process's own libstdc++, and one of another version then calls the wrong facet: a crash in
-    `std::regex`. The same goes for weak symbols of PyTorch's headers in a process that has libtorch.
-    """
-    original = cpp_builder._get_optimization_cflags
-
-    def ours(*args: Any, **kwargs: Any) -> Any:
-        cflags, ldflags = original(*args, **kwargs)
-        cflags = [f"march={isa}" if flag == "march=native" else flag for flag in cflags]
-        own = ["Wl,-Bsymbolic", "Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a"]
-        return [*cflags, "fno-gnu-unique"], [*ldflags, *own]
-
-    with unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", ours):
+    with build.environment("LIBRARY_PATH", os.pathsep.join(filter(None, [str(archive.parent), os.environ.get("LIBRARY_PATH")]))):
         yield
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ._activations import UNBOUNDED
-from ._probe import is_probe
+from ._torch.probe import is_probe
 
 UNKNOWN = -1
 

@@ -12,7 +12,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ._errors import ExportError
-from ._probe import PROBE, is_probe
+from ._prepare import prepare
+from ._signature import rename_outputs
+from ._torch.probe import PROBE, is_probe
 
 _CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
 _WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -37,8 +39,8 @@ def apply_weight_offload(program: ExportedProgram) -> ExportedProgram:
     refuse_control_flow(program)
     refuse_mixed_devices(program)
     # Right after export an in-place buffer update is not functional yet, and `buffers_to_mutate` is empty: probing now would send
-    # the update to a temporary. An empty decomposition table makes mutation functional and keeps the operators.
-    program = program.run_decompositions({})
+    # the update to a temporary.
+    program = prepare(program)
     if not weights_of(program):
         raise ExportError("this program has no weights to offload: it has no parameters or buffers that are read and never written")
     insert_probes(program)
@@ -163,11 +165,3 @@ def _refuse_in_place(node: torch.fx.Node, source: torch.fx.Node, fqn: str) -> No
                 f"operator '{node.target}' (node '{node.name}') writes into weight '{fqn}' in place; weights are read-only: "
                 "register it as a buffer and assign to it, so that export sees a mutation, or work on a clone"
             )
-
-
-def rename_outputs(program: ExportedProgram) -> None:
-    """The signature names the nodes that are returned: after a pass that put others in their place, those."""
-    output = next(node for node in program.graph.nodes if node.op == "output")
-    for spec, value in zip(program.graph_signature.output_specs, output.args[0]):
-        if isinstance(value, torch.fx.Node) and hasattr(spec.arg, "name"):
-            spec.arg.name = value.name

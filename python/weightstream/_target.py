@@ -10,7 +10,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from . import _attention
 from ._errors import ExportError
-from ._probe import PROBE
+from ._torch.probe import PROBE
 
 DEVICES = ("cpu", "cuda")
 ISA_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")

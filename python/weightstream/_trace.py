@@ -20,8 +20,8 @@ from torch._inductor.virtualized import V
 
 from ._activations import Activations
 from ._errors import ExportError
-from ._probe import is_probe_kernel
-from ._shapes import Ranges
+from ._torch.probe import is_probe_kernel
+from ._torch.shapes import Ranges
 
 PROBE, KERNEL, RELEASE = 0, 1, 2
 
@@ -32,6 +32,8 @@ _KERNEL_LINES = (
     lines.IndexPutFallbackLine,
     lines.ScatterFallbackLine,
 )
+#: A branch or a loop. The class of a branch has another name in each release.
+_CONTROL_LINES = (lines.EnterSubgraphLine, lines.ExitSubgraphLine, getattr(lines, "SwitchLine", None) or lines.ConditionalLine)
 
 
 @dataclasses.dataclass
@@ -145,7 +147,7 @@ class _Reader:
             self._alias(line)
         elif isinstance(line, _KERNEL_LINES):
             self._kernel(line)
-        elif isinstance(line, (lines.EnterSubgraphLine, lines.ExitSubgraphLine, lines.ConditionalLine)):
+        elif isinstance(line, _CONTROL_LINES):
             raise ExportError("the compiled program has control flow: the order of its weight reads would depend on data")
         elif isinstance(line, str):
             self._text(line)

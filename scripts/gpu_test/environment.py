@@ -14,7 +14,7 @@ from pathlib import Path
 BUNDLE = Path(__file__).resolve().parents[1]
 #: What exporting imports, as `pip install` names it (with ExecuTorch's own long list left out) and as Python does.
 PACKAGES = {
-    "torch==2.11.*": "torch",
+    "torch, 2.11 or 2.14": "torch",
     "executorch==1.5.1 (with --no-deps)": "executorch.exir",
     "numpy": "numpy",
     "flatbuffers": "flatbuffers",
@@ -115,10 +115,10 @@ def look_at_packages(path: str) -> dict:
 def check_packages(seen: dict) -> str:
     """The folder of ExecuTorch; an error names everything that is missing at once."""
     lines = [f"  {name:36} {why}" for name, why in seen["problems"].items() if why]
-    for name, wanted in (("torch", "2.11."), ("executorch", "1.5.1")):
+    for name, wanted in (("torch", ("2.11.", "2.14.")), ("executorch", ("1.5.1",))):
         found = seen["versions"].get(name)
         if found is not None and not found.startswith(wanted):
-            lines.append(f"  {name} {wanted.rstrip('.')}: found {found}")
+            lines.append(f"  {name} {' or '.join(w.rstrip('.') for w in wanted)}: found {found}")
     if lines:
         raise NotReady(
             f"{sys.executable} (Python {sys.version.split()[0]}) lacks:\n"

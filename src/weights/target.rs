@@ -5,8 +5,10 @@
 use crate::error::{Error, Result};
 use crate::format::Target;
 
-/// The torch release whose compiled code this runtime serves.
-const TORCH: &str = "2.11";
+/// The torch releases whose compiled code this runtime serves.
+const TORCH: [&str; 2] = ["2.11", "2.14"];
+/// The environment variable that lets code of another release through, as at export.
+const ANY_TORCH: &str = "WEIGHTSTREAM_ANY_TORCH";
 
 /// CPU features of each ISA level beyond the level before it. Features that every processor with their
 /// neighbours has, and that cannot be asked for here (LAHF, XSAVE's OS part), are left out.
@@ -119,17 +121,24 @@ pub fn check_target(program: &str, target: &Target, host: &Host) -> Result<()> {
             missing.join(", ")
         ));
     }
-    if !target
-        .torch
-        .strip_prefix(TORCH)
-        .is_some_and(|rest| rest.starts_with('.'))
-    {
+    if !serves(&target.torch) && std::env::var_os(ANY_TORCH).is_none_or(|value| value != "1") {
         return refuse(format!(
-            "was compiled with torch {}, this runtime serves code of torch {TORCH}; export it again",
-            target.torch
+            "was compiled with torch {}, this runtime serves code of torch {}; export it again, or set {ANY_TORCH}=1 to try it",
+            target.torch,
+            TORCH.join(" and ")
         ));
     }
     Ok(())
+}
+
+/// Whether `version` is of a release that the runtime knows.
+fn serves(version: &str) -> bool {
+    let of = |release| {
+        version
+            .strip_prefix(release)
+            .is_some_and(|rest: &str| rest.starts_with('.'))
+    };
+    TORCH.into_iter().any(of)
 }
 
 #[cfg(test)]
@@ -199,6 +208,9 @@ mod tests {
         assert!(with(|target| target.isa = "x86-64-v9".to_owned()).contains("'x86-64-v9'"));
         assert!(with(|target| target.torch = "2.110.0".to_owned()).contains("torch 2.110.0"));
         assert!(with(|target| target.torch = "2.10.0".to_owned()).contains("torch 2.10.0"));
+        assert!(TORCH
+            .into_iter()
+            .all(|release| serves(&format!("{release}.1+cu130"))));
     }
 
     #[test]

@@ -12,8 +12,10 @@ use super::shim_table;
 use crate::device::cuda::runtime::{self, Code};
 
 shim_table! {
-    cudaEventCreate, cudaEventDestroy, cudaEventQuery, cudaEventRecord, cudaEventSynchronize, cudaFree,
-    cudaGetDevice, cudaGetErrorString, cudaGetLastError, cudaMalloc, cudaMemcpy, cudaSetDevice,
+    cudaEventCreate, cudaEventCreateWithFlags, cudaEventDestroy, cudaEventQuery, cudaEventRecord,
+    cudaEventSynchronize, cudaFree, cudaGetDevice, cudaGetErrorString, cudaGetLastError, cudaMalloc, cudaMemcpy,
+    cudaMemcpyAsync, cudaPointerGetAttributes, cudaSetDevice, cudaStreamCreateWithFlags, cudaStreamDestroy,
+    cudaStreamSynchronize,
 }
 
 thread_local! {
@@ -90,6 +92,45 @@ extern "C" fn cudaMemcpy(dst: *mut c_void, src: *const c_void, bytes: usize, _ki
 
 extern "C" fn cudaEventCreate(event: Out<*mut c_void>) -> Code {
     answer("cudaEventCreate", || set(event, runtime::create_event()?))
+}
+
+/// The flags choose whether an event takes times, and how a thread waits for it: nothing that changes a result.
+extern "C" fn cudaEventCreateWithFlags(event: Out<*mut c_void>, _flags: u32) -> Code {
+    answer("cudaEventCreateWithFlags", || {
+        set(event, runtime::create_event()?)
+    })
+}
+
+/// What the container would copy constants with, through pinned memory and a stream of its own. The runtime
+/// places constants itself, so a program that calls one of these does something that no test has seen.
+fn unused(function: &'static str) -> Code {
+    answer(function, || Err(runtime::NOT_SUPPORTED))
+}
+
+extern "C" fn cudaMemcpyAsync(
+    _dst: *mut c_void,
+    _src: *const c_void,
+    _bytes: usize,
+    _kind: i32,
+    _stream: *mut c_void,
+) -> Code {
+    unused("cudaMemcpyAsync")
+}
+
+extern "C" fn cudaPointerGetAttributes(_attributes: *mut c_void, _at: *const c_void) -> Code {
+    unused("cudaPointerGetAttributes")
+}
+
+extern "C" fn cudaStreamCreateWithFlags(_stream: Out<*mut c_void>, _flags: u32) -> Code {
+    unused("cudaStreamCreateWithFlags")
+}
+
+extern "C" fn cudaStreamDestroy(_stream: *mut c_void) -> Code {
+    unused("cudaStreamDestroy")
+}
+
+extern "C" fn cudaStreamSynchronize(_stream: *mut c_void) -> Code {
+    unused("cudaStreamSynchronize")
 }
 
 extern "C" fn cudaEventDestroy(event: *mut c_void) -> Code {
@@ -171,5 +212,6 @@ mod tests {
             assert_eq!(function(none), runtime::NO_DRIVER);
         }
         assert_eq!(cudaEventRecord(none, none), runtime::NO_DRIVER);
+        assert_eq!(cudaStreamDestroy(none), runtime::NOT_SUPPORTED);
     }
 }

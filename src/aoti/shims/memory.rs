@@ -9,7 +9,7 @@ use super::args::{borrowed, dims, dtype, run, List, Maybe, Out};
 use super::{device, shim_table};
 
 shim_table! {
-    aoti_torch_empty_strided, aoti_torch_create_tensor_from_blob, aoti_torch_create_tensor_from_blob_v2,
+    aoti_torch_empty_strided, aoti_torch_empty_strided_pinned, aoti_torch_create_tensor_from_blob, aoti_torch_create_tensor_from_blob_v2,
     aoti_torch_clone, aoti_torch_clone_preserve_strides, aoti_torch_copy_, aoti_torch_tensor_copy_,
     aoti_torch_assign_tensors, aoti_torch_zero_, aoti_torch_cpu_fill__Scalar, aoti_torch_aten_fill__Scalar,
     aoti_torch_aten_full, aoti_torch_cpu_cat,
@@ -40,6 +40,21 @@ extern "C" fn aoti_torch_empty_strided(
         check_device(c, device_type, device_index)?;
         let handle = c.empty(dtype(number)?, dims(ndim, &sizes, &strides)?)?;
         ret.set(handle)
+    })
+}
+
+/// The container would stage constants in such memory. The runtime places constants itself.
+extern "C" fn aoti_torch_empty_strided_pinned(
+    _ndim: i64,
+    _sizes: List<i64>,
+    _strides: List<i64>,
+    _number: i32,
+    _device_type: i32,
+    _device_index: i32,
+    _ret: Out<Handle>,
+) -> i32 {
+    run("aoti_torch_empty_strided_pinned", |_| {
+        Err("compiled code asked for pinned memory, which only a container that copies constants needs".into())
     })
 }
 

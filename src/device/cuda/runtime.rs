@@ -16,6 +16,8 @@ pub(crate) type Code = i32;
 pub(crate) const INVALID_VALUE: Code = 1;
 /// `cudaErrorInsufficientDriver`: none that can be used.
 pub(crate) const NO_DRIVER: Code = 35;
+/// `cudaErrorNotSupported`.
+pub(crate) const NOT_SUPPORTED: Code = 801;
 /// `cudaErrorInvalidDevice`.
 pub(crate) const INVALID_DEVICE: Code = 101;
 /// `cudaErrorNotReady`: an answer, no failure.

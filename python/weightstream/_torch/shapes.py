@@ -11,12 +11,38 @@ import sympy
 import torch
 from torch._inductor.codegen import simd, triton_utils
 from torch._inductor.virtualized import V
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.value_ranges import ValueRanges
 
 #: The values that each symbol of a program may have.
 Ranges = dict[sympy.Symbol, ValueRanges]
 
 _INT32_MAX = torch.iinfo(torch.int32).max
+
+
+def widen(program: ExportedProgram) -> None:
+    """Gives the program's symbols the ranges that the program was exported with.
+
+    A symbol's range begins at 2 inside of torch, whatever the user said: sizes 0 and 1 broadcast. What is traced with that range
+    is right for larger sizes only, and says so nowhere. With the whole range, an expression such as ``min(2, n)`` stays as it is,
+    and where a size of 1 cannot be served the trace narrows the range.
+    """
+    environment = _environment_of(program)
+    if environment is None:
+        return
+    for symbol, wanted in program.range_constraints.items():
+        known = environment.var_to_range.get(symbol)
+        if known is not None and wanted.lower < known.lower:
+            environment.var_to_range[symbol] = ValueRanges(max(wanted.lower, 0), known.upper)
+    # What was known of the narrower ranges is kept by version.
+    environment._update_version_counter()
+
+
+def _environment_of(program: ExportedProgram) -> ShapeEnv | None:
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    sizes = (size for value in values for size in getattr(value, "shape", ()) if isinstance(size, torch.SymInt))
+    return next((size.node.shape_env for size in sizes), None)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,95 @@
+"""Mutable state: what a program returns or stores of a buffer is the value that it read, whatever the program writes later.
+
+In the graph that lowering sees, updates are functional: all of them happen after the last read. The compiler then removes copies
+that change nothing, and what was a copy of the old state becomes the buffer itself, which is written before it is read. So a
+snapshot is taken of each value that could become the buffer: an output, or the new value of a buffer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+
+from ._signature import rename_outputs
+from ._torch.snapshot import SNAPSHOT
+
+_ATEN = torch.ops.aten
+#: Operators whose result is never one of their inputs as it is, whatever their sizes and numbers. A walk back ends there.
+_COMPUTE = {
+    _ATEN.mm,
+    _ATEN.bmm,
+    _ATEN.addmm,
+    _ATEN.baddbmm,
+    _ATEN.linear,
+    _ATEN.convolution,
+    _ATEN.embedding,
+    _ATEN.native_layer_norm,
+    _ATEN.native_group_norm,
+    _ATEN._softmax,
+    _ATEN._log_softmax,
+    _ATEN.scaled_dot_product_attention,
+    _ATEN.exp,
+    _ATEN.tanh,
+    _ATEN.sigmoid,
+    _ATEN.gelu,
+    _ATEN.silu,
+    _ATEN.sin,
+    _ATEN.cos,
+    _ATEN.sqrt,
+    _ATEN.rsqrt,
+    _ATEN.logical_not,
+    _ATEN.neg,
+    _ATEN.argmax,
+}
+
+
+def keep_old_values(program: ExportedProgram) -> int:
+    """Puts a snapshot behind each result that may be a buffer's old value, and returns how many there are.
+
+    A result that is a placeholder gets one too: an operator has to make it (``state.copy_(x)``, two buffers that are swapped).
+    """
+    signature = program.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    buffers = {name: fqn for name, fqn in signature.inputs_to_buffers.items() if fqn in mutated}
+    output = next(node for node in program.graph.nodes if node.op == "output")
+    results, taken = list(output.args[0]), 0
+    for place, (spec, value) in enumerate(zip(signature.output_specs, results)):
+        if not isinstance(value, torch.fx.Node) or not isinstance(value.meta.get("val"), torch.Tensor):
+            continue
+        stored = spec.kind is OutputKind.BUFFER_MUTATION
+        bare = value.op == "placeholder" and (stored or value.name not in signature.user_inputs)
+        own = {spec.target} if stored else set()
+        if bare or not {buffers[name] for name in _may_be(value, buffers)} <= own:
+            results[place] = _snapshot_of(value, output)
+            taken += 1
+    if taken:
+        output.args = (type(output.args[0])(results), *output.args[1:])
+        program.graph_module.recompile()
+        rename_outputs(program)
+    return taken
+
+
+def _snapshot_of(value: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
+    with before.graph.inserting_before(before):
+        taken = before.graph.call_function(SNAPSHOT, (value,))
+    taken.meta["val"] = torch.empty_like(value.meta["val"], memory_format=torch.contiguous_format)
+    return taken
+
+
+def _may_be(value: torch.fx.Node, buffers: dict[str, str]) -> set[str]:
+    """The mutable buffers, by placeholder, whose elements ``value`` may hold as they are."""
+    found, seen, left = set(), set(), [value]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name in buffers:
+            found.add(node.name)
+        if node.target is SNAPSHOT:
+            continue
+        packet = getattr(getattr(node.target, "_op", node.target), "overloadpacket", None)
+        if node.op == "call_function" and packet not in _COMPUTE:
+            left += node.all_input_nodes
+    return found
