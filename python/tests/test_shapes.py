@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.value_ranges import ValueRanges
-from weightstream._shapes import fits_in_32_bits
+from weightstream._torch.shapes import fits_in_32_bits
 
 ROWS, DIM = 4, 8
 

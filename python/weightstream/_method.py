@@ -12,12 +12,12 @@ import torch
 from executorch.exir.tensor import scalar_type_enum
 from torch.export import ExportedProgram
 
-from ._activations import UNBOUNDED
 from ._compile import Compiled
 from ._errors import ExportError
 from ._floor import least_budgets, occupied
 from ._gather import flatten, reads_in_place, row_reads
 from ._record import FORMAT_VERSION, Fields
+from ._sizes import sizes_of
 from ._target import Target
 from ._trace import PROBE, Constant
 
@@ -117,7 +117,7 @@ def _flatten(rows: Iterable[tuple[int, ...]]) -> list[int]:
 def _signature(program: ExportedProgram) -> Fields:
     inputs: list[int] = []
     names: list[str] = []
-    symbols: dict[Any, int] = {}
+    sizes = sizes_of(program)
     user_inputs = set(program.graph_signature.user_inputs)
     for node in program.graph.nodes:
         if node.op != "placeholder" or node.name not in user_inputs:
@@ -126,25 +126,16 @@ def _signature(program: ExportedProgram) -> Fields:
         if not isinstance(value, torch.Tensor):
             raise ExportError(f"input '{node.name}' is a {type(value).__name__}; only tensors can be inputs of a delegate")
         inputs += [int(scalar_type_enum(value.dtype)), value.dim()]
-        for size in value.shape:
-            inputs += _extent(size, program, symbols)
+        for dim, size in enumerate(value.shape):
+            inputs += sizes.input_dimension(len(names), dim, node.name, size)
         names.append(node.name)
     outputs: list[int] = []
+    shapes = []
     returned = next(node for node in program.graph.nodes if node.op == "output").args[0]
     kept = set(program.graph_signature.user_outputs)
     for node in returned:
         if isinstance(node, torch.fx.Node) and node.name in kept:
             value = node.meta["val"]
             outputs += [int(scalar_type_enum(value.dtype)), value.dim()]
-    return {"inputs": inputs, "input_names": names, "outputs": outputs}
-
-
-def _extent(size: Any, program: ExportedProgram, symbols: dict[Any, int]) -> tuple[int, int, int]:
-    """``(min, max, symbol)`` of one dimension; an expression of symbols has none of its own."""
-    if isinstance(size, int):
-        return size, size, -1
-    expression = size.node.expr
-    bounds = program.range_constraints.get(expression)
-    symbol = -1 if bounds is None else symbols.setdefault(expression, len(symbols))
-    bounds = bounds or size.node.shape_env.bound_sympy(expression)
-    return max(int(bounds.lower), 0), int(bounds.upper) if bounds.upper < UNBOUNDED else UNBOUNDED, symbol
+            shapes.append(tuple(value.shape))
+    return {"inputs": inputs, "input_names": names, "outputs": outputs, **sizes.fields(shapes)}

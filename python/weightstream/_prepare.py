@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.export import ExportedProgram
 
-from . import _layout, _state
+from . import _every_size, _layout, _state
 from ._torch.shapes import widen
 
 
@@ -14,11 +14,10 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     ``program`` is left as it is, but for its symbols' ranges: these become what they were when the user exported it.
     Preparing a program twice changes nothing.
     """
-    ranges = dict(program.range_constraints)
     widen(program)
     # The trace that makes mutation functional, with an empty table, also carries the new layouts to every node.
     prepared = _layout.with_dense_inputs(program).run_decompositions({})
     _layout.make_outputs_dense(prepared)
     _state.keep_old_values(prepared)
-    prepared._range_constraints = {**ranges, **{s: r for s, r in prepared.range_constraints.items() if s not in ranges}}
+    _every_size.check(prepared)
     return prepared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import unittest.mock
 from collections.abc import Iterator
 from typing import Any
@@ -21,25 +22,65 @@ Ranges = dict[sympy.Symbol, ValueRanges]
 _INT32_MAX = torch.iinfo(torch.int32).max
 
 
+@dataclasses.dataclass
+class Facts:
+    """What a program said of its symbols when the user exported it."""
+
+    ranges: Ranges
+    #: Conditions of sizes that are no ranges: the trace went one way because they hold.
+    guards: list[sympy.Basic]
+    #: The names that the user gave to dimensions.
+    names: dict[sympy.Symbol, str]
+
+
+_FACTS = "_weightstream_facts"
+
+
+def facts_of(program: ExportedProgram) -> Facts:
+    """What ``program`` says of its symbols. Kept with them when first asked: passes that trace again narrow ranges and add guards of
+    their own, which are choices of a layout."""
+    environment = environment_of(program)
+    if environment is None:
+        return Facts({}, [], {})
+    if not hasattr(environment, _FACTS):
+        setattr(environment, _FACTS, _read_facts(program, environment))
+    return getattr(environment, _FACTS)
+
+
+def _read_facts(program: ExportedProgram, environment: ShapeEnv) -> Facts:
+    known = dict(environment.var_to_range)
+    wanted = {symbol: bounds for symbol, bounds in program.range_constraints.items() if isinstance(symbol, sympy.Symbol)}
+    ranges = {**known, **{s: ValueRanges(max(r.lower, 0), r.upper) for s, r in wanted.items()}}
+    replaced = [environment.simplify(guard.expr) for guard in environment.guards]
+    named = environment.source_name_to_debug_name
+    names = {}
+    for symbol, sources in environment.var_to_sources.items():
+        given = [named[source.name if isinstance(source.name, str) else source.name()] for source in sources if _is_named(source, named)]
+        names.update({symbol: given[0]} if given else {})
+    return Facts(ranges, [guard for guard in replaced if guard not in (sympy.true, True)], names)
+
+
+def _is_named(source: Any, named: dict[str, str]) -> bool:
+    return (source.name if isinstance(source.name, str) else source.name()) in named
+
+
 def widen(program: ExportedProgram) -> None:
     """Gives the program's symbols the ranges that the program was exported with.
 
     A symbol's range begins at 2 inside of torch, whatever the user said: sizes 0 and 1 broadcast. What is traced with that range
-    is right for larger sizes only, and says so nowhere. With the whole range, an expression such as ``min(2, n)`` stays as it is,
-    and where a size of 1 cannot be served the trace narrows the range.
+    is right for larger sizes only, and says so nowhere. With the whole range, an expression such as ``min(2, n)`` stays as it is.
     """
-    environment = _environment_of(program)
+    environment = environment_of(program)
     if environment is None:
         return
-    for symbol, wanted in program.range_constraints.items():
-        known = environment.var_to_range.get(symbol)
-        if known is not None and wanted.lower < known.lower:
-            environment.var_to_range[symbol] = ValueRanges(max(wanted.lower, 0), known.upper)
+    for symbol, bounds in facts_of(program).ranges.items():
+        environment.var_to_range[symbol] = bounds
     # What was known of the narrower ranges is kept by version.
     environment._update_version_counter()
 
 
-def _environment_of(program: ExportedProgram) -> ShapeEnv | None:
+def environment_of(program: ExportedProgram) -> ShapeEnv | None:
+    """Where the program's symbols live; None if all its sizes are numbers."""
     values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     sizes = (size for value in values for size in getattr(value, "shape", ()) if isinstance(size, torch.SymInt))
     return next((size.node.shape_env for size in sizes), None)
