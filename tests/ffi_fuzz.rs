@@ -88,7 +88,8 @@ fn files(model: &aoti_support::Model, folder: PathBuf) -> (PathBuf, PathBuf) {
     schedule(model, &fqns, &mut record);
     record
         .set_ints("inputs", &[6, 2, 5, 5, -1, 12, 12, -1])
-        .set_ints("outputs", &[6, 2]);
+        .set_ints("outputs", &[6, 2])
+        .remove("symbols");
     let (program, weights) = (folder.join("m.pte"), folder.join("m.ptd"));
     std::fs::write(&program, pte(&PteSpec::new(&record, &model.library))).unwrap();
     std::fs::write(&weights, ptd(&data)).unwrap();

@@ -376,12 +376,146 @@ fn inputs_and_outputs_are_whole() {
             spec.remove("input_names");
         },
     );
+    bad_ints(
+        "inputs",
+        &[6, 1, 1, 4, 1],
+        "gives dimension 0 of 'x' the symbol 1, `symbols` names 1",
+    );
     bad_ints("outputs", &[6], "ends too early");
     bad_ints(
         "outputs",
         &[6, 99],
         "where a number of dimensions is expected",
     );
+}
+
+#[test]
+fn every_symbol_has_a_name_and_one_value() {
+    bad_strings("symbols", &[""], "holds an empty name (entry 0)");
+    bad_strings(
+        "symbols",
+        &["n", "m"],
+        "holds 'm', which is no dimension and has no solution (entry 1)",
+    );
+    let solved = |solutions: &[&str]| {
+        let solutions: Vec<String> = solutions.iter().map(|one| (*one).to_owned()).collect();
+        move |spec: &mut RecordSpec| {
+            let solutions: Vec<&str> = solutions.iter().map(String::as_str).collect();
+            spec.set_strings("symbols", &["n", "m", "k"]);
+            spec.set_strings("solutions", &solutions);
+        }
+    };
+    let parsed = parse(solved(&["2 0 1 x 3 //", "1 0 1 x s2 - s0 +"])).unwrap();
+    let sizes = parsed.sizes;
+    let found: Vec<_> = sizes
+        .symbols
+        .iter()
+        .map(|one| (one.name.as_str(), one.input, one.dim))
+        .collect();
+    assert_eq!(found, [("n", 0, 0), ("m", 0, 1), ("k", 0, 1)]);
+    let found: Vec<_> = sizes
+        .solutions
+        .iter()
+        .map(|one| (one.symbol, sizes.infix(&one.value)))
+        .collect();
+    assert_eq!(
+        found,
+        [(2, "size // 3".to_owned()), (1, "size - k + n".to_owned())]
+    );
+    for (entries, words) in [
+        (
+            ["2 0 1 x", "0 0 1 x"],
+            "solves symbol 0, which has a value already (entry 1)",
+        ),
+        (
+            ["2 0 1 x", "2 0 1 x"],
+            "solves symbol 2, which has a value already (entry 1)",
+        ),
+        (
+            ["2 0 1 x", "1 0 1 s1"],
+            "uses symbol 1 before it has a value (entry 1)",
+        ),
+        (
+            ["2 0 1 x s1 +", "1 0 1 x"],
+            "uses symbol 1 before it has a value (entry 0)",
+        ),
+        (["2 0 1 x", "3 0 1 x"], "names symbol 3 of 3 (entry 1)"),
+        (
+            ["2 0 1 x", "1 0 2 x"],
+            "names dimension 2 of input 0, which is not there (entry 1)",
+        ),
+        (
+            ["2 0 1 x", "1 1 0 x"],
+            "names dimension 0 of input 1, which is not there (entry 1)",
+        ),
+        (
+            ["2 0 1 x", "1 0 1"],
+            "holds '', which is not a token (entry 1)",
+        ),
+        (
+            ["2 0 1 x", "1 0"],
+            "does not start with a symbol, an input and a dimension (entry 1)",
+        ),
+        (["2 0 1 x", "1 +0 1 x"], "does not start with a symbol"),
+        (
+            ["2 0 1 x", "1 0 1 y"],
+            "holds '1 0 1 y', which holds 'y', which is not a token (entry 1)",
+        ),
+    ] {
+        bad("solutions", words, solved(&entries));
+    }
+}
+
+#[test]
+fn relations_and_guards_name_what_is_there() {
+    let parsed = parse(|spec| {
+        spec.set_strings("relations", &["i0.1 3", "o0.1 64", "o0.0 8 s0 *"]);
+        spec.set_strings("guards", &["s0 8 % 0 =="]);
+    });
+    let sizes = parsed.unwrap().sizes;
+    let shown = |relations: &[weightstream::format::Relation]| -> Vec<_> {
+        let one =
+            |one: &weightstream::format::Relation| (one.index, one.dim, sizes.infix(&one.size));
+        relations.iter().map(one).collect()
+    };
+    assert_eq!(shown(&sizes.inputs), [(0, 1, "3".to_owned())]);
+    assert_eq!(
+        shown(&sizes.outputs),
+        [(0, 1, "64".to_owned()), (0, 0, "8*n".to_owned())]
+    );
+    assert_eq!(sizes.infix(&sizes.guards[0]), "n % 8 == 0");
+    for (entry, words) in [
+        (
+            "i0.2 3",
+            "names dimension 2 of input 0, which is not there (entry 0)",
+        ),
+        ("i1.0 3", "names dimension 0 of input 1, which is not there"),
+        (
+            "o0.2 3",
+            "names dimension 2 of output 0, which is not there",
+        ),
+        (
+            "o1.0 3",
+            "names dimension 0 of output 1, which is not there",
+        ),
+        ("i0 3", "names no dimension of an input"),
+        ("o.0 3", "names no dimension of an output"),
+        ("i0.-1 3", "names no dimension of an input"),
+        ("x0.1 3", "names neither an input nor an output"),
+        ("", "names neither an input nor an output"),
+        ("i0.1", "holds '', which is not a token"),
+        ("i0.1 s1", "names symbol 1 of 1"),
+        ("i0.1 x", "holds 'x', which is not a token"),
+        ("i0.1 s0 +", "has 1 values for '+', expected 2"),
+    ] {
+        bad_strings("relations", &[entry], words);
+    }
+    bad_strings(
+        "guards",
+        &["1", "s0 s0"],
+        "holds 's0 s0', which leaves 2 values, expected 1 (entry 1)",
+    );
+    bad_strings("guards", &["s1"], "names symbol 1 of 1");
 }
 
 #[test]

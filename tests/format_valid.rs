@@ -105,6 +105,7 @@ fn a_record_reads_the_same_from_payload_and_program() {
         ("x", Some(0), 8)
     );
     assert_eq!((input.dims[1].symbol, input.dims[1].min), (None, 3));
+    assert_eq!(record.sizes.name(0), "n");
     assert_eq!(
         (record.outputs[0].dtype, record.outputs[0].ndim),
         (ScalarType::F32, 2)
@@ -122,7 +123,7 @@ fn extra_fields_are_ignored_only_with_their_prefix() {
 #[test]
 fn an_empty_list_may_be_left_out() {
     let mut spec = RecordSpec::small();
-    for name in ["inputs", "input_names", "outputs"] {
+    for name in ["inputs", "input_names", "outputs", "symbols"] {
         spec.remove(name);
     }
     let record = Record::from_payload("p", &payload(&spec)).unwrap();

@@ -13,7 +13,7 @@ from flatbuffers import number_types as fb_types
 from flatbuffers import packer as fb_packer
 from flatbuffers import table as fb_table
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 IDENTIFIER = b"WSR1"
 SEPARATOR = "__weight_offload__"
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::format::{BuildId, Dim, InputSpec, ScalarType, Target};
+use crate::format::{BuildId, Dim, InputSpec, ScalarType, Sizes, Target};
 
 const MIB: u64 = 1 << 20;
 
@@ -39,6 +39,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
         activations,
         inputs: inputs.iter().enumerate().map(input).collect(),
         outputs: Vec::new(),
+        sizes: Sizes::default(),
     }
 }
 

@@ -355,9 +355,7 @@ fn deliver(
     pass: &PassOutputs<'_>,
     outputs: Outputs<'_>,
 ) -> Result<()> {
-    for (index, (spec, output)) in signature.outputs.iter().zip(pass.list()).enumerate() {
-        inputs::check_output(index, spec, output.dtype.0, output.sizes)?;
-    }
+    inputs::check_outputs(signature, pass.list())?;
     let returned = signature.wiring.outputs.iter().enumerate();
     { returned }.try_for_each(|(index, source)| {
         let output = match *source {

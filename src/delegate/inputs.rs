@@ -2,9 +2,11 @@
 //! boundary, and a wrong shape reads outside the input.
 #![deny(unsafe_code)]
 
+use super::sizes::{self, CallSizes};
 use super::tensor::{is_contiguous, InputTensor, OutputTensor};
+use crate::aoti::outputs::Output;
 use crate::error::Error;
-use crate::format::{Dim, InputSpec, OutputSpec, ScalarType, Source, Wiring};
+use crate::format::{Dim, InputSpec, OutputSpec, ScalarType, Sizes, Source, Wiring};
 
 /// What a call must look like: what was recorded about the delegate, and how its caller's inputs and outputs
 /// belong to it.
@@ -14,8 +16,12 @@ pub struct Signature<'a> {
     pub inputs: &'a [InputSpec],
     /// Its outputs.
     pub outputs: &'a [OutputSpec],
+    /// What was recorded about the sizes of both.
+    pub sizes: &'a Sizes,
     /// From those numbers to the caller's.
     pub wiring: &'a Wiring,
+    /// What the sizes of this call come to, once they were checked.
+    pub call: &'a CallSizes,
 }
 
 impl<'a> Signature<'a> {
@@ -45,8 +51,12 @@ impl<'a> Signature<'a> {
     }
 }
 
-/// Refuses inputs that the program was not exported for.
-pub fn check(signature: &Signature<'_>, inputs: &[InputTensor<'_>]) -> crate::Result<()> {
+/// Refuses inputs that the program was not exported for. What their sizes come to is in `call` then.
+pub fn check(
+    signature: &Signature<'_>,
+    inputs: &[InputTensor<'_>],
+    call: &mut CallSizes,
+) -> crate::Result<()> {
     let expected = signature.wiring.inputs;
     if expected != inputs.len() {
         let name = |index| signature.input(index).map_or("not read", |spec| &spec.name);
@@ -57,16 +67,17 @@ pub fn check(signature: &Signature<'_>, inputs: &[InputTensor<'_>]) -> crate::Re
             inputs.len()
         )));
     }
-    let mut symbols = Vec::new();
-    for (index, input) in inputs.iter().enumerate() {
-        let checked = match signature.input(index) {
-            Some(spec) => check_one(spec, input, &mut symbols),
-            None if signature.wiring.is_used(index) => check_returned(input),
-            None => Ok(()),
-        };
+    for (spec, &index) in signature.inputs.iter().zip(&signature.wiring.taken) {
+        let checked = check_one(spec, &inputs[index]);
         checked.map_err(|what| refuse(format!("{}: {what}", signature.input_name(index))))?;
     }
-    Ok(())
+    for (index, input) in inputs.iter().enumerate() {
+        let returned = signature.input(index).is_none() && signature.wiring.is_used(index);
+        if returned {
+            check_returned(input).map_err(|what| refuse(format!("input {index}: {what}")))?;
+        }
+    }
+    call.solve(signature, inputs)
 }
 
 /// Of an input that is only handed back, nothing was recorded: it must be what it says.
@@ -80,18 +91,7 @@ fn refuse(what: String) -> Error {
     Error::InvalidInput(what)
 }
 
-/// An extent already seen for a symbol, and where.
-struct Bound {
-    symbol: u32,
-    extent: i64,
-    place: String,
-}
-
-fn check_one(
-    spec: &InputSpec,
-    input: &InputTensor<'_>,
-    symbols: &mut Vec<Bound>,
-) -> Result<(), String> {
+fn check_one(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String> {
     if spec.dtype.number() != input.dtype {
         return Err(format!(
             "expected dtype {}, found {}",
@@ -109,7 +109,6 @@ fn check_one(
     }
     for (dim, (spec_dim, &size)) in spec.dims.iter().zip(input.sizes).enumerate() {
         check_dim(dim, spec_dim, size, input.sizes)?;
-        check_symbol(spec, dim, spec_dim, size, symbols)?;
     }
     check_layout(spec.dtype, input)
 }
@@ -126,34 +125,6 @@ fn check_dim(dim: usize, spec: &Dim, size: i64, sizes: &[i64]) -> Result<(), Str
     Err(format!(
         "expected {expected} in dimension {dim}, found {size} (sizes {sizes:?})"
     ))
-}
-
-fn check_symbol(
-    input: &InputSpec,
-    dim: usize,
-    spec: &Dim,
-    size: i64,
-    symbols: &mut Vec<Bound>,
-) -> Result<(), String> {
-    let Some(symbol) = spec.symbol else {
-        return Ok(());
-    };
-    match symbols.iter().find(|bound| bound.symbol == symbol) {
-        Some(bound) if bound.extent != size => Err(format!(
-            "expected {} in dimension {dim}, as in {}, found {size}",
-            bound.extent, bound.place
-        )),
-        Some(_) => Ok(()),
-        None => {
-            let place = format!("dimension {dim} of '{}'", input.name);
-            symbols.push(Bound {
-                symbol,
-                extent: size,
-                place,
-            });
-            Ok(())
-        }
-    }
 }
 
 /// The kernels were compiled for contiguous inputs, and index them so.
@@ -211,13 +182,15 @@ pub fn check_rooms(signature: &Signature<'_>, rooms: &[OutputTensor<'_>]) -> cra
     Ok(())
 }
 
-/// Refuses an output that is not what the record says: it would not fit where the caller puts it.
-pub fn check_output(
-    index: usize,
-    spec: &OutputSpec,
-    dtype: i32,
-    sizes: &[i64],
-) -> crate::Result<()> {
+/// Refuses outputs of the delegate that are not what the record says: they would not fit where the caller puts them.
+pub fn check_outputs(signature: &Signature<'_>, outputs: &[Output<'_>]) -> crate::Result<()> {
+    for (index, (spec, output)) in signature.outputs.iter().zip(outputs).enumerate() {
+        check_output(index, spec, output.dtype.0, output.sizes)?;
+    }
+    sizes::check_outputs(signature, |index| Some(outputs.get(index)?.sizes))
+}
+
+fn check_output(index: usize, spec: &OutputSpec, dtype: i32, sizes: &[i64]) -> crate::Result<()> {
     let differs = |fact, expected, found| Error::Mismatch {
         name: format!("output {index}"),
         fact,

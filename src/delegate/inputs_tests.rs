@@ -1,5 +1,14 @@
 use super::super::tensor::{Memory, Room};
 use super::*;
+use crate::format::Symbol;
+
+const NO_SIZES: &Sizes = &Sizes {
+    symbols: Vec::new(),
+    solutions: Vec::new(),
+    inputs: Vec::new(),
+    outputs: Vec::new(),
+    guards: Vec::new(),
+};
 
 fn spec(name: &str, dims: &[(i64, i64, i64)]) -> InputSpec {
     let dims = dims
@@ -29,7 +38,28 @@ fn input<'a>(sizes: &'a [i64], bytes: &'a [u8]) -> InputTensor<'a> {
 /// A method that is its delegate.
 fn check(specs: &[InputSpec], inputs: &[InputTensor<'_>]) -> crate::Result<()> {
     let wiring = Wiring::straight(specs.len(), 0);
-    super::check(&signature(specs, &[], &wiring), inputs)
+    let signature = Signature {
+        sizes: &symbols_of(specs),
+        ..signature(specs, &[], &wiring)
+    };
+    super::check(&signature, inputs, &mut CallSizes::default())
+}
+
+/// Names for the symbols of some inputs.
+fn symbols_of(specs: &[InputSpec]) -> Sizes {
+    let mut symbols: Vec<Symbol> = Vec::new();
+    for (input, spec) in specs.iter().enumerate() {
+        for (dim, number) in spec.dims.iter().map(|dim| dim.symbol).enumerate() {
+            if number == Some(symbols.len() as u32) {
+                let name = format!("s{}", symbols.len());
+                symbols.push(Symbol { name, input, dim });
+            }
+        }
+    }
+    Sizes {
+        symbols,
+        ..Sizes::default()
+    }
 }
 
 fn signature<'a>(
@@ -40,7 +70,9 @@ fn signature<'a>(
     Signature {
         inputs,
         outputs,
+        sizes: NO_SIZES,
         wiring,
+        call: &sizes::UNKNOWN,
     }
 }
 
@@ -176,11 +208,15 @@ fn inputs_are_named_by_the_numbers_of_the_method() {
     let (two, three) = (input(&[2], &bytes), input(&[3], &bytes));
     let strange = InputTensor { dtype: 99, ..two };
     let refusal = |inputs: &[InputTensor<'_>]| {
-        let refused = super::check(&signature, inputs).unwrap_err();
+        let refused = super::check(&signature, inputs, &mut CallSizes::default()).unwrap_err();
         refused.to_string()
     };
     assert_eq!(
-        super::check(&signature, &[three, two, strange, two]),
+        super::check(
+            &signature,
+            &[three, two, strange, two],
+            &mut CallSizes::default()
+        ),
         Ok(())
     );
     let cases: [(&[InputTensor<'_>], &str); 4] = [
@@ -234,4 +270,31 @@ fn room_is_checked_against_what_the_method_returns() {
         let what = check_rooms(&signature, &rooms).unwrap_err().to_string();
         assert!(what.contains(&format!("output {at}: it has")), "{what}");
     }
+}
+
+/// The delegate takes one of the method's inputs twice: it must be right for both.
+#[test]
+fn an_input_that_is_taken_twice_fits_both_places() {
+    let specs = [spec("x", &[(2, 3, -1)]), spec("y", &[(3, 3, -1)])];
+    let wiring = Wiring {
+        inputs: 1,
+        taken: vec![0, 0],
+        outputs: Vec::new(),
+    };
+    let signature = signature(&specs, &[], &wiring);
+    let check = |size| {
+        let sizes = [size];
+        let refused = super::check(
+            &signature,
+            &[input(&sizes, &[0; 16])],
+            &mut CallSizes::default(),
+        );
+        refused.map_err(|error| error.to_string())
+    };
+    assert_eq!(check(3), Ok(()));
+    let what = check(2).unwrap_err();
+    assert!(
+        what.contains("expected 3 in dimension 0, found 2"),
+        "{what}"
+    );
 }

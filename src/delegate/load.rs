@@ -10,7 +10,8 @@ use super::engine::{Data, Engine, Run};
 use super::gather;
 use super::held::{self, Held, Needs};
 use super::side::{self, Side};
-use super::{times, Delegate};
+use super::sizes::CallSizes;
+use super::{times, Delegate, Running};
 use crate::config::{
     Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
     LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
@@ -103,7 +104,10 @@ impl Delegate {
         Ok(Delegate {
             record,
             wiring,
-            engine: Mutex::new(engine),
+            engine: Mutex::new(Running {
+                engine,
+                sizes: CallSizes::default(),
+            }),
             stats: Mutex::new(stats),
         })
     }

@@ -7,6 +7,7 @@
 //! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
+//! | `sizes` | what the sizes of a call come to, held against the record's relations and guards |
 //! | `tensor` | views of both |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `side` | what the two kinds of devices do differently here |
@@ -25,9 +26,11 @@ mod load;
 pub mod mapped;
 pub mod program;
 mod side;
+mod sizes;
 mod tensor;
 mod times;
 
+use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::aoti::outputs::Output;
@@ -36,6 +39,7 @@ use crate::format::{InputSpec, Record, Wiring};
 use crate::session::Stats;
 use engine::Run;
 use inputs::Signature;
+use sizes::CallSizes;
 
 pub use load::{program as session_program, LoadRequest};
 pub use program::Program;
@@ -48,9 +52,15 @@ pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 pub struct Delegate {
     record: Record,
     wiring: Wiring,
-    engine: Mutex<Box<dyn Run>>,
+    engine: Mutex<Running>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     stats: Mutex<Stats>,
+}
+
+/// What one call at a time has.
+struct Running {
+    engine: Box<dyn Run>,
+    sizes: CallSizes,
 }
 
 impl Delegate {
@@ -58,9 +68,25 @@ impl Delegate {
     /// what it is given lives during the call only. After an error the delegate can be used again, unless
     /// it answers [`Error::Poisoned`].
     pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
-        let mut engine = self.turn()?;
+        self.call(inputs, |_| Ok(()), outputs)
+    }
+
+    /// `check` is asked once the sizes of the call are known, before anything runs.
+    fn call(
+        &self,
+        inputs: &[InputTensor<'_>],
+        check: impl FnOnce(&Signature<'_>) -> Result<()>,
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        let mut turn = self.turn()?;
+        let Running { engine, sizes } = &mut *turn;
         let signature = self.signature();
-        inputs::check(&signature, inputs)?;
+        inputs::check(&signature, inputs, sizes)?;
+        let signature = Signature {
+            call: sizes,
+            ..signature
+        };
+        check(&signature)?;
         let result = engine.run(&signature, inputs, outputs);
         *locked(&self.stats) = engine.stats();
         result
@@ -73,10 +99,11 @@ impl Delegate {
         inputs: &[InputTensor<'_>],
         outputs: &mut [OutputTensor<'_>],
     ) -> Result<()> {
-        let signature = self.signature();
-        inputs::check_rooms(&signature, outputs)?;
-        self.execute(inputs, &mut |index, output| {
-            outputs[index]
+        inputs::check_rooms(&self.signature(), outputs)?;
+        let rooms = RefCell::new(outputs);
+        let check = |signature: &Signature<'_>| sizes::check_rooms(signature, &rooms.borrow());
+        self.call(inputs, check, &mut |index, output| {
+            rooms.borrow_mut()[index]
                 .take(output)
                 .map_err(|error| error.about(&format!("output {index}")))
         })
@@ -86,11 +113,13 @@ impl Delegate {
         Signature {
             inputs: &self.record.inputs,
             outputs: &self.record.outputs,
+            sizes: &self.record.sizes,
             wiring: &self.wiring,
+            call: &sizes::UNKNOWN,
         }
     }
 
-    fn turn(&self) -> Result<MutexGuard<'_, Box<dyn Run>>> {
+    fn turn(&self) -> Result<MutexGuard<'_, Running>> {
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
             Err(TryLockError::WouldBlock) => Err(Error::Busy),

@@ -31,7 +31,8 @@ pub mod wiring;
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
 pub use pte::{ConstantMethod, Delegate, Pte};
 pub use record::{
-    BuildId, ConstantKind, Dim, Gather, InputSpec, OutputSpec, Record, RecordedConstant, Target,
+    BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
+    RecordedConstant, Relation, Sizes, Solution, Symbol, Target,
 };
 pub use scalar::{sizes_text, ScalarType};
 pub use wiring::{Source, Wiring};

@@ -102,7 +102,26 @@ pub fn exercise_record(bytes: &[u8]) -> bool {
     let floor = floor(&trace, &weights, PolicyKind::Lru, 64);
     assert!(floor.hard_minimum <= floor.bytes());
     let _ = floor.to_string();
+    exercise_sizes(&record);
     true
+}
+
+/// Whatever sizes a call has, what is recorded of them has a value or none, and a text.
+fn exercise_sizes(record: &Record) {
+    let sizes = &record.sizes;
+    for symbol in &sizes.symbols {
+        assert!(symbol.dim < record.inputs[symbol.input].dims.len());
+    }
+    let relations = sizes.inputs.iter().chain(&sizes.outputs);
+    let all = relations.map(|relation| &relation.size);
+    let all = all.chain(sizes.solutions.iter().map(|solution| &solution.value));
+    for expression in all.chain(&sizes.guards) {
+        for value in [0, 1, -3, i64::MAX, i64::MIN] {
+            let values = vec![value; sizes.symbols.len()];
+            let _ = expression.evaluate(&values, value);
+        }
+        assert!(!sizes.infix(expression).is_empty());
+    }
 }
 
 fn spec(constant: &weightstream::format::RecordedConstant) -> WeightSpec {

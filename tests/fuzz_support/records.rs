@@ -54,9 +54,75 @@ pub fn valid(rng: &mut Rng) -> (RecordSpec, PtdSpec) {
         record.set_ints(name, list);
     }
     schedule(rng, &mut record, &lists[0], &lists[2]);
+    sizes(rng, &mut record);
     let id = u128::from_str_radix(BUILD_ID, 16).unwrap().to_be_bytes();
     data.add("weightstream_build_id_forward", None, id.to_vec());
     (record, data)
+}
+
+/// Symbols beside the one that is a dimension, relations and guards.
+fn sizes(rng: &mut Rng, record: &mut RecordSpec) {
+    let mut names = vec!["n".to_owned()];
+    let mut solutions = Vec::new();
+    for number in 1..=rng.below(3) {
+        solutions.push(format!(
+            "{number} 0 {} {}",
+            rng.below(2),
+            postfix(rng, number, true)
+        ));
+        names.push(format!("s{number}"));
+    }
+    let relations: Vec<_> = (0..rng.below(4))
+        .map(|_| {
+            let place = (rng.pick(&["i", "o"]), rng.below(2));
+            format!(
+                "{}0.{} {}",
+                place.0,
+                place.1,
+                postfix(rng, names.len(), false)
+            )
+        })
+        .collect();
+    let guards: Vec<_> = (0..rng.below(3))
+        .map(|_| postfix(rng, names.len(), false))
+        .collect();
+    for (field, texts) in [
+        ("symbols", names),
+        ("solutions", solutions),
+        ("relations", relations),
+        ("guards", guards),
+    ] {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        record.set_strings(field, &texts);
+    }
+}
+
+const OPERATORS: [&str; 15] = [
+    "+", "-", "*", "//", "%", "min", "max", "==", "!=", "<", "<=", ">", ">=", "and", "or",
+];
+
+/// An expression over the first `symbols` symbols, and x if `size`.
+fn postfix(rng: &mut Rng, symbols: usize, size: bool) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut open = 0;
+    while open != 1 || rng.one_in(2) {
+        match rng.below(6) {
+            0 if open > 0 => words.push("not".to_owned()),
+            1..=3 if open > 1 => {
+                words.push(rng.pick(&OPERATORS).to_owned());
+                open -= 1;
+            }
+            other => {
+                words.push(match other {
+                    4 => rng.pick(&EDGES).to_string(),
+                    5 if size => "x".to_owned(),
+                    _ => format!("s{}", rng.below(symbols)),
+                });
+                open += 1;
+            }
+        }
+    }
+    words.join(" ")
 }
 
 /// Probes of weights, a trace of them, and the figures that follow.
@@ -157,10 +223,20 @@ fn change(rng: &mut Rng, value: &mut FieldValue, edge: i64) {
         }
         FieldValue::Strings(texts) => {
             let at = rng.below(texts.len());
-            match (rng.below(4), texts.get_mut(at)) {
+            match (rng.below(6), texts.get_mut(at)) {
                 (0, _) => texts.push("90,100".to_owned()),
                 (1, _) => drop(texts.pop()),
                 (2, Some(text)) => text.push('\u{fffd}'),
+                (3 | 4, Some(text)) => {
+                    let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+                    let word = rng.below(words.len());
+                    words[word] = match rng.below(3) {
+                        0 => rng.pick(&OPERATORS).to_owned(),
+                        1 => format!("s{}", rng.below(4)),
+                        _ => edge.to_string(),
+                    };
+                    *text = words.join(" ");
+                }
                 (_, Some(text)) => drop(text.pop()),
                 _ => {}
             }

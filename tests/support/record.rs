@@ -36,7 +36,7 @@ impl RecordSpec {
             method: "forward".to_owned(),
             fields: Vec::new(),
         };
-        spec.set_ints("format_version", &[3]);
+        spec.set_ints("format_version", &[4]);
         spec.set_strings("method", &["forward"]);
         spec.set_strings("build_id", &[BUILD_ID]);
         spec.set_strings("so_key", &[&format!("weightstream_so_{digest}")]);
@@ -71,6 +71,7 @@ impl RecordSpec {
         spec.set_ints("inputs", &[6, 2, 1, 8, 0, 3, 3, -1]);
         spec.set_strings("input_names", &["x"]);
         spec.set_ints("outputs", &[6, 2]);
+        spec.set_strings("symbols", &["n"]);
         spec
     }
 

@@ -146,9 +146,7 @@ impl<D: Side> Engine<D> {
         let mut kept = Vec::new();
         self.session.begin_capture()?;
         let ran = self.pass(signature, &placed, |pass| {
-            for (index, (spec, output)) in signature.outputs.iter().zip(pass.list()).enumerate() {
-                inputs::check_output(index, spec, output.dtype.0, output.sizes)?;
-            }
+            inputs::check_outputs(signature, pass.list())?;
             kept = pass.list().iter().map(|output| output.keep()).collect();
             Ok(())
         });

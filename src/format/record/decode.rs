@@ -1,7 +1,7 @@
 //! From the bag of fields to the record: single facts here, lists in the files beside this one.
 
 use super::fields::Fields;
-use super::{constants, signature, trace, BuildId, Record, Target};
+use super::{constants, signature, sizes, trace, BuildId, Record, Target};
 use crate::error::{Error, Result};
 use crate::format::ScalarType;
 
@@ -25,6 +25,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
     if method.is_empty() {
         return Err(fields.bad("method", "is empty"));
     }
+    let (inputs, outputs) = (signature::inputs(fields)?, signature::outputs(fields)?);
     Ok(Record {
         method,
         build_id: build_id(fields)?,
@@ -40,8 +41,9 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
         floor,
         hard_minimum,
         activations: activations(fields)?,
-        inputs: signature::inputs(fields)?,
-        outputs: signature::outputs(fields)?,
+        sizes: sizes::read(fields, &inputs, &outputs)?,
+        inputs,
+        outputs,
     })
 }
 

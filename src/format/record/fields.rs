@@ -7,7 +7,7 @@ use crate::format::generated::record as fb;
 use crate::format::{flat, malformed, Pte};
 
 /// The version of records that this runtime reads and the exporter beside it writes.
-const FORMAT_VERSION: i64 = 3;
+const FORMAT_VERSION: i64 = 4;
 /// Fields that hold integers.
 const INT_FIELDS: [&str; 16] = [
     "access_order",
@@ -28,13 +28,17 @@ const INT_FIELDS: [&str; 16] = [
     "trace",
 ];
 /// Fields that hold strings.
-const STRING_FIELDS: [&str; 7] = [
+const STRING_FIELDS: [&str; 11] = [
     "build_id",
     "device",
     "fqns",
+    "guards",
     "input_names",
     "method",
+    "relations",
     "so_key",
+    "solutions",
+    "symbols",
     "target",
 ];
 

@@ -8,7 +8,7 @@
 //!
 //! | field | holds | meaning |
 //! |---|---|---|
-//! | `format_version` | 1 int | 2; version 1 had no `activations` |
+//! | `format_version` | 1 int | 4; version 3 had no `symbols`, and checked no relation between sizes |
 //! | `method` | 1 string | the method |
 //! | `build_id` | 1 string | 32 lowercase hex digits; also in the `.ptd` |
 //! | `so_key` | 1 string | key of the compiled library: `weightstream_so_` and the SHA-256 of its bytes |
@@ -29,11 +29,20 @@
 //! | `inputs` | ints | per input: dtype, number of dimensions, then per dimension minimum, maximum, symbol or -1 |
 //! | `input_names` | strings | one per input |
 //! | `outputs` | ints | per output: dtype, number of dimensions |
+//! | `symbols` | strings | names of the symbols, for messages; the position is the number that `inputs` uses |
+//! | `solutions` | strings | `k i d postfix`: symbol k follows from x, the size of dimension d of input i, and symbols that have a value |
+//! | `relations` | strings | `i0.1 postfix`, `o0.1 postfix`: the size that dimension 1 of input or output 0 must have |
+//! | `guards` | strings | postfix that is not zero in any call: the compiler took it for granted |
+//!
+//! Postfix is that of `expression`. A symbol has its value from a dimension of `inputs` or from exactly one solution. The last four
+//! fields number inputs and outputs as the delegate does. Each call is checked against them (`delegate/inputs`).
 
 mod constants;
 mod decode;
+mod expression;
 mod fields;
 mod signature;
+mod sizes;
 mod trace;
 
 use std::fmt;
@@ -41,6 +50,9 @@ use std::fmt;
 use super::{Pte, ScalarType};
 use crate::error::Result;
 use crate::schedule::{Event, ProbeId, WeightIndex};
+
+pub use expression::Expression;
+pub use sizes::{Relation, Sizes, Solution, Symbol};
 
 /// Everything recorded about one method, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +90,8 @@ pub struct Record {
     pub inputs: Vec<InputSpec>,
     /// Outputs of the compiled code.
     pub outputs: Vec<OutputSpec>,
+    /// What their sizes must be.
+    pub sizes: Sizes,
 }
 
 /// 128 bits that differ from export to export.
@@ -183,7 +197,7 @@ pub struct Dim {
     pub min: i64,
     /// Largest extent.
     pub max: i64,
-    /// Dimensions with equal symbols have equal extents in one call.
+    /// Dimensions with equal symbols have equal extents in one call; a number of [`Sizes::symbols`].
     pub symbol: Option<u32>,
 }
 
