@@ -18,11 +18,12 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _layout, _method, _offload, _prepare, _record
+from . import _attention, _method, _offload, _prepare, _record
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
 from ._target import Target
+from ._torch.shapes import forget_pending
 from ._trace import DroppedProbes
 
 BACKEND_ID = "WeightStreamBackend"
@@ -104,9 +105,7 @@ class WeightStreamBackend(BackendDetails):
         edge_program = move_to_device_pass(edge_program, target.device)
         # Signature, mutation and ties are final here; the user's probes served to show and to mark.
         offload = _offload.remove_probes(edge_program) > 0
-        _make_dense(edge_program)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
-        _layout.reshape_views(edge_program)
         if target.fuses_attention():
             _attention.fuse(edge_program)
         probes = _offload.insert_probes(edge_program) if offload else []
@@ -117,31 +116,12 @@ class WeightStreamBackend(BackendDetails):
 def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], target: Target) -> Compiled:
     mutable = set(program.graph_signature.buffers_to_mutate.values())
     while True:
+        forget_pending(program)
         try:
             return compile_program(program.module(), _example_inputs(program), probes, mutable, target)
         except DroppedProbes as dropped:
             note(f"{dropped}: nobody reads their values; compiling again without them")
             probes = _offload.drop_probes(program, dropped.ids)
-
-
-def _make_dense(program: ExportedProgram) -> None:
-    """Strided and expanded constants become dense: kernels index a weight as its probe's output, which is.
-
-    Tied constants, which are one tensor under several names, stay tied."""
-    seen: dict[Any, torch.Tensor] = {}
-    for table in (program._state_dict, program._constants):
-        for name, value in table.items():
-            if not isinstance(value, torch.Tensor) or _is_dense(value):
-                continue
-            key = (value.data_ptr(), value.dtype, tuple(value.shape), tuple(value.stride()))
-            copy = seen.setdefault(key, value.detach().contiguous().clone())
-            is_parameter = isinstance(value, torch.nn.Parameter)
-            table[name] = torch.nn.Parameter(copy, requires_grad=False) if is_parameter else copy
-
-
-def _is_dense(value: torch.Tensor) -> bool:
-    whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-    return whole and value.storage_offset() == 0 and torch._prims_common.is_non_overlapping_and_dense_or_false(value)
 
 
 def _example_inputs(program: ExportedProgram) -> tuple[Any, ...]:

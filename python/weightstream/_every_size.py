@@ -53,7 +53,7 @@ def _play(program: ExportedProgram, values: dict[sympy.Symbol, int], names: dict
             if node.op == "placeholder":
                 results[node] = _fake(expected, values)
             elif node.op == "call_function":
-                if any(results.get(source, None) is _UNKNOWN for source in node.all_input_nodes):
+                if any(results.get(source) is _UNKNOWN for source in node.all_input_nodes):
                     results[node] = _UNKNOWN
                     continue
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda source: results[source])

@@ -6,8 +6,6 @@ are compiled dense, and a caller's tensor of another layout is copied once.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -19,28 +17,20 @@ _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _BY_STRIDES = (_ATEN.as_strided.default, _ATEN.as_strided_copy.default)
 
 
-def with_dense_inputs(program: ExportedProgram) -> ExportedProgram:
-    """The program for inputs that are dense rows; itself if they are already.
+def make_inputs_dense(program: ExportedProgram) -> None:
+    """Lets ``program``, a copy of the user's, take inputs that are dense rows, and views copy where they must.
 
     Values of other nodes are those of the old layouts until the program is traced again.
-    Raises :class:`ExportError` if an operator reads an input by its strides (``as_strided``).
+    Raises :class:`ExportError` if an operator reads a strided input by its strides (``as_strided``).
     """
-    strided = [node.name for node in _inputs(program) if not _is_dense(node.meta.get("val"))]
-    if not strided:
-        return program
-    changed = copy.copy(program)
-    changed._graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    changed._graph_module.meta.update(program.graph_module.meta)
-    for node in _inputs(changed):
-        if node.name in strided:
+    for node in _inputs(program):
+        if not _is_dense(node.meta.get("val")):
             _refuse_strides(node)
             _densify(node)
-    for node in changed.graph.nodes:
-        # Which views can do without a copy depends on the layouts.
+    for node in program.graph.nodes:
+        # Which views can do without a copy depends on the layouts, which have changed.
         if node.op == "call_function" and node.target in _VIEWS:
             node.target = _ATEN.reshape.default
-    changed._graph_module.recompile()
-    return changed
 
 
 def make_outputs_dense(program: ExportedProgram) -> None:
@@ -50,14 +40,6 @@ def make_outputs_dense(program: ExportedProgram) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and node.op != "placeholder" and not _is_ordered(value):
             _densify(node)
-
-
-def reshape_views(program: ExportedProgram) -> None:
-    """Lets views of constants copy where they must: strided constants became dense."""
-    for node in program.graph.nodes:
-        if node.op == "call_function" and node.target in _VIEWS:
-            node.target = _ATEN.reshape.default
-    program.graph_module.recompile()
 
 
 def _inputs(program: ExportedProgram) -> list[torch.fx.Node]:

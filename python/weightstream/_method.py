@@ -6,7 +6,6 @@ import hashlib
 import platform
 import zlib
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from executorch.exir.tensor import scalar_type_enum

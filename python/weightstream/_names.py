@@ -7,10 +7,24 @@ import torch
 
 def place_of(node: torch.fx.Node) -> str:
     """``operator 'aten.median' in layers.3.norm``: the operator and the module that called it."""
-    target = getattr(node.target, "_op", node.target)
-    name = str(target).removesuffix(".default") if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+    operator = operator_of(node)
+    name = str(operator).removesuffix(".default") if operator is not None else getattr(node.target, "__name__", str(node.target))
     module = module_of(node)
     return f"operator '{name}'" + (f" in {module}" if module else "")
+
+
+def operator_of(node: torch.fx.Node) -> torch._ops.OpOverload | None:
+    """The ATen operator of a node in the ATen or in the edge dialect."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target
+    inner = getattr(node.target, "_op", None)
+    return inner if isinstance(inner, torch._ops.OpOverload) else None
+
+
+def packet_of(node: torch.fx.Node) -> torch._ops.OpOverloadPacket | None:
+    """The same without its overload: ``aten.index_put``."""
+    operator = operator_of(node)
+    return None if operator is None else operator.overloadpacket
 
 
 def module_of(node: torch.fx.Node) -> str:

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import copy
+
+import torch
 from torch.export import ExportedProgram
 
-from . import _every_size, _layout, _state
+from . import _constants, _every_size, _layout, _overlap, _state
+from ._errors import ExportError
 from ._torch.shapes import widen
+
+_ATEN = torch.ops.aten
+#: Operators that give their input as it is.
+_SAME = (_ATEN.detach.default, _ATEN.alias.default)
 
 
 def prepare(program: ExportedProgram) -> ExportedProgram:
-    """The same program with dense inputs, its own ranges of sizes, and old values of buffers that survive their update.
+    """The same program with dense inputs and constants, its own ranges of sizes, and old values of buffers that survive their update.
 
     ``program`` is left as it is, but for its symbols' ranges: these become what they were when the user exported it.
-    Preparing a program twice changes nothing.
+    Preparing a program twice changes nothing. Raises :class:`ExportError` for what cannot be served.
     """
     widen(program)
+    prepared = _copy(program)
+    _forget_same(prepared)
+    _layout.make_inputs_dense(prepared)
+    _constants.own_constants(prepared)
+    prepared.graph_module.recompile()
     # The trace that makes mutation functional, with an empty table, also carries the new layouts to every node.
-    prepared = _layout.with_dense_inputs(program).run_decompositions({})
+    prepared = prepared.run_decompositions({})
+    _refuse_written_inputs(prepared)
     _layout.make_outputs_dense(prepared)
+    _overlap.separate(prepared)
     _state.keep_old_values(prepared)
     _every_size.check(prepared)
     return prepared
+
+
+def _copy(program: ExportedProgram) -> ExportedProgram:
+    """A program with a graph and tables of its own. The tensors are the user's."""
+    own = copy.copy(program)
+    own._graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    own._graph_module.meta.update(program.graph_module.meta)
+    own._graph_signature = copy.deepcopy(program.graph_signature)
+    return own
+
+
+def _forget_same(program: ExportedProgram) -> None:
+    for node in list(program.graph.nodes):
+        if node.op == "call_function" and node.target in _SAME:
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
+
+
+def _refuse_written_inputs(program: ExportedProgram) -> None:
+    written = sorted(set(program.graph_signature.user_inputs_to_mutate.values()))
+    if written:
+        raise ExportError(
+            f"the program writes to its input {', '.join(repr(name) for name in written)}; the caller's memory is read only: return the new "
+            "value, or keep the tensor as a buffer of the module"
+        )

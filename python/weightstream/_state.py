@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
+from ._names import packet_of
 from ._signature import rename_outputs
 from ._torch.snapshot import SNAPSHOT
 
@@ -61,7 +62,7 @@ def keep_old_values(program: ExportedProgram) -> int:
         bare = value.op == "placeholder" and (stored or value.name not in signature.user_inputs)
         own = {spec.target} if stored else set()
         if bare or not {buffers[name] for name in _may_be(value, buffers)} <= own:
-            results[place] = _snapshot_of(value, output)
+            results[place] = snapshot_before(output, value)
             taken += 1
     if taken:
         output.args = (type(output.args[0])(results), *output.args[1:])
@@ -70,7 +71,8 @@ def keep_old_values(program: ExportedProgram) -> int:
     return taken
 
 
-def _snapshot_of(value: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
+def snapshot_before(before: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
+    """A snapshot of ``value`` that is taken right before ``before``."""
     with before.graph.inserting_before(before):
         taken = before.graph.call_function(SNAPSHOT, (value,))
     taken.meta["val"] = torch.empty_like(value.meta["val"], memory_format=torch.contiguous_format)
@@ -89,7 +91,6 @@ def _may_be(value: torch.fx.Node, buffers: dict[str, str]) -> set[str]:
             found.add(node.name)
         if node.target is SNAPSHOT:
             continue
-        packet = getattr(getattr(node.target, "_op", node.target), "overloadpacket", None)
-        if node.op == "call_function" and packet not in _COMPUTE:
+        if node.op == "call_function" and packet_of(node) not in _COMPUTE:
             left += node.all_input_nodes
     return found

@@ -79,6 +79,15 @@ def widen(program: ExportedProgram) -> None:
     environment._update_version_counter()
 
 
+def forget_pending(program: ExportedProgram) -> None:
+    """Lets a program with sizes that depend on data be traced again: passes that played its operators made symbols that no trace took."""
+    for node in program.graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            mode.shape_env.pending_fresh_unbacked_symbols.clear()
+            return
+
+
 def environment_of(program: ExportedProgram) -> ShapeEnv | None:
     """Where the program's symbols live; None if all its sizes are numbers."""
     values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
