@@ -108,7 +108,8 @@ mod ffi {
             inputs: &[Input],
             outputs: Pin<&mut OutputSink>,
         ) -> Result<()>;
-        fn stats(self: &Loaded) -> Counters;
+        fn stats(self: &Loaded) -> Result<Counters>;
+        fn check_process(self: &Loaded) -> Result<()>;
         fn method(self: &Loaded) -> &str;
         fn device(self: &Loaded) -> &str;
         fn num_inputs(self: &Loaded) -> usize;
@@ -276,9 +277,9 @@ impl Loaded {
         })
     }
 
-    fn stats(&self) -> Counters {
-        let stats = self.delegate.stats();
-        Counters {
+    fn stats(&self) -> Result<Counters, String> {
+        let stats = crossing(|| Ok(self.delegate.stats()?))?;
+        Ok(Counters {
             budget_bytes: stats.budget_bytes,
             floor_bytes: stats.floor_bytes,
             hard_minimum_bytes: stats.hard_minimum_bytes,
@@ -298,7 +299,12 @@ impl Loaded {
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
             plans_made_anew: stats.plans_made_anew,
-        }
+        })
+    }
+
+    /// See [`Delegate::check_process`].
+    fn check_process(&self) -> Result<(), String> {
+        crossing(|| Ok(self.delegate.check_process()?))
     }
 
     fn num_inputs(&self) -> usize {
