@@ -113,7 +113,7 @@ impl Delegate {
         self.call(inputs, check, &mut |index, output| {
             rooms.borrow_mut()[index]
                 .take(output)
-                .map_err(|error| error.about(&format!("output {index}")))
+                .map_err(|error| error.about(&self.output_name(index)))
         })
     }
 
@@ -145,6 +145,16 @@ impl Delegate {
     /// Number of inputs of a call.
     pub fn num_inputs(&self) -> usize {
         self.wiring.inputs
+    }
+
+    /// What messages call input `index` of a call.
+    pub fn input_name(&self, index: usize) -> String {
+        self.signature().input_name(index)
+    }
+
+    /// What messages call output `index` of a call.
+    pub fn output_name(&self, index: usize) -> String {
+        self.signature().output_name(index)
     }
 
     /// What input `index` of a call must be; `None` if the program does not read it, or has no such input.
