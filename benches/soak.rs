@@ -57,7 +57,7 @@ impl Model {
         let delegate = model.load(None, "lru")?;
         let specs = (0..delegate.num_inputs()).filter_map(|index| delegate.input(index));
         model.inputs = specs.enumerate().map(input).collect();
-        let stats = delegate.stats();
+        let stats = delegate.stats().unwrap();
         model.floor = stats.floor_bytes;
         model.everything = stats.total_weight_bytes + stats.direct_bytes;
         model.expected = (0..PASSES)
@@ -119,7 +119,7 @@ impl Model {
                 Err(error) => return (pass as u64, about(format!("pass {pass}: {error}"))),
             }
         }
-        let stats = delegate.stats();
+        let stats = delegate.stats().unwrap();
         let within = stats.peak_bytes <= stats.budget_bytes;
         let over = (!within).then(|| about(format!("it held {} bytes", stats.peak_bytes)));
         (passes as u64, over.flatten())

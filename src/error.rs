@@ -109,8 +109,12 @@ pub enum Error {
     Internal(String),
 }
 
-/// Bytes as `123456789 bytes (117.8 MB)`, with the MB rounded up to a tenth. 1 MB = 1,048,576 bytes.
+/// Bytes as `123456789 bytes (117.8 MB)`, with the MB rounded up to a tenth. 1 MB = 1,048,576 bytes; of less there are only
+/// the bytes.
 pub fn bytes_text(bytes: u64) -> String {
+    if bytes < 1 << 20 {
+        return format!("{bytes} bytes");
+    }
     let tenths = (bytes as u128 * 10).div_ceil(1 << 20);
     format!("{bytes} bytes ({}.{} MB)", tenths / 10, tenths % 10)
 }
@@ -206,3 +210,17 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_text;
+
+    #[test]
+    fn few_bytes_are_not_rounded_up_to_a_tenth_of_a_megabyte() {
+        assert_eq!(bytes_text(0), "0 bytes");
+        assert_eq!(bytes_text(1600), "1600 bytes");
+        assert_eq!(bytes_text((1 << 20) - 1), "1048575 bytes");
+        assert_eq!(bytes_text(1 << 20), "1048576 bytes (1.0 MB)");
+        assert_eq!(bytes_text((1 << 20) + 1), "1048577 bytes (1.1 MB)");
+    }
+}

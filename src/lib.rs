@@ -11,6 +11,7 @@
 //! | [`session`] | one loaded method: serves probes, ends leases, counts |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`delegate`] | load, execute and destroy one delegate |
+//! | [`process`] | what a child of this process, made by `fork`, cannot use |
 //! | [`ffi`] | the C ABI and the bridge to the C++ adapter |
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
@@ -25,6 +26,7 @@ pub mod device;
 pub mod error;
 pub mod ffi;
 pub mod format;
+pub mod process;
 pub mod residency;
 pub mod schedule;
 pub mod session;

@@ -50,7 +50,7 @@ impl Available {
 }
 
 impl fmt::Display for Available {
-    /// `64 bytes (0.1 MB) of available memory (MemAvailable)`.
+    /// `64 bytes of available memory (MemAvailable)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.bytes();
         write!(f, "{} of available memory (", bytes_text(bytes))?;

@@ -8,7 +8,7 @@ use weightstream::aoti::dtype::DType;
 use weightstream::aoti::{calls_of_last_pass, fail_call, registry};
 use weightstream::Error;
 
-const MODELS: [&str; 5] = ["mlp", "mlp_relu", "conv", "decoder", "ops"];
+const MODELS: [&str; 6] = ["mlp", "mlp_relu", "conv", "decoder", "ops", "same"];
 
 /// The named model; the test ends here without Python.
 macro_rules! open {

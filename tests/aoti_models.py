@@ -117,6 +117,18 @@ class Decoder(nn.Module):
         return self.out(a), self.embed.weight, ids, self.qkv.weight.t(), pos[:1]
 
 
+class Same(nn.Module):
+    """Outputs that become one buffer, with each other, with an input, with a weight's."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x, i):
+        v = x @ self.w
+        return v * 1, v, v.chunk(2, 1)[-1], v, x, x * 1, x, i, i, self.w, self.w
+
+
 class Ops(nn.Module):
     """The functions that are called for what Inductor does not compile itself."""
 
@@ -218,6 +230,8 @@ def main():
     i = torch.randint(0, 16, (16, 16))
     x = torch.randn(16, 16)
     compile_model(root, "ops", Ops(), [(x, i, torch.tensor(3.0)), (-x, i.t().contiguous(), torch.tensor(0.5))])
+    x = torch.randn(3, 4)
+    compile_model(root, "same", Same(), [(x, torch.arange(3)), (-x, torch.arange(3) + 5)])
     (root / "done").write_text("")
 
 

@@ -332,3 +332,79 @@ fn files_that_are_not_right_are_named() {
     let error = refused(&files.run("plan", &[]));
     assert!(error.contains("build id differs"), "{error}");
 }
+
+/// Opened without a look, a FIFO waits for somebody who writes to it.
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let files = Files::new();
+    let (fifo, folder) = (support::fifo(files.folder.path()), files.folder.path());
+    let [pte, ptd] = ["model.pte", "model.ptd"].map(|name| files.path(name));
+    for (other, kind) in [(fifo.as_path(), "a FIFO"), (folder, "a directory")] {
+        for paths in [
+            vec![other.to_owned()],
+            vec![other.to_owned(), ptd.clone()],
+            vec![pte.clone(), other.to_owned()],
+        ] {
+            for command in ["plan", "inspect"] {
+                let error = refused(&run(command, &paths, &[]));
+                let expected = format!("{}: cannot open: this is {kind}", other.display());
+                assert!(error.contains(&expected), "{error}");
+            }
+        }
+    }
+    let mut gpu = RecordSpec::small();
+    gpu.set_strings("device", &["cuda"])
+        .set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
+    let gpu = Files::of(&gpu);
+    let error = refused(&gpu.run("plan", &["--kernel-times", fifo.to_str().unwrap()]));
+    assert!(error.contains("this is a FIFO"), "{error}");
+}
+
+#[test]
+fn one_file_for_both_is_refused_by_name() {
+    let files = Files::new();
+    std::os::unix::fs::symlink("model.pte", files.path("other.ptd")).unwrap();
+    for (pte, ptd) in [
+        ("model.pte", "model.pte"),
+        ("model.ptd", "model.ptd"),
+        ("model.pte", "other.ptd"),
+    ] {
+        let error = refused(&run("inspect", &[files.path(pte), files.path(ptd)], &[]));
+        assert!(
+            error.contains(&format!("{ptd}: this file was given twice")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_a_budget_of_a_program_that_needs_nothing() {
+    let mut record = RecordSpec::small();
+    for field in [
+        "fqns",
+        "kinds",
+        "dtypes",
+        "nbytes",
+        "crc32",
+        "layouts",
+        "probes",
+        "access_order",
+        "trace",
+    ] {
+        record.set_ints(field, &[]);
+    }
+    record
+        .set_strings("fqns", &[])
+        .set_ints("floor", &[0])
+        .set_ints("hard_minimum", &[0]);
+    let files = Files::of(&record);
+    for budget in ["0", "0MB", "floor", "0%"] {
+        let text = printed(&files.run("plan", &["--budget", budget]));
+        assert!(text.contains("budget 0 bytes"), "{text}");
+        assert!(text.contains("everything is resident"), "{text}");
+    }
+    printed(&files.run("plan", &[]));
+    // Of a program that needs more it is one that is too small.
+    let error = refused(&Files::new().run("plan", &["--budget", "0"]));
+    assert!(error.contains("needs at least 256 bytes"), "{error}");
+}

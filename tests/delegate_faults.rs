@@ -181,7 +181,7 @@ impl Case {
 /// A budget that covers everything, in bytes.
 fn everything(model: &Model) -> String {
     let delegate = model.load(&Options::default(), &Faults::default()).unwrap();
-    let stats = delegate.stats();
+    let stats = delegate.stats().unwrap();
     (stats.direct_bytes + stats.total_weight_bytes).to_string()
 }
 

@@ -6,8 +6,8 @@ mod support;
 use std::path::PathBuf;
 
 use support::{payload, ptd, pte, PteSpec, RecordSpec};
-use weightstream::delegate::program::check_files;
-use weightstream::{Error, Result};
+use weightstream::delegate::{program::check_files, Program};
+use weightstream::{Error, Options, Result};
 
 const CRC: &str = "weightstream_program_crc32_forward";
 
@@ -88,4 +88,48 @@ fn a_program_that_was_changed_is_malformed() {
         short.check().is_err(),
         "three bytes are no checksum to trust"
     );
+}
+
+#[test]
+fn files_that_are_none_or_one_are_refused_at_once_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { folder.path().join(name) };
+    let mut record = RecordSpec::small();
+    record.set_ints("hard_minimum", &[256]);
+    std::fs::write(path("m.pte"), pte(&PteSpec::new(&record, b"library"))).unwrap();
+    std::fs::hard_link(path("m.pte"), path("same.ptd")).unwrap();
+    let fifo = support::fifo(folder.path());
+    let data = |options: &Options, data: PathBuf| {
+        let program = Program::open(&path("m.pte")).unwrap();
+        program.load("forward", data, options).err().unwrap()
+    };
+    let none = Options::default();
+    let cases = [
+        (
+            Program::open(&fifo).err().unwrap(),
+            "fifo: cannot open: this is a FIFO",
+        ),
+        (
+            check_files(&path("m.pte"), &fifo, None).unwrap_err(),
+            "this is a FIFO",
+        ),
+        (data(&none, fifo), "this is a FIFO"),
+        (data(&none, folder.path().to_owned()), "this is a directory"),
+        (
+            data(&none, path("m.pte")),
+            "m.pte: this file was given twice",
+        ),
+        (
+            data(&none, path("same.ptd")),
+            "same.ptd: this file was given twice",
+        ),
+        (
+            check_files(&path("m.pte"), &path("m.pte"), None).unwrap_err(),
+            "given twice",
+        ),
+    ];
+    for (error, expected) in cases {
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }

@@ -46,6 +46,7 @@ fn inputs_and_outputs_are_followed_where_the_program_crosses_them() {
             Source::Output(0),
             Source::Output(0),
         ],
+        numbered: true,
     };
     assert_eq!(found, expected);
     assert_eq!(found.delegates_input(0), Some(1));

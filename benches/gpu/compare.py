@@ -23,6 +23,11 @@ from pathlib import Path
 
 SECTION_LIMIT = 240
 ALL = ["exports", "link", "eager", "pairs", "ours", "peers"]
+#: Files that sections read, and the section that makes each.
+NEEDS = {
+    "pairs": {"offload.ptd": "exports", "baseline.ptd": "exports"},
+    "ours": {"offload.ptd": "exports", "expected.pt": "eager"},
+}
 
 
 def parse() -> argparse.Namespace:
@@ -98,6 +103,20 @@ def run_exports(arguments: argparse.Namespace) -> bool:
     return right
 
 
+def lacking(arguments: argparse.Namespace, only: list[str]) -> list[str]:
+    """What sections read that is neither there nor made by another one of them."""
+    lines = []
+    for count in arguments.tokens:
+        folder = arguments.keep / f"{arguments.layers}-layers-{count}-tokens"
+        for section in only:
+            needs = NEEDS.get(section, {}).items()
+            missing = {name: maker for name, maker in needs if maker not in only and not (folder / name).exists()}
+            if missing:
+                makers = ",".join(dict.fromkeys([*missing.values(), *only]))
+                lines.append(f"'{section}' lacks {' and '.join(missing)} in {folder}: add what makes them (--only {makers})")
+    return lines
+
+
 def main() -> int:
     arguments = parse()
     if arguments.table:
@@ -110,6 +129,8 @@ def main() -> int:
     unknown = set(only) - set(ALL)
     if unknown:
         raise SystemExit(f"compare: unknown sections {sorted(unknown)}; known are {ALL}")
+    if lines := lacking(arguments, only):
+        raise SystemExit("\n".join(f"compare: {line}" for line in lines))
     arguments.keep.mkdir(parents=True, exist_ok=True)
     right = run_exports(arguments) if "exports" in only else True
     for count in arguments.tokens:
@@ -117,7 +138,8 @@ def main() -> int:
         order = ["link", "eager", "pairs", "ours", *peers, "link"]
         for section in [name for name in order if name in only or name in peers]:
             right = finish(start(arguments, section, count), section) and right
-    show([arguments.out])
+    if arguments.out.exists():
+        show([arguments.out])
     return 0 if right else 1
 
 

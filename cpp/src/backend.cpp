@@ -114,7 +114,7 @@ class WeightStreamBackend final : public et::BackendInterface {
                     et::Span<et::EValue*> args) const override {
     return guarded("execute failed", [&] {
       const rs::Loaded& loaded = **static_cast<LoadedPtr*>(handle)->get();
-      CallArguments call(args, loaded.num_inputs());
+      CallArguments call(args, loaded);
       loaded.execute(call.inputs(), call);
     });
   }

@@ -41,11 +41,26 @@ Error to_error(ws_status status) {
   return Error::Internal;
 }
 
+std::string_view take_line(std::string_view& text) {
+  // What ExecuTorch keeps of a line, in bytes; words that are longer are cut between two characters.
+  constexpr std::size_t kMost = 250;
+  const std::size_t space = text.size() > kMost ? text.rfind(' ', kMost) : std::string_view::npos;
+  std::size_t length = std::min(text.size(), kMost);
+  if (space != std::string_view::npos && space != 0) {
+    length = space;
+  } else if (text.size() > kMost) {
+    while (length > 1 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) {
+      --length;
+    }
+  }
+  const std::string_view line = text.substr(0, length);
+  text.remove_prefix(length == space ? length + 1 : length);
+  return line;
+}
+
 void log_text(LogLevel level, std::string_view text) {
-  constexpr std::size_t kPiece = 220;
   do {
-    const std::string_view piece = text.substr(0, kPiece);
-    text.remove_prefix(piece.size());
+    const std::string_view piece = take_line(text);
     const int length = static_cast<int>(piece.size());
     switch (level) {
       case LogLevel::Debug:

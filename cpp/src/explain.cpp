@@ -55,16 +55,24 @@ const char* dtype_name(executorch::aten::ScalarType dtype) {
   }
 }
 
-// What is wrong with one input, or an empty text. `expected` holds the largest sizes of a dynamic input.
-std::string explain_tensor(const et::TensorInfo& expected, const EValue& value) {
+// Whether an input is refused whatever the method's sizes are: only the largest of dynamic ones are known here.
+enum class Verdict { Right, Smaller, Wrong };
+
+struct Explained {
+  Verdict verdict;
+  std::string what;
+};
+
+// What is wrong with one input. `expected` holds the largest sizes of a dynamic input.
+Explained explain_tensor(const et::TensorInfo& expected, const EValue& value) {
   if (!value.isTensor()) {
-    return "expected a tensor";
+    return {Verdict::Wrong, "expected a tensor"};
   }
   const auto& tensor = value.toTensor();
   std::ostringstream text;
   if (tensor.scalar_type() != expected.scalar_type()) {
     text << "expected dtype " << dtype_name(expected.scalar_type()) << ", found " << dtype_name(tensor.scalar_type());
-    return text.str();
+    return {Verdict::Wrong, text.str()};
   }
   const auto sizes = expected.sizes();
   bool fits = sizes.size() == static_cast<std::size_t>(tensor.dim());
@@ -74,11 +82,11 @@ std::string explain_tensor(const et::TensorInfo& expected, const EValue& value) 
     equal = equal && tensor.size(dim) == sizes[dim];
   }
   if (equal) {
-    return "";
+    return {Verdict::Right, ""};
   }
   text << "expected " << sizes.size() << " dimensions of at most " << sizes_text(sizes) << ", found sizes "
        << sizes_text(tensor.sizes());
-  return text.str();
+  return {fits ? Verdict::Smaller : Verdict::Wrong, text.str()};
 }
 
 std::string device_name(const executorch::aten::Tensor& tensor) {
@@ -103,12 +111,23 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
     return "invalid input: the program takes " + std::to_string(meta->num_inputs()) + " inputs, " +
            std::to_string(inputs.size()) + " were given";
   }
+  std::string smaller;
   for (std::size_t index = 0; index < inputs.size(); ++index) {
     const auto expected = meta->input_tensor_meta(index);
-    const std::string what = expected.ok() ? explain_tensor(*expected, inputs[index]) : "";
-    if (!what.empty()) {
-      return "invalid input: input " + std::to_string(index) + ": " + what;
+    if (!expected.ok()) {
+      continue;
     }
+    const Explained explained = explain_tensor(*expected, inputs[index]);
+    const std::string what = "input " + std::to_string(index) + ": " + explained.what;
+    if (explained.verdict == Verdict::Wrong) {
+      return "invalid input: " + what;
+    }
+    if (explained.verdict == Verdict::Smaller) {
+      smaller += (smaller.empty() ? "" : "; or ") + what;
+    }
+  }
+  if (!smaller.empty()) {
+    return "invalid input: " + smaller;
   }
   return plain("method '" + method + "'", error);
 }

@@ -9,7 +9,7 @@
 
 namespace weightstream {
 
-// Why these inputs were refused: the first one that differs from what the method takes.
+// Why these inputs were refused: the first one that the method cannot take, or all that it may not take.
 std::string explain_inputs(executorch::extension::Module& module, const std::string& method,
                            const std::vector<executorch::runtime::EValue>& inputs, executorch::runtime::Error error);
 

@@ -45,6 +45,12 @@ LoadedPtr Loads::find(const std::string& method) {
   return nullptr;
 }
 
+LoadedPtr Loads::any() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  drop_expired(loads_);
+  return loads_.empty() ? nullptr : loads_.front().lock();
+}
+
 std::pair<int, std::shared_ptr<Loads>> open_loads() {
   Numbers& all = numbers();
   std::lock_guard<std::mutex> lock(all.mutex);

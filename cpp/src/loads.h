@@ -24,6 +24,9 @@ class Loads {
   // The delegate of `method`, or null.
   LoadedPtr find(const std::string& method);
 
+  // One of the delegates, or null.
+  LoadedPtr any();
+
  private:
   std::mutex mutex_;
   std::vector<std::weak_ptr<rust::Box<weightstream_bridge::Loaded>>> loads_;

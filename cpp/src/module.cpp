@@ -52,6 +52,12 @@ Error fail(Error error, const std::string& text) {
   return error;
 }
 
+// Logs what the Rust side refused.
+Error refused(const rust::Error& error) {
+  log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
+  return to_error(static_cast<ws_status>(rs::last_status()));
+}
+
 rs::RuntimeSpec to_spec(const std::string& key, const Options::Value& value) {
   rs::RuntimeSpec spec;
   spec.key = key;
@@ -79,8 +85,7 @@ Error check_files(const std::string& pte, const std::string& ptd, const Options&
     rs::check_files(pte, ptd, std::move(specs));
     return Error::Ok;
   } catch (const rust::Error& error) {
-    log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
-    return to_error(static_cast<ws_status>(rs::last_status()));
+    return refused(error);
   } catch (const std::exception& error) {  // a text that is not UTF-8
     return fail(Error::InvalidArgument, std::string("an option or a path: ") + error.what());
   }
@@ -123,11 +128,22 @@ Error check_plans(const et::Program& program) {
     try {
       rs::check_plan(*name, bytes);
     } catch (const rust::Error& error) {
-      log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
-      return to_error(static_cast<ws_status>(rs::last_status()));
+      return refused(error);
     }
   }
   return Error::Ok;
+}
+
+// Whether this is the process in which a method was loaded; one that is not loaded yet can be loaded in any.
+Error check_process(const LoadedPtr& loaded) {
+  try {
+    if (loaded != nullptr) {
+      (*loaded)->check_process();
+    }
+    return Error::Ok;
+  } catch (const rust::Error& error) {
+    return refused(error);
+  }
 }
 
 // Marks a Module as executing while it lives.
@@ -221,7 +237,8 @@ Error Module::load(Verification verification) { return load(et::LoadBackendOptio
 
 Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verification verification) {
   if (is_loaded()) {
-    return check_program();
+    const Error here = check_process(loads_->any());
+    return here != Error::Ok ? here : check_program();
   }
   if (backend_options.has_options(kBackendId)) {
     return fail(Error::InvalidArgument, std::string("options of ") + kBackendId +
@@ -262,6 +279,11 @@ Error Module::check_program() {
 
 et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_name,
                                                     const std::vector<et::EValue>& input_values) {
+  // Before the turn, which another thread may have had at a fork.
+  const Error here = check_process(loads_->find(method_name));
+  if (here != Error::Ok) {
+    return here;
+  }
   const Turn turn(executing_);
   if (!turn.mine()) {
     return fail(Error::InvalidState,
@@ -308,6 +330,10 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   const LoadedPtr loaded = loads_->find(method_name);
   if (loaded == nullptr) {
     return fail(Error::NotFound, "method '" + method_name + "' is not loaded");
+  }
+  const Error here = check_process(loaded);
+  if (here != Error::Ok) {
+    return here;
   }
   const rs::Counters counters = (*loaded)->stats();
   Stats stats;

@@ -90,13 +90,16 @@ void require_count(weightstream::Module& module, const char* method, std::size_t
   }
 }
 
-TensorPtr to_tensor(const ws_tensor& view) {
+TensorPtr to_tensor(std::size_t index, const ws_tensor& view) {
+  const auto refuse = [&](const std::string& what) {
+    throw std::invalid_argument("invalid input: input " + std::to_string(index) + ": " + what);
+  };
   const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
   if (view.device_type != WS_DEVICE_CPU && view.device_type != WS_DEVICE_CUDA) {
-    throw std::invalid_argument("an input has device type " + std::to_string(view.device_type));
+    refuse("device type " + std::to_string(view.device_type));
   }
   if (view.device_index < 0 || view.device_index > std::numeric_limits<et::etensor::DeviceIndex>::max()) {
-    throw std::invalid_argument("an input has device index " + std::to_string(view.device_index));
+    refuse("device index " + std::to_string(view.device_index));
   }
   const executorch::aten::Device device(static_cast<executorch::aten::DeviceType>(view.device_type),
                                         static_cast<et::etensor::DeviceIndex>(view.device_index));
@@ -107,7 +110,7 @@ TensorPtr to_tensor(const ws_tensor& view) {
 std::vector<TensorPtr> to_tensors(const ws_tensor* inputs, size_t count) {
   std::vector<TensorPtr> tensors;
   for (size_t at = 0; at < count; ++at) {
-    tensors.push_back(to_tensor(inputs[at]));
+    tensors.push_back(to_tensor(at, inputs[at]));
   }
   return tensors;
 }

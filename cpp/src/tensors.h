@@ -11,11 +11,12 @@
 namespace weightstream {
 
 // Views of a delegate call's inputs, and room in its outputs, wherever ExecuTorch has put them. Throws std::exception
-// with the argument's number where an argument cannot be used.
+// with the input's name where an argument cannot be used.
 class CallArguments final : public weightstream_bridge::OutputSink {
  public:
-  // `args` holds the inputs and then the outputs; it must outlive this object.
-  CallArguments(executorch::runtime::Span<executorch::runtime::EValue*> args, std::size_t num_inputs);
+  // `args` holds the inputs and then the outputs of `loaded`; it must outlive this object.
+  CallArguments(executorch::runtime::Span<executorch::runtime::EValue*> args,
+                const weightstream_bridge::Loaded& loaded);
 
   // The views stay valid as long as this object.
   rust::Slice<const weightstream_bridge::Input> inputs() const { return {inputs_.data(), inputs_.size()}; }
@@ -24,7 +25,7 @@ class CallArguments final : public weightstream_bridge::OutputSink {
                                   rust::Vec<std::int64_t>& strides) override;
 
  private:
-  void add_input(std::size_t index);
+  void add_input(const weightstream_bridge::Loaded& loaded, std::size_t index);
 
   executorch::runtime::Span<executorch::runtime::EValue*> args_;
   std::size_t num_inputs_;

@@ -54,14 +54,15 @@ void fill_random(ScalarType dtype, std::vector<std::uint8_t>& bytes, std::mt1993
   }
 }
 
-std::vector<std::uint8_t> read(const std::string& path, std::size_t expected) {
+std::vector<std::uint8_t> read(std::size_t index, const std::string& path, std::size_t expected) {
+  const std::string name = "input " + std::to_string(index) + ": " + path;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    throw std::runtime_error(path + ": cannot open it");
+    throw std::runtime_error(name + ": cannot open it");
   }
   std::vector<std::uint8_t> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (bytes.size() != expected) {
-    throw std::runtime_error(path + ": expected " + std::to_string(expected) + " bytes, found " +
+    throw std::runtime_error(name + ": expected " + std::to_string(expected) + " bytes, found " +
                              std::to_string(bytes.size()));
   }
   return bytes;
@@ -86,7 +87,7 @@ std::vector<TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta, 
     if (files.empty()) {
       fill_random(info->scalar_type(), bytes, random);
     } else {
-      bytes = read(files[index], bytes.size());
+      bytes = read(index, files[index], bytes.size());
     }
     std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
     inputs.push_back(executorch::extension::make_tensor_ptr(std::move(sizes), std::move(bytes), info->scalar_type()));

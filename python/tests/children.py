@@ -9,9 +9,11 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 MARGIN_KIB = 64 * 1024
 
@@ -120,6 +122,64 @@ def load_a_hundred_times(pte: str, ptd: str) -> dict:
         return {"held_kib": held_kib(), "files": open_descriptors(), "maps": maps, "threads": threads}
 
     return {"early": rounds(10), "late": rounds(100)}
+
+
+def forked(pte: str, ptd: str, how: str) -> dict:
+    """What a child sees of a module that this process has loaded, of its end, and of a load of its own; and that this process goes on.
+    The module is executing, as far as the child can see: its turn is another thread's."""
+    import multiprocessing
+
+    from exports import Files
+    from models import ZOO
+    from support import open_module, run_passes
+    from zoo import bits
+
+    files, passes = Files("mlp", Path(pte), Path(ptd)), ZOO["mlp"].passes(1)
+    modules = [open_module(files), open_module(files)]
+    expected = bits(run_passes(modules[0], passes)[0])
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+
+    def child() -> None:
+        there.send(seen_in_child(modules, files, passes, expected))
+
+    modules[0]._turn.acquire()
+    if how == "multiprocessing":
+        process = context.Process(target=child)
+        process.start()
+        process.join(60)
+        code = process.exitcode
+    elif (pid := os.fork()) == 0:
+        child()
+        sys.exit(0)  # collects what is left, as every program does at its end
+    else:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    modules[0]._turn.release()
+    seen = here.recv() if here.poll() else {}
+    return {**seen, "code": code, "parent": os.getpid(), "goes_on": bits(run_passes(modules[0], passes)[0]) == expected}
+
+
+def seen_in_child(modules: list, files: Any, passes: Any, expected: Any) -> dict:
+    import weightstream as ws
+    from device_under_test import ON_GPU
+    from support import open_module, run_passes
+    from zoo import bits
+
+    signal.alarm(60)  # ends a child that hangs
+    messages = []
+    for call in (lambda: modules[0].forward(*passes[0]), lambda: modules[0].stats()):
+        try:
+            call()
+        except ws.Error as error:
+            messages.append(str(error))
+    try:
+        own = bits(run_passes(open_module(files), passes)[0]) == expected
+    except ws.Error as error:
+        own = str(error)
+    modules[0].close()
+    modules.clear()  # the other one is collected
+    gc.collect()
+    return {"messages": messages, "own": own, "child": os.getpid(), "gpu": ON_GPU}
 
 
 def with_torch(order: str, pte: str, ptd: str) -> dict:

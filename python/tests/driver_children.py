@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -43,6 +44,29 @@ def refused(pte: str, ptd: str, specs: str, good_pte: str, good_ptd: str, shape:
         except ws.Error as error:
             messages.append(str(error))
     return {"messages": messages, "output": run_plain(good_pte, good_ptd, shape, input_path, 2)[0]}
+
+
+def forked(pte: str, ptd: str, good_pte: str, good_ptd: str, shape: str, input_path: str) -> dict:
+    """Loads a program for a GPU, which is refused, here and then in a child, which then runs another one."""
+    import weightstream as ws
+
+    def refusal() -> str:
+        try:
+            ws.Module(pte, ptd).close()
+        except ws.Error as error:
+            return str(error)
+        return ""
+
+    parent_message, (here, there) = refusal(), os.pipe()
+    if (pid := os.fork()) == 0:
+        seen = {"message": refusal(), "child": os.getpid(), "output": run_plain(good_pte, good_ptd, shape, input_path, 1)[0]}
+        os.write(there, json.dumps(seen).encode())
+        os._exit(0)
+    os.close(there)
+    with open(here) as pipe:
+        seen = json.loads(pipe.read() or "{}")
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return {**seen, "code": code, "parent": os.getpid(), "parent_message": parent_message}
 
 
 def mapped_libraries() -> list[str]:

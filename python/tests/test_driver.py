@@ -91,6 +91,27 @@ def test_a_driver_that_will_not_do(case, refusal, tmp_path):
         assert text in message
 
 
+CALLS_IN_A_CHILD = """
+#include <unistd.h>
+static int parent;
+int cuInit(unsigned flags) { if (parent != 0 && parent != getpid()) _exit(99); parent = getpid(); return 0; }
+int cuDeviceGetCount(int *n) { if (parent != getpid()) _exit(99); *n = 0; return 0; }
+int cuDriverGetVersion(int *v) { if (parent != 0 && parent != getpid()) _exit(99); *v = 13000; return 0; }
+"""
+
+
+def test_a_driver_that_was_initialised_before_a_fork_is_not_called_behind_it(for_cuda, on_cpu, tmp_path):
+    """The driver that is made here ends a child that calls it."""
+    plain, environment = Input(ZOO["mlp"], tmp_path), fake_driver.build(tmp_path / "driver", CALLS_IN_A_CHILD)
+    files = (for_cuda.pte, for_cuda.ptd, on_cpu.pte, on_cpu.ptd, plain.shape, plain.path)
+    seen = run_child("forked", *files, environment=environment, script="driver_children.py")
+    assert "0 device(s)" in seen["parent_message"]
+    assert seen["code"] == 0
+    assert f"the NVIDIA driver was initialised in process {seen['parent']}, and this is process {seen['child']}" in seen["message"]
+    assert "CUDA does not survive fork" in seen["message"]
+    assert plain.error(seen["output"]) <= plain.spec.tolerance  # a program for the CPU, in the child
+
+
 def test_the_c_functions_need_neither_torch_nor_cuda_s_runtime_library(exported, tmp_path):
     """On the device under test: the driver is needed for a GPU, and `libcudart` never."""
     files, plain = exported("mlp"), Input(ZOO["mlp"], tmp_path)

@@ -261,11 +261,15 @@ class Module:
 
     A module runs one call at a time; a second one from another thread raises. Use it as a context manager,
     or call :meth:`close`, to free its memory at a known moment.
+
+    A module does not survive ``fork``: in a child (``os.fork``, multiprocessing's "fork") every call raises, and closing it does nothing.
+    The child can load a module of its own for the CPU, and for a GPU only if nothing was loaded for one before the fork.
     """
 
     def __init__(self, pte: str | os.PathLike, ptd: str | os.PathLike, method: str = "forward", **specs: Any):
         self._handle = None
         self._method = method
+        self._process = os.getpid()
         self._turn = threading.Lock()
         self._meanwhile = Meanwhile(self._again)
         self._given: tuple[Any, ...] = ()
@@ -290,7 +294,19 @@ class Module:
     def _open_handle(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise Error("this module is closed")
+        self._check_process()
         return self._handle
+
+    def _is_here(self) -> bool:
+        """Whether this process has loaded the module: a child has the parent's memory, and neither its threads nor its locks."""
+        return os.getpid() == self._process
+
+    def _check_process(self) -> None:
+        if not self._is_here():
+            raise Error(
+                f"this module was loaded in process {self._process}, and this is process {os.getpid()}, forked from it: threads and GPU "
+                "contexts do not survive fork; load it again after the fork"
+            )
 
     def forward(self, *tensors: Any) -> Any:
         """Runs the method this module was loaded for. See :meth:`execute`."""
@@ -300,6 +316,7 @@ class Module:
 
     def execute(self, method: str, *tensors: Any) -> Any:
         """Runs a method and returns its output, or a tuple if there are several."""
+        self._check_process()
         if not self._turn.acquire(blocking=False):
             raise Error("this module is executing already: one call at a time; load a second one for a second thread")
         try:
@@ -353,6 +370,9 @@ class Module:
 
     def close(self) -> None:
         """Frees the module. Harmless if it is closed already."""
+        if not self._is_here():
+            self._handle = None
+            return
         with self._turn:
             handle, self._handle = self._handle, None
             if handle is not None:
@@ -366,7 +386,7 @@ class Module:
 
     def __del__(self) -> None:
         handle, self._handle = getattr(self, "_handle", None), None
-        if handle is not None:
+        if handle is not None and self._is_here():
             self._lib.wsm_close(handle)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-import tempfile
+import secrets
 import zlib
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def save(
 
     The files are written beside their final places and renamed, so that a mapped older file is never truncated under its readers.
     """
+    _check_two_files(pte_path, ptd_path)
     if not isinstance(edge, EdgeProgramManager):
         raise TypeError(f"save takes what to_edge_transform_and_lower returns (an EdgeProgramManager), not {type(edge).__name__}")
     method, fields, delegate = _record_of(edge)
@@ -62,6 +63,11 @@ def save(
         _write(pte_path, program.write_to_file)
         checksum = _program_crc32(Path(pte_path))
         _write(ptd_path, lambda file: _write_with_checksum(weights, method, checksum, file))
+
+
+def _check_two_files(pte_path: str | os.PathLike[str], ptd_path: str | os.PathLike[str]) -> None:
+    if os.path.realpath(pte_path) == os.path.realpath(ptd_path):
+        raise ExportError(f"{os.fspath(ptd_path)} was given twice, for the program and for its weights: they are two files")
 
 
 def _device_of_io(method: str, fields: _record.Fields, device_io: bool | str) -> str | None:
@@ -155,11 +161,12 @@ def _record_of(edge: EdgeProgramManager) -> tuple[str, _record.Fields, LoweredBa
 
 def _write(path: str | os.PathLike[str], write: Any) -> None:
     target = Path(path)
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".partial")
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(8)}.partial")
+    # With the permissions that the process gives its files, unlike those of tempfile.
+    file = partial.open("xb")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             write(file)
-        os.chmod(partial, 0o644)
         os.replace(partial, target)
     except BaseException:
         os.unlink(partial)

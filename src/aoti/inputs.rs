@@ -49,7 +49,9 @@ pub(super) fn place_inputs(
                 },
             )
         });
-        *handle = made.map_err(|what| Error::InvalidInput(format!("input {index}: {what}")))?;
+        *handle = made.map_err(|what| {
+            Error::InvalidInput(format!("input {index} of the compiled code: {what}"))
+        })?;
     }
     Ok(())
 }

@@ -276,16 +276,20 @@ impl Output<'_> {
     }
 }
 
-/// Deletes the outputs and whatever else a pass left, and gives the pass's first error.
+/// Deletes the outputs and whatever else a pass left, and gives the pass's first error. Outputs that are one buffer have one
+/// handle, which is deleted once.
 pub(super) fn finish(
     context: &mut Context<'_>,
     outputs: &mut [Handle],
     result: Result<()>,
 ) -> Result<()> {
-    for handle in outputs.iter_mut().filter(|h| **h != Handle::NULL) {
-        context.discard(*handle);
-        *handle = Handle::NULL;
+    for index in 0..outputs.len() {
+        let handle = outputs[index];
+        if handle != Handle::NULL && !outputs[..index].contains(&handle) {
+            context.discard(handle);
+        }
     }
+    outputs.fill(Handle::NULL);
     let left = context.reclaim();
     result?;
     match (context.take_error(), left) {

@@ -1,6 +1,7 @@
 //! Outputs on a device whose addresses are no memory of this process: whatever would read one would crash.
 
 use super::*;
+use crate::aoti::context::TorchDevice;
 use crate::aoti::hooks::ProbeLayout;
 use crate::aoti::tensor::{Dims, Owner, Storage, Tensor};
 
@@ -155,4 +156,32 @@ fn memory_of_a_device_is_no_room_for_a_program_of_the_host() {
         text.contains("on cuda:0") && text.contains("exported for the device 'cpu'"),
         "{text}"
     );
+}
+
+#[test]
+fn outputs_that_are_one_handle_are_deleted_once() {
+    let tensor = || Tensor {
+        dtype: DType::I32,
+        offset: 0,
+        dims: Dims::contiguous(&[1]).unwrap(),
+    };
+    let storage = || Storage {
+        owner: Owner::Borrowed,
+        ptr: DevicePtr(BASE),
+        bytes: 4,
+    };
+    let mut slab = Slab::new();
+    let (a, b) = (
+        slab.insert(storage(), tensor()).unwrap(),
+        slab.insert(storage(), tensor()).unwrap(),
+    );
+    let mut context = Context::new(&mut slab, None, TorchDevice::CPU);
+    let mut outputs = [a, b, Handle::NULL, a, b, b];
+    finish(&mut context, &mut outputs, Ok(())).unwrap();
+    assert_eq!(outputs, [Handle::NULL; 6]);
+    assert_eq!(slab.live(), 0);
+    // One that the compiled code deleted itself is still told.
+    let mut context = Context::new(&mut slab, None, TorchDevice::CPU);
+    let error = finish(&mut context, &mut [a, a], Ok(())).unwrap_err();
+    assert!(error.to_string().contains("deleted"), "{error}");
 }

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use sha2::{Digest, Sha256};
 
@@ -29,14 +29,16 @@ unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
-static LIBRARIES: Mutex<Option<HashMap<Digest256, &'static Library>>> = Mutex::new(None);
+type Libraries = Option<HashMap<Digest256, &'static Library>>;
+
+static LIBRARIES: Mutex<Libraries> = Mutex::new(None);
 
 /// Opens the library with the contents `bytes`, or finds it open. `name` stands for it in messages.
 pub fn load(name: &str, bytes: &[u8]) -> Result<&'static Library> {
     check_elf(name, bytes)?;
     let digest: Digest256 = Sha256::digest(bytes).into();
-    // A panic while the lock was held cannot have left half an entry: entries are inserted last.
-    let mut guard = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    hold_at_fork();
+    let mut guard = libraries();
     let libraries = guard.get_or_insert_with(HashMap::new);
     if let Some(library) = libraries.get(&digest) {
         return Ok(library);
@@ -47,6 +49,37 @@ pub fn load(name: &str, bytes: &[u8]) -> Result<&'static Library> {
     let library: &'static Library = Box::leak(Box::new(library));
     libraries.insert(digest, library);
     Ok(library)
+}
+
+fn libraries() -> MutexGuard<'static, Libraries> {
+    // A panic while the lock was held cannot have left half an entry: entries are inserted last.
+    LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    static HELD: RefCell<Option<MutexGuard<'static, Libraries>>> = const { RefCell::new(None) };
+}
+
+/// Lets a fork wait until no library is being opened: its child would find the lock, and the loader's lists, as they were in
+/// the middle of that, for ever.
+fn hold_at_fork() {
+    extern "C" fn before() {
+        // A thread that ends has no place for it any more, and opens nothing.
+        let _ = HELD.try_with(|held| held.replace(Some(libraries())));
+    }
+    extern "C" fn behind() {
+        let _ = HELD.try_with(|held| held.take());
+    }
+    static SET: Once = Once::new();
+    // SAFETY: the functions take and free a lock, on the thread that forks, which does not hold it: nothing forks while it
+    // opens a library. The C library forgets them when this one is closed.
+    let set = || unsafe { libc::pthread_atfork(Some(before), Some(behind), Some(behind)) };
+    SET.call_once(|| match set() {
+        0 => {}
+        code => log::warn!(
+            "no fork handler could be set (error {code}): do not fork while a program is loaded"
+        ),
+    });
 }
 
 impl Library {

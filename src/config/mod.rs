@@ -263,14 +263,14 @@ impl Options {
         refuse_cut(spec)?;
         match spec.key.as_str() {
             BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?),
-            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec)?)),
+            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec, 0)?)),
             BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?)),
             HOST => {
                 self.host = choice(spec, &HOSTS)?;
                 Ok(())
             }
             STAGING_MB => {
-                self.staging = Some(from_mb(spec)?);
+                self.staging = Some(from_mb(spec, 1)?);
                 Ok(())
             }
             GATHER => {

@@ -118,11 +118,22 @@ fn bytes_are_a_decimal_string_or_an_int() {
     assert_eq!(parse(int(BUDGET_BYTES, 4096)), Budget::Bytes(4096));
 }
 
+/// The floor of a program may be 0.
 #[test]
-fn bytes_refuse_what_is_no_positive_decimal() {
+fn nothing_is_a_budget_too() {
+    for zero in [
+        text(BUDGET_BYTES, "0"),
+        int(BUDGET_BYTES, 0),
+        int(BUDGET_MB, 0),
+    ] {
+        assert_eq!(Options::parse(&[zero]).unwrap().budget, Budget::Bytes(0));
+    }
+}
+
+#[test]
+fn bytes_refuse_what_is_no_decimal() {
     for bad in [
         "",
-        "0",
         "-1",
         "+1",
         " 1",
@@ -138,19 +149,19 @@ fn bytes_refuse_what_is_no_positive_decimal() {
             "{bad:?}"
         );
     }
-    for bad in [0, -1, i64::MIN] {
+    for bad in [-1, i64::MIN] {
         assert!(
-            refusal(&[int(BUDGET_BYTES, bad)]).contains("positive"),
+            refusal(&[int(BUDGET_BYTES, bad)]).contains("decimal digits"),
             "{bad}"
         );
     }
 }
 
 #[test]
-fn megabytes_refuse_zero_negative_overflow_and_other_types() {
-    for bad in [0, -1, i64::MIN] {
+fn megabytes_refuse_negative_overflow_and_other_types() {
+    for bad in [-1, i64::MIN] {
         assert!(
-            refusal(&[int(BUDGET_MB, bad)]).contains("positive int"),
+            refusal(&[int(BUDGET_MB, bad)]).contains("an int from 0 up"),
             "{bad}"
         );
     }

@@ -35,15 +35,13 @@ pub(super) fn refuse_cut(spec: &Spec) -> Result<()> {
     }
 }
 
-pub(super) fn from_mb(spec: &Spec) -> Result<u64> {
-    const ACCEPTED: &str = "a positive int, in MB of 1,048,576 bytes";
+pub(super) fn from_mb(spec: &Spec, least: u64) -> Result<u64> {
+    let accepted = format!("an int from {least} up, in MB of 1,048,576 bytes");
     let SpecValue::Int(value) = spec.value else {
-        return Err(wrong(spec, ACCEPTED));
+        return Err(wrong(spec, &accepted));
     };
-    let mb = u64::try_from(value)
-        .ok()
-        .filter(|&mb| mb > 0)
-        .ok_or_else(|| wrong(spec, ACCEPTED))?;
+    let mb = u64::try_from(value).ok().filter(|mb| *mb >= least);
+    let mb = mb.ok_or_else(|| wrong(spec, &accepted))?;
     mb.checked_mul(MB)
         .ok_or_else(|| refuse(&spec.key, format!("{mb} MB do not fit in 64 bits of bytes")))
 }
@@ -95,15 +93,13 @@ pub(super) fn device_index(spec: &Spec) -> Result<u32> {
 }
 
 pub(super) fn budget_from_bytes(spec: &Spec) -> Result<u64> {
-    const ACCEPTED: &str = "a positive number of bytes, as a string of decimal digits";
+    const ACCEPTED: &str = "a number of bytes, as a string of decimal digits";
     let bytes = match &spec.value {
         SpecValue::Text(text) => decimal(text),
         SpecValue::Int(value) => u64::try_from(*value).ok(),
         SpecValue::Bool(_) => None,
     };
-    bytes
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| wrong(spec, ACCEPTED))
+    bytes.ok_or_else(|| wrong(spec, ACCEPTED))
 }
 
 /// Digits only: `u64::from_str` would also take a plus sign.

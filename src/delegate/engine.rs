@@ -365,6 +365,6 @@ fn deliver(
         let output = output.ok_or_else(|| {
             Error::Internal(format!("output {index} is {source:?}, which is not there"))
         })?;
-        outputs(index, &output).map_err(|error| error.during(|| format!("output {index}")))
+        outputs(index, &output).map_err(|error| error.during(|| signature.output_name(index)))
     })
 }

@@ -34,8 +34,17 @@ impl<'a> Signature<'a> {
     /// What messages call the caller's input `index`.
     pub fn input_name(&self, index: usize) -> String {
         match self.input(index) {
-            Some(spec) => format!("input {index} '{}'", spec.name),
+            Some(spec) if self.wiring.numbered => format!("input {index} '{}'", spec.name),
+            Some(spec) => format!("input '{}'", spec.name),
             None => format!("input {index}"),
+        }
+    }
+
+    /// What messages call the caller's output `index`.
+    pub fn output_name(&self, index: usize) -> String {
+        match self.wiring.numbered {
+            true => format!("output {index}"),
+            false => format!("output {index} of the delegate"),
         }
     }
 
@@ -162,7 +171,7 @@ pub fn check_rooms(signature: &Signature<'_>, rooms: &[OutputTensor<'_>]) -> cra
         let Some(spec) = signature.output(index) else {
             continue;
         };
-        let refuse = |what| Err(refuse(format!("output {index}: {what}")));
+        let refuse = |what| Err(refuse(format!("{}: {what}", signature.output_name(index))));
         if spec.dtype.number() != room.dtype {
             return refuse(format!(
                 "it has dtype {}, room was given for dtype {}",
@@ -192,7 +201,7 @@ pub fn check_outputs(signature: &Signature<'_>, outputs: &[Output<'_>]) -> crate
 
 fn check_output(index: usize, spec: &OutputSpec, dtype: i32, sizes: &[i64]) -> crate::Result<()> {
     let differs = |fact, expected, found| Error::Mismatch {
-        name: format!("output {index}"),
+        name: format!("output {index} of the delegate"),
         fact,
         expected: format!("{expected} (record)"),
         found: format!("{found} (compiled code)"),

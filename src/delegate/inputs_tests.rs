@@ -196,6 +196,7 @@ fn crossed() -> Wiring {
         inputs: 4,
         taken: vec![3, 0],
         outputs: vec![Source::Input(1), Source::Output(0), Source::Input(3)],
+        numbered: true,
     }
 }
 
@@ -245,6 +246,22 @@ fn inputs_are_named_by_the_numbers_of_the_method() {
     assert!(refusal(&[three, short, two, two]).contains("input 1: expected 20 bytes"));
 }
 
+/// ExecuTorch calls a delegate by numbers that its own caller never sees.
+#[test]
+fn where_the_method_is_not_known_inputs_have_their_names_only() {
+    let specs = [spec("x", &[(2, 2, -1)]), spec("mask", &[(3, 3, -1)])];
+    let wiring = Wiring::of_delegate(2, 1);
+    let signature = signature(&specs, &[], &wiring);
+    let two = input(&[2], &[0; 8]);
+    let error = super::check(&signature, &[two, two], &mut CallSizes::default()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains(": input 'mask': expected 3 in dimension 0"),
+        "{text}"
+    );
+    assert_eq!(signature.output_name(0), "output 0 of the delegate");
+}
+
 #[test]
 fn room_is_checked_against_what_the_method_returns() {
     let specs = [spec("x", &[(2, 2, -1)]), spec("y", &[(3, 3, -1)])];
@@ -280,6 +297,7 @@ fn an_input_that_is_taken_twice_fits_both_places() {
         inputs: 1,
         taken: vec![0, 0],
         outputs: Vec::new(),
+        numbered: true,
     };
     let signature = signature(&specs, &[], &wiring);
     let check = |size| {

@@ -2,7 +2,6 @@
 #![deny(unsafe_code)]
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use super::budget::AutoBudget;
 use super::compiled::{check_signature, compiled, match_constants, open};
@@ -10,8 +9,7 @@ use super::engine::{Data, Engine, Run};
 use super::gather;
 use super::held::{self, Held, Needs};
 use super::side::{self, Side};
-use super::sizes::CallSizes;
-use super::{times, Delegate, Running};
+use super::{times, Delegate, Live};
 use crate::config::{
     Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
     LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
@@ -93,22 +91,18 @@ impl Delegate {
         options: &Options,
     ) -> Result<Delegate> {
         let engine: Box<dyn Run> = Box::new(engine(device, &request, options)?);
-        let (record, wiring, stats) = (request.record, request.wiring, engine.stats());
+        let (record, wiring) = (request.record, request.wiring);
         if options.budget == Budget::Floor && record.offload {
             log::info!(
                 "method '{}': no budget was given, so its weights get the least possible one, {}",
                 record.method,
-                bytes_text(stats.budget_bytes)
+                bytes_text(engine.stats().budget_bytes)
             );
         }
         Ok(Delegate {
             record,
             wiring,
-            engine: Mutex::new(Running {
-                engine,
-                sizes: CallSizes::default(),
-            }),
-            stats: Mutex::new(stats),
+            live: Live::new(engine),
         })
     }
 }

@@ -36,6 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::aoti::outputs::Output;
 use crate::error::{Error, Result};
 use crate::format::{InputSpec, Record, Wiring};
+use crate::process::OfProcess;
 use crate::session::Stats;
 use engine::Run;
 use inputs::Signature;
@@ -52,6 +53,11 @@ pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 pub struct Delegate {
     record: Record,
     wiring: Wiring,
+    live: OfProcess<Live>,
+}
+
+/// What runs.
+struct Live {
     engine: Mutex<Running>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     stats: Mutex<Stats>,
@@ -66,7 +72,7 @@ struct Running {
 impl Delegate {
     /// Runs the method once. `outputs` is called once for each output, in order, and only if the pass completed;
     /// what it is given lives during the call only. After an error the delegate can be used again, unless
-    /// it answers [`Error::Poisoned`].
+    /// it answers [`Error::Poisoned`], as it does in a child of the process that loaded it.
     pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
         self.call(inputs, |_| Ok(()), outputs)
     }
@@ -78,7 +84,8 @@ impl Delegate {
         check: impl FnOnce(&Signature<'_>) -> Result<()>,
         outputs: Outputs<'_>,
     ) -> Result<()> {
-        let mut turn = self.turn()?;
+        let live = self.live.get()?;
+        let mut turn = live.turn()?;
         let Running { engine, sizes } = &mut *turn;
         let signature = self.signature();
         inputs::check(&signature, inputs, sizes)?;
@@ -88,7 +95,7 @@ impl Delegate {
         };
         check(&signature)?;
         let result = engine.run(&signature, inputs, outputs);
-        *locked(&self.stats) = engine.stats();
+        *locked(&live.stats) = engine.stats();
         result
     }
 
@@ -99,13 +106,14 @@ impl Delegate {
         inputs: &[InputTensor<'_>],
         outputs: &mut [OutputTensor<'_>],
     ) -> Result<()> {
+        self.check_process()?;
         inputs::check_rooms(&self.signature(), outputs)?;
         let rooms = RefCell::new(outputs);
         let check = |signature: &Signature<'_>| sizes::check_rooms(signature, &rooms.borrow());
         self.call(inputs, check, &mut |index, output| {
             rooms.borrow_mut()[index]
                 .take(output)
-                .map_err(|error| error.about(&format!("output {index}")))
+                .map_err(|error| error.about(&self.output_name(index)))
         })
     }
 
@@ -119,14 +127,9 @@ impl Delegate {
         }
     }
 
-    fn turn(&self) -> Result<MutexGuard<'_, Running>> {
-        match self.engine.try_lock() {
-            Ok(engine) => Ok(engine),
-            Err(TryLockError::WouldBlock) => Err(Error::Busy),
-            Err(TryLockError::Poisoned(_)) => {
-                Err(Error::Poisoned("an earlier pass panicked".to_owned()))
-            }
-        }
+    /// An error in a child of the process that loaded the method.
+    pub fn check_process(&self) -> Result<()> {
+        self.live.get().map(drop)
     }
 
     /// The method.
@@ -144,14 +147,46 @@ impl Delegate {
         self.wiring.inputs
     }
 
+    /// What messages call input `index` of a call.
+    pub fn input_name(&self, index: usize) -> String {
+        self.signature().input_name(index)
+    }
+
+    /// What messages call output `index` of a call.
+    pub fn output_name(&self, index: usize) -> String {
+        self.signature().output_name(index)
+    }
+
     /// What input `index` of a call must be; `None` if the program does not read it, or has no such input.
     pub fn input(&self, index: usize) -> Option<&InputSpec> {
         self.signature().input(index)
     }
 
     /// Counters since load. While a pass runs, those from before it.
-    pub fn stats(&self) -> Stats {
-        *locked(&self.stats)
+    pub fn stats(&self) -> Result<Stats> {
+        Ok(*locked(&self.live.get()?.stats))
+    }
+}
+
+impl Live {
+    fn new(engine: Box<dyn Run>) -> OfProcess<Live> {
+        OfProcess::new(Live {
+            stats: Mutex::new(engine.stats()),
+            engine: Mutex::new(Running {
+                engine,
+                sizes: CallSizes::default(),
+            }),
+        })
+    }
+
+    fn turn(&self) -> Result<MutexGuard<'_, Running>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(engine),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy),
+            Err(TryLockError::Poisoned(_)) => {
+                Err(Error::Poisoned("an earlier pass panicked".to_owned()))
+            }
+        }
     }
 }
 
@@ -159,3 +194,6 @@ impl Delegate {
 fn locked(stats: &Mutex<Stats>) -> MutexGuard<'_, Stats> {
     stats.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod fork_tests;

@@ -31,6 +31,7 @@ enum Bytes<'a> {
 pub fn check_files(pte: &Path, ptd: &Path, pin: Option<Sha256Digest>) -> Result<()> {
     let program = Program::open(pte)?;
     program.check_pin(pin)?;
+    program.check_two_files(ptd)?;
     let parsed = program.parse()?;
     let data = MappedPtd::open(ptd)?;
     for method in parsed.methods() {
@@ -134,6 +135,18 @@ impl<'a> Program<'a> {
         })
     }
 
+    /// Refuses data that are this program's own file.
+    fn check_two_files(&self, data: &Path) -> Result<()> {
+        match &self.bytes {
+            Bytes::Mapped(file) if file.is_at(data) => Err(Error::Io {
+                file: data.display().to_string(),
+                what: "this file was given twice, as the program and as its weights: they are two files, a .pte and a .ptd"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Least budget with which `method` can be loaded, as recorded.
     pub fn required_budget(&self, method: &str) -> Result<u64> {
         Ok(Record::from_pte(&self.parse()?, method)?.floor)
@@ -189,6 +202,7 @@ impl<'a> Program<'a> {
         }
         // First of all: nothing of a program that is not the pinned one is looked at.
         self.check_pin(options.pte_sha256)?;
+        self.check_two_files(&data)?;
         let pte = self.parse()?;
         let record = Record::from_pte(&pte, method)?;
         let wiring = Wiring::of(&pte, method, record.inputs.len(), record.outputs.len())?;

@@ -61,7 +61,7 @@ impl CallSizes {
         self.check_guards(signature)?;
         self.outputs.clear();
         for relation in &sizes.outputs {
-            let name = || format!("output {}", relation.index);
+            let name = || format!("output {} of the delegate", relation.index);
             let expected = self.expected(signature, relation, name)?;
             self.outputs.push(expected);
         }
@@ -215,7 +215,7 @@ pub fn check_outputs<'s>(
         if found.is_some_and(|found| found != expected) {
             let (expected, from) = signature.call.expectation(signature, relation, expected);
             return Err(Error::Mismatch {
-                name: format!("output {}", relation.index),
+                name: format!("output {} of the delegate", relation.index),
                 fact: "size",
                 expected: format!("{expected} in dimension {}{from} (record)", relation.dim),
                 found: format!("{} (compiled code)", found.unwrap_or_default()),

@@ -147,7 +147,7 @@ fn what_overflows_is_refused() {
     program.sizes.outputs = vec![relation(0, 0, "8 s1 // s0 //")];
     assert_eq!(
         program.refusal([0, 2], 3),
-        "output 0: the size 8 // b // seq of dimension 0 cannot be computed; seq = 0, from dimension 0 of 'x'; b = 2, from \
+        "output 0 of the delegate: the size 8 // b // seq of dimension 0 cannot be computed; seq = 0, from dimension 0 of 'x'; b = 2, from \
          dimension 1 of 'x'"
     );
 }

@@ -9,6 +9,7 @@ use crate::config::{Options, PolicyKind, KERNEL_TIMES, POLICY};
 use crate::error::{Error, Result};
 use crate::format::{times, BuildId, Record};
 use crate::schedule::KernelTimes;
+use crate::weights::read_regular;
 
 /// A file that is not there yet.
 pub struct TimesFile {
@@ -61,7 +62,7 @@ impl TimesFile {
     /// What it says of a program with so many probes; itself, if it is not there and can be.
     fn read(self, probes: usize) -> Result<(Option<KernelTimes>, Option<TimesFile>)> {
         let name = self.path.display().to_string();
-        match fs::read(&self.path) {
+        match read_regular(&self.path) {
             Ok(bytes) => {
                 let found = times::parse(&name, &bytes, &self.program, probes)?;
                 if found.device != self.device {
@@ -167,7 +168,8 @@ mod tests {
             "{error}"
         );
         let error = file(folder.path().to_owned(), "NVIDIA X").read(2).err();
-        assert!(error.is_some());
+        let error = error.unwrap().to_string();
+        assert!(error.contains("this is a directory"), "{error}");
         file(nowhere, "NVIDIA X").write(&times(), ["a", "b"].into_iter());
     }
 }

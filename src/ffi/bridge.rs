@@ -108,10 +108,13 @@ mod ffi {
             inputs: &[Input],
             outputs: Pin<&mut OutputSink>,
         ) -> Result<()>;
-        fn stats(self: &Loaded) -> Counters;
+        fn stats(self: &Loaded) -> Result<Counters>;
+        fn check_process(self: &Loaded) -> Result<()>;
         fn method(self: &Loaded) -> &str;
         fn device(self: &Loaded) -> &str;
         fn num_inputs(self: &Loaded) -> usize;
+        fn input_name(self: &Loaded, index: usize) -> String;
+        fn output_name(self: &Loaded, index: usize) -> String;
         fn last_status() -> i32;
         fn set_error(text: &str);
         fn clear_error();
@@ -184,7 +187,7 @@ fn load(
         let data = data_file(&options, &record, named)?;
         let library = |key: &str| named_bytes(named, key);
         // ExecuTorch calls the delegate by the program's wiring itself.
-        let wiring = Wiring::straight(record.inputs.len(), record.outputs.len());
+        let wiring = Wiring::of_delegate(record.inputs.len(), record.outputs.len());
         let request = LoadRequest {
             record,
             library: &library,
@@ -271,14 +274,15 @@ impl Loaded {
             self.delegate.execute(&inputs, &mut |index, tensor| {
                 // SAFETY: by this function's contract.
                 unsafe { write(outputs.as_mut(), index, tensor) }
+                    .map_err(|error| error.about(&self.delegate.output_name(index)))
             })?;
             Ok(())
         })
     }
 
-    fn stats(&self) -> Counters {
-        let stats = self.delegate.stats();
-        Counters {
+    fn stats(&self) -> Result<Counters, String> {
+        let stats = crossing(|| Ok(self.delegate.stats()?))?;
+        Ok(Counters {
             budget_bytes: stats.budget_bytes,
             floor_bytes: stats.floor_bytes,
             hard_minimum_bytes: stats.hard_minimum_bytes,
@@ -298,11 +302,24 @@ impl Loaded {
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
             plans_made_anew: stats.plans_made_anew,
-        }
+        })
+    }
+
+    /// See [`Delegate::check_process`].
+    fn check_process(&self) -> Result<(), String> {
+        crossing(|| Ok(self.delegate.check_process()?))
     }
 
     fn num_inputs(&self) -> usize {
         self.delegate.num_inputs()
+    }
+
+    fn input_name(&self, index: usize) -> String {
+        self.delegate.input_name(index)
+    }
+
+    fn output_name(&self, index: usize) -> String {
+        self.delegate.output_name(index)
     }
 
     fn method(&self) -> &str {
@@ -340,11 +357,10 @@ unsafe fn write(
     tensor: &Output<'_>,
 ) -> crate::Result<()> {
     let mut strides = Vec::with_capacity(tensor.sizes.len());
-    let name = format!("output {index}");
     let place = outputs
         .room(index, tensor.dtype.0, tensor.sizes, &mut strides)
-        .map_err(|error| Error::InvalidInput(error.to_string()).about(&name))?;
-    let copied = match place.device_type {
+        .map_err(|error| Error::InvalidInput(error.to_string()))?;
+    match place.device_type {
         0 => {
             // SAFETY: writable host memory that nobody else uses during the call, by this function's contract.
             let room = unsafe { HostRoom::new(place.pointer(), place.bytes) };
@@ -352,8 +368,7 @@ unsafe fn write(
         }
         // SAFETY: by this function's contract.
         _ => unsafe { place.on_device() }.and_then(|room| tensor.copy_to_caller(room, &strides)),
-    };
-    copied.map_err(|error| error.about(&name))
+    }
 }
 
 impl Place {

@@ -26,6 +26,8 @@ pub struct Wiring {
     pub taken: Vec<usize>,
     /// For each output of the method, what it is.
     pub outputs: Vec<Source>,
+    /// Whether the numbers are the method's, which its callers know.
+    pub numbered: bool,
 }
 
 impl Wiring {
@@ -35,6 +37,15 @@ impl Wiring {
             inputs,
             taken: (0..inputs).collect(),
             outputs: (0..outputs).map(Source::Output).collect(),
+            numbered: true,
+        }
+    }
+
+    /// Of a delegate whose method is not known: it is called by its own numbers.
+    pub fn of_delegate(inputs: usize, outputs: usize) -> Wiring {
+        Wiring {
+            numbered: false,
+            ..Wiring::straight(inputs, outputs)
         }
     }
 
@@ -82,6 +93,7 @@ impl Wiring {
             inputs: has.len(),
             taken: taken.collect::<Result<_>>()?,
             outputs: returned.collect::<Result<_>>()?,
+            numbered: true,
         })
     }
 }

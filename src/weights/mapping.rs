@@ -5,8 +5,10 @@
 //! and reading beyond the end of a file that was truncated meanwhile ends the process with SIGBUS. To
 //! replace a file that may be in use, write a new one beside it and rename it over the old.
 
-use std::fs::File;
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,14 +35,7 @@ impl MappedFile {
             file: name.clone(),
             what: format!("{call}: {error}"),
         };
-        let file = File::open(path).map_err(|error| io("cannot open", error))?;
-        let facts = file.metadata().map_err(|error| io("cannot stat", error))?;
-        if !facts.is_file() {
-            return Err(Error::Io {
-                file: name,
-                what: "this is not a regular file".to_owned(),
-            });
-        }
+        let file = open_regular(path).map_err(|error| io("cannot open", error))?;
         // SAFETY: the mapping is private to `MappedFile`, which only lends shared slices of it. That nobody
         // truncates or rewrites the file meanwhile cannot be enforced on Linux; it is the documented duty
         // of whoever replaces files (module doc).
@@ -57,6 +52,15 @@ impl MappedFile {
     /// The file itself, for those who read it without touching the mapping.
     pub fn file(&self) -> &Arc<File> {
         &self.file
+    }
+
+    /// Whether `path` leads to this file, whatever it is called there.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let id = |facts: std::fs::Metadata| (facts.dev(), facts.ino());
+        match (self.file.metadata(), path.metadata()) {
+            (Ok(here), Ok(there)) => id(here) == id(there),
+            _ => false,
+        }
     }
 
     /// Whether the file lies in a file system that is memory itself, so that its pages are no cache of a disk, and
@@ -80,6 +84,37 @@ impl MappedFile {
         let all = 0..self.map.len();
         // The range is the owner's own length, so this cannot fail; an empty value would be caught by any check.
         HostBytes::new(self.map.clone(), all).unwrap_or_else(|_| HostBytes::from_vec(Vec::new()))
+    }
+}
+
+/// Opens a file for reading, and nothing else: a FIFO would wait for its writer.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other(format!(
+            "this is {}, not a regular file",
+            kind_text(kind)
+        ))),
+    }
+}
+
+/// The bytes of a regular file.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn kind_text(kind: FileType) -> &'static str {
+    match kind {
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a FIFO",
+        _ => "a device",
     }
 }
 

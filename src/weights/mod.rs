@@ -16,6 +16,6 @@ mod verify;
 
 pub use bytes::HostBytes;
 pub use catalog::{check_build_id, Catalog, Constant, NamedData, Segment, SegmentId};
-pub use mapping::{MappedFile, MappedPtd};
+pub use mapping::{read_regular, MappedFile, MappedPtd};
 pub use target::{check_target, Host};
 pub use verify::verify_crc;

@@ -99,7 +99,8 @@ TEST_F(CModels, WeightsOfAnotherProgramAreRefused) {
   REQUIRE_MODEL(model);
   const weightstream::test::TempDir dir;
   const ws_program program{nullptr, 0, model.pte.c_str()};
-  EXPECT_EQ(ws_init(&program, model.pte.c_str(), "forward", nullptr, &model_), WS_MALFORMED);
+  const std::string copy = dir.write("copy.pte", weightstream::test::read_file(model.pte));
+  EXPECT_EQ(ws_init(&program, copy.c_str(), "forward", nullptr, &model_), WS_MALFORMED);
   std::string bytes = weightstream::test::read_file(model.ptd);
   const std::string cut = dir.write("cut.ptd", bytes.substr(0, bytes.size() / 2));
   EXPECT_EQ(ws_init(&program, cut.c_str(), "forward", nullptr, &model_), WS_MALFORMED) << ws_last_error();

@@ -4,10 +4,23 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 namespace {
 
 using executorch::runtime::Error;
+using weightstream::take_line;
 using weightstream::to_error;
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  do {
+    lines.emplace_back(take_line(text));
+  } while (!text.empty());
+  return lines;
+}
 
 TEST(Errors, EveryStatusHasAnErrorCode) {
   EXPECT_EQ(to_error(WS_OK), Error::Ok);
@@ -23,6 +36,37 @@ TEST(Errors, TheCloseOnesAreTold) {
   EXPECT_EQ(to_error(WS_BUSY), Error::InvalidState);
   EXPECT_EQ(to_error(WS_OUT_OF_MEMORY), Error::MemoryAllocationFailed);
   EXPECT_EQ(to_error(static_cast<ws_status>(9999)), Error::Internal);
+}
+
+TEST(Errors, LogLinesHoldWholeWords) {
+  EXPECT_EQ(lines_of(""), std::vector<std::string>{""});
+  EXPECT_EQ(lines_of("short"), std::vector<std::string>{"short"});
+  // Words of every length, so that each of them once lies across the end of a line.
+  for (std::size_t shift = 0; shift < 300; ++shift) {
+    std::string text(shift, 'x');
+    for (int number = 1000; number < 1200; ++number) {
+      text += " " + std::to_string(number * 7919);
+    }
+    std::string joined;
+    for (const std::string& line : lines_of(text)) {
+      EXPECT_LE(line.size(), 250u);
+      joined += (joined.empty() ? "" : " ") + line;
+    }
+    // Only the first word may be too long for a line.
+    if (shift <= 250) {
+      EXPECT_EQ(joined, text) << shift;
+    }
+  }
+  // A word that no line holds is cut between two characters.
+  std::string wide;
+  for (int at = 0; at < 200; ++at) {
+    wide += "\xe2\x82\xac";
+  }
+  const auto lines = lines_of("a" + wide);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0] + lines[1] + lines[2], "a" + wide);
+  EXPECT_EQ(lines[0].size() % 3, 1u);
+  EXPECT_EQ(lines[1].size() % 3, 0u);
 }
 
 }  // namespace

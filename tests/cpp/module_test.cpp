@@ -3,8 +3,10 @@
 #include "weightstream/module.h"
 
 #include <executorch/extension/tensor/tensor.h>
+#include <sys/stat.h>
 
 #include "support.h"
+#include "weightstream/weightstream.h"
 
 namespace {
 
@@ -26,7 +28,7 @@ TEST(Module, MissingAndDamagedProgramsAreNamed) {
   EXPECT_NE(weightstream::last_error().find("/nowhere/a.pte"), std::string::npos) << weightstream::last_error();
   const TempDir dir;
   const std::string junk = dir.write("junk.pte", std::string(5000, 'x'));
-  Module damaged(junk, junk);
+  Module damaged(junk, dir.path("junk.ptd"));
   EXPECT_NE(damaged.load(), Error::Ok);
   EXPECT_NE(weightstream::last_error().find("junk.pte: malformed"), std::string::npos) << weightstream::last_error();
 }
@@ -82,6 +84,55 @@ TEST(Module, WrongInputsAreExplained) {
   const std::vector<EValue> wrong(meta->num_inputs(), EValue(odd));
   EXPECT_FALSE(module.forward(wrong).ok());
   EXPECT_NE(weightstream::last_error().find("input 0"), std::string::npos) << weightstream::last_error();
+}
+
+// An input that may be smaller is not blamed for another one's fault.
+TEST(Module, TheInputThatIsWrongIsNamed) {
+  REQUIRE_MODEL(model, "kv_decoder");
+  Module module(model.pte, model.ptd);
+  const auto meta = module.method_meta("forward");
+  ASSERT_TRUE(meta.ok());
+  const std::size_t last = meta->num_inputs() - 1;
+  ASSERT_GT(last, 0u);
+  std::vector<executorch::extension::TensorPtr> tensors;
+  for (std::size_t index = 0; index <= last; ++index) {
+    const auto info = meta->input_tensor_meta(index);
+    std::vector<executorch::aten::SizesType> sizes(info->sizes().begin(), info->sizes().end());
+    if (index == 0) {
+      sizes.back() -= 1;
+    }
+    tensors.push_back(executorch::extension::zeros(
+        sizes, index == last ? executorch::aten::ScalarType::Double : info->scalar_type()));
+  }
+  const std::vector<EValue> inputs(tensors.begin(), tensors.end());
+  EXPECT_FALSE(module.forward(inputs).ok());
+  const std::string expected = "input " + std::to_string(last) + ": expected dtype";
+  EXPECT_NE(weightstream::last_error().find(expected), std::string::npos) << weightstream::last_error();
+}
+
+TEST(Module, WhatIsNoFileAndOneFileForBothAreRefusedAtOnce) {
+  REQUIRE_MODEL(model);
+  const weightstream::test::TempDir dir;
+  const std::string fifo = dir.path("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const auto refusal = [](const std::string& pte, const std::string& ptd) {
+    Module module(pte, ptd);
+    EXPECT_EQ(module.load_method("forward"), Error::AccessFailed);
+    return weightstream::last_error();
+  };
+  for (const auto& [pte, ptd] : {std::pair{fifo, model.ptd}, std::pair{model.pte, fifo}}) {
+    const std::string text = refusal(pte, ptd);
+    EXPECT_NE(text.find(fifo + ": cannot open: this is a FIFO"), std::string::npos) << text;
+  }
+  const std::string twice = refusal(model.pte, model.pte);
+  EXPECT_NE(twice.find(model.pte + ": this file was given twice"), std::string::npos) << twice;
+  std::uint64_t bytes = 0;
+  EXPECT_EQ(ws_required_budget(fifo.c_str(), "forward", &bytes), WS_IO);
+  const ws_program program{nullptr, 0, model.pte.c_str()};
+  ws_model* loaded = nullptr;
+  for (const std::string& ptd : {fifo, model.pte}) {
+    EXPECT_EQ(ws_init(&program, ptd.c_str(), "forward", nullptr, &loaded), WS_IO) << ws_last_error();
+  }
 }
 
 TEST(Module, UnknownMethodIsNamed) {

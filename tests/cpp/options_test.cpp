@@ -25,14 +25,15 @@ TEST(Options, AreSpecsByName) {
 
 TEST(Options, WrongOnesAreRefusedByName) {
   REQUIRE_MODEL(model);
-  EXPECT_NE(refusal(model, Options().budget_mb(0)).find("'weight_offload_budget_mb': takes a positive int"),
+  EXPECT_NE(refusal(model, Options().budget_mb(-1)).find("'weight_offload_budget_mb': takes an int from 0 up"),
             std::string::npos);
+  EXPECT_NE(refusal(model, Options().budget_mb(0)).find("weight budget of 0 bytes is too small"), std::string::npos);
   EXPECT_NE(refusal(model, Options().budget_mb(1).budget_bytes(1 << 20)).find("not two"), std::string::npos);
   EXPECT_NE(refusal(model, Options().budget_auto().budget_mb(1)).find("not two"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("weight_offload_budget", std::string("most"))).find("takes 'auto'"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().host("swapped")).find("'mapped', 'pinned', 'staged'"), std::string::npos);
-  EXPECT_NE(refusal(model, Options().staging_mb(0)).find("'weight_offload_staging_mb': takes a positive int"),
+  EXPECT_NE(refusal(model, Options().staging_mb(0)).find("'weight_offload_staging_mb': takes an int from 1 up"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().device(-1)).find("the index of a device"), std::string::npos);
   EXPECT_NE(refusal(model, Options().policy("fifo")).find("'lru'"), std::string::npos);

@@ -104,3 +104,11 @@ pub(crate) fn lay_out(segments: &[Vec<u8>], alignment: usize) -> (Vec<(u64, u64)
     }
     (rows, data)
 }
+
+/// A FIFO that nobody writes to, in `folder`.
+pub fn fifo(folder: &std::path::Path) -> std::path::PathBuf {
+    let path = folder.join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    path
+}

@@ -53,7 +53,8 @@ typedef enum ws_status {
   WS_COMPILED_CODE = 13,
   /* A device call failed. */
   WS_DEVICE = 14,
-  /* An earlier failure left the model in a state that cannot be trusted; destroy it. */
+  /* An earlier failure left the model in a state that cannot be trusted, or it was loaded before a fork, by another
+   * process; destroy it. */
   WS_POISONED = 15,
   /* A rule inside the library was broken, or it panicked; please report it. */
   WS_INTERNAL = 16

@@ -65,6 +65,18 @@ impl<T: Copy> List<T> {
     }
 }
 
+/// One value for each of `space` dimensions from a list that may hold one for all of them.
+pub(super) fn per_dimension(name: &str, list: &[i64], space: usize) -> Result<Vec<i64>, String> {
+    match list {
+        [one] => Ok(vec![*one; space]),
+        all if all.len() == space => Ok(all.to_vec()),
+        all => Err(format!(
+            "{name} has {} values ({all:?}), and {space} dimensions take {space} or 1",
+            all.len()
+        )),
+    }
+}
+
 /// A C string, possibly null.
 #[derive(Clone, Copy)]
 #[repr(transparent)]

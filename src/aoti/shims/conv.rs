@@ -4,7 +4,8 @@ use super::super::context::{Context, Shim};
 use super::super::dtype::DType;
 use super::super::kernels::conv::{format_strides, Convolution};
 use super::super::slab::Handle;
-use super::args::{run, List, Maybe, Out};
+use super::super::view::View;
+use super::args::{per_dimension, run, List, Maybe, Out};
 use super::shim_table;
 
 shim_table! { aoti_torch_cpu_convolution }
@@ -27,26 +28,30 @@ extern "C" fn aoti_torch_cpu_convolution(
     ret: Out<Handle>,
 ) -> i32 {
     run("aoti_torch_cpu_convolution", |c| {
+        let (input, weight) = (c.view(input)?, c.view(weight)?);
+        let space = weight.ndim().saturating_sub(2);
+        let each = |name, list: &List<i64>, len| -> Shim<Vec<i64>> {
+            Ok(per_dimension(name, list.get(len)?, space)?)
+        };
         let convolution = Convolution {
-            stride: stride.get(stride_len)?,
-            padding: padding.get(padding_len)?,
-            dilation: dilation.get(dilation_len)?,
+            stride: &each("stride", &stride, stride_len)?,
+            padding: &each("padding", &padding, padding_len)?,
+            dilation: &each("dilation", &dilation, dilation_len)?,
             transposed: transposed != 0,
-            output_padding: output_padding.get(output_padding_len)?,
+            output_padding: &each("output_padding", &output_padding, output_padding_len)?,
             groups,
         };
-        ret.set(convolve(c, &convolution, input, weight, bias.get())?)
+        ret.set(convolve(c, &convolution, &input, &weight, bias.get())?)
     })
 }
 
 fn convolve(
     c: &mut Context<'_>,
     convolution: &Convolution<'_>,
-    input: Handle,
-    weight: Handle,
+    input: &View,
+    weight: &View,
     bias: Option<Handle>,
 ) -> Shim<Handle> {
-    let (input, weight) = (c.view(input)?, c.view(weight)?);
     let bias = bias.map(|bias| c.view(bias)).transpose()?;
     if input.dtype != weight.dtype || !input.dtype.is_float() {
         return Err(format!(
@@ -64,8 +69,8 @@ fn convolve(
     let (fresh, out) = c.result_strided(input.dtype, &sizes, &format_strides(&sizes, &guides))?;
     let [handle] = c.filling([fresh], || {
         match out.dtype {
-            DType::F64 => convolution.run::<f64>(&out, &input, &weight, bias.as_ref())?,
-            _ => convolution.run::<f32>(&out, &input, &weight, bias.as_ref())?,
+            DType::F64 => convolution.run::<f64>(&out, input, weight, bias.as_ref())?,
+            _ => convolution.run::<f32>(&out, input, weight, bias.as_ref())?,
         }
         Ok(())
     })?;

@@ -6,7 +6,7 @@ use super::super::kernels::conv::format_strides;
 use super::super::kernels::pool::{adaptive_average, average, maximum, Average, Axis};
 use super::super::slab::Handle;
 use super::super::view::View;
-use super::args::{run, List, Maybe, Out};
+use super::args::{per_dimension, run, List, Maybe, Out};
 use super::shim_table;
 
 shim_table! {
@@ -17,12 +17,10 @@ shim_table! {
 
 /// One value per dimension from a list that may hold one for all, or none for the default.
 fn expand(list: &List<i64>, len: i64, space: usize, default: &[i64]) -> Shim<Vec<i64>> {
-    Ok(match list.get(len)? {
-        [] => default.to_vec(),
-        [one] => vec![*one; space],
-        all if all.len() == space => all.to_vec(),
-        all => return Err(format!("{all:?} for {space} dimensions").into()),
-    })
+    match list.get(len)? {
+        [] => Ok(default.to_vec()),
+        list => Ok(per_dimension("a list of the pool", list, space)?),
+    }
 }
 
 /// Splits a view into images of `space` dimensions, in dense row-major order.

@@ -111,15 +111,37 @@ fn pass(hooks: Fake, body: impl FnOnce(Handle)) -> (Vec<String>, Option<Error>, 
 
 fn pass_on(
     device: TorchDevice,
-    mut hooks: Fake,
+    hooks: Fake,
     body: impl FnOnce(Handle),
+) -> (Vec<String>, Option<Error>, usize) {
+    within(device, hooks, |context| {
+        let constant = input(context, &[0.0], &[1]);
+        context.with(|| body(constant));
+        let error = context.take_error();
+        context.discard(constant);
+        error
+    })
+}
+
+/// Runs `body` with the context of a pass on the host.
+fn pass_with(
+    hooks: Fake,
+    body: impl FnOnce(&mut Context<'_>),
+) -> (Vec<String>, Option<Error>, usize) {
+    within(TorchDevice::CPU, hooks, |context| {
+        body(context);
+        context.take_error()
+    })
+}
+
+fn within(
+    device: TorchDevice,
+    mut hooks: Fake,
+    body: impl FnOnce(&mut Context<'_>) -> Option<Error>,
 ) -> (Vec<String>, Option<Error>, usize) {
     let mut slab = Slab::new();
     let mut context = Context::new(&mut slab, Some(&mut hooks), device);
-    let constant = input(&mut context, &[0.0], &[1]);
-    context.with(|| body(constant));
-    let error = context.take_error();
-    context.discard(constant);
+    let error = body(&mut context);
     let left = context.slab.live();
     slab.validate().unwrap();
     (hooks.log, error, left)
@@ -307,3 +329,6 @@ fn a_result_that_cannot_be_filled_is_given_back() {
         .contains("complex32 are not supported"));
     assert_eq!(left, 0);
 }
+
+#[path = "conv_tests.rs"]
+mod conv_tests;

@@ -1,7 +1,7 @@
 //! `weightstream inspect`.
 
 use super::model::{Files, Model};
-use super::size::{grouped, megabytes};
+use super::size::{grouped, with_megabytes};
 use super::tables;
 use clap::Args;
 use serde_json::{json, Value};
@@ -62,7 +62,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     let mut text = format!(
         "{}: method '{}', build {}\n\
          compiled for {} on {} {}, {}, torch {}\n\
-         {} bytes of constants ({}), without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
+         constants: {}, without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
          {}\n",
         model.name,
         record.method,
@@ -72,8 +72,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
         target.arch,
         target.isa,
         target.torch,
-        grouped(model.everything()),
-        megabytes(model.everything()),
+        with_megabytes(model.everything()),
         grouped(model.floor.bytes()),
         grouped(model.floor.hard_minimum),
         match checked {

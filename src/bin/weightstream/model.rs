@@ -1,14 +1,13 @@
 //! A program's record, and what follows from it.
 
 use clap::Args;
-use std::fs;
 use std::path::{Path, PathBuf};
 use weightstream::delegate::{program::check_files, session_program};
 use weightstream::device::Figures;
 use weightstream::format::{times, Pte, Record};
 use weightstream::schedule::{Floor, KernelTimes};
 use weightstream::session::Program;
-use weightstream::weights::{Catalog, MappedFile, MappedPtd};
+use weightstream::weights::{read_regular, Catalog, MappedFile, MappedPtd};
 use weightstream::{config::PolicyKind, Error, Result};
 
 #[derive(Args)]
@@ -43,11 +42,13 @@ pub struct Model {
 
 impl Model {
     pub fn open(files: &Files) -> Result<Model> {
+        if let Some(ptd) = &files.ptd {
+            check_files(&files.pte, ptd, None)?;
+        }
         let mapped = MappedFile::open(&files.pte)?;
         let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
         let record = Record::from_pte(&parsed, &files.method)?;
         if let Some(ptd) = &files.ptd {
-            check_files(&files.pte, ptd, None)?;
             Catalog::build(&record, &MappedPtd::open(ptd)?)?;
         }
         let whole = session_program(&record)?;
@@ -85,7 +86,7 @@ impl Model {
             )));
         }
         let name = file.display().to_string();
-        let bytes = fs::read(file).map_err(|error| Error::Io {
+        let bytes = read_regular(file).map_err(|error| Error::Io {
             file: name.clone(),
             what: format!("reading the times of kernels: {error}"),
         })?;

@@ -3,7 +3,7 @@
 use super::cost::{Cost, Link, Pass};
 use super::model::{Files, Model};
 use super::picture;
-use super::size::{grouped, megabytes, Budget};
+use super::size::{grouped, with_megabytes, Budget};
 use super::tables;
 use clap::Args;
 use serde_json::{json, Value};
@@ -80,14 +80,13 @@ pub fn run(arguments: &Arguments) -> Result<String> {
 fn head(model: &Model) -> String {
     let events = model.record.trace.len();
     format!(
-        "{}: method '{}' for {}: {} constants, {} bytes ({}), {} reads in a trace of {events} events\n\
+        "{}: method '{}' for {}: {} constants, {}, {} reads in a trace of {events} events\n\
          floor {} bytes: {}\n{}",
         model.name,
         model.record.method,
         model.record.device,
         model.record.constants.len(),
-        grouped(model.everything()),
-        megabytes(model.everything()),
+        with_megabytes(model.everything()),
         model.record.probes.len(),
         grouped(model.floor.bytes()),
         model.floor,
@@ -98,9 +97,8 @@ fn head(model: &Model) -> String {
 fn one(model: &Model, link: &Link, cost: &Cost) -> String {
     let share = 100.0 * cost.budget as f64 / model.everything().max(1) as f64;
     let mut text = format!(
-        "budget {} bytes ({}), {share:.1} % of everything\n\n{:10}{:>20}{:>9}{:>14}\n",
-        grouped(cost.budget),
-        megabytes(cost.budget),
+        "budget {}, {share:.1} % of everything\n\n{:10}{:>20}{:>9}{:>14}\n",
+        with_megabytes(cost.budget),
         "policy",
         "bytes per pass",
         "copies",

@@ -70,7 +70,14 @@ pub fn grouped(number: u64) -> String {
     groups.join(",")
 }
 
-/// `54.1 MB`, of 1,048,576 bytes.
-pub fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / f64::from(1 << 20))
+/// `12,345,678 bytes (11.8 MB)`, of 1,048,576 bytes; of less there are only the bytes.
+pub fn with_megabytes(bytes: u64) -> String {
+    match bytes < 1 << 20 {
+        true => format!("{} bytes", grouped(bytes)),
+        false => format!(
+            "{} bytes ({:.1} MB)",
+            grouped(bytes),
+            bytes as f64 / f64::from(1 << 20)
+        ),
+    }
 }

@@ -167,7 +167,7 @@ impl<D: Side> Engine<D> {
                 |there: &std::ops::Range<u64>| there.start <= range.start && range.end <= there.end;
             if !range.is_empty() && !lasting.iter().any(stays) {
                 return Err(Error::Unsupported(format!(
-                    "output {index} lies in the memory of a weight, which other weights take before the pass is over: load \
+                    "output {index} of the delegate lies in the memory of a weight, which other weights take before the pass is over: load \
                      the program without weight_offload_cuda_graph"
                 )));
             }

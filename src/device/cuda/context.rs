@@ -4,7 +4,7 @@
 //! streams and ours belong together. The thread that calls may have another one current, or none, and finds it
 //! unchanged when we return.
 
-use super::library::{self, check, is_exiting, log_failure};
+use super::library::{self, check, is_gone, log_failure};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute};
 use std::ffi::{c_char, CStr};
@@ -79,9 +79,9 @@ impl Context {
         })
     }
 
-    /// The context, or `None` with the reason logged: for `drop`, which tells nobody. `None` at exit too.
+    /// The context, or `None` with the reason logged: for `drop`, which tells nobody. `None` at exit too, and in a child.
     pub(super) fn enter_to_drop(&self) -> Option<Entered<'_>> {
-        if is_exiting() {
+        if is_gone() {
             return None;
         }
         self.enter()
@@ -141,7 +141,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if is_exiting() {
+        if is_gone() {
             return;
         }
         // SAFETY: retained once in `retain`. Streams, events and pools hold this value, so they are gone.

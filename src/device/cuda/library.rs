@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice, CUresult};
 use std::ffi::{c_char, c_int, CStr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What the driver installs. Where this can be opened, cudarc finds it too: it is the last of its names.
@@ -89,10 +89,26 @@ const FUNCTIONS: [&str; 63] = [
 /// The process has begun to exit.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process has begun to exit. The driver may be gone by then, so nothing is released any
-/// more: the system takes back everything, the device's memory too.
-pub(super) fn is_exiting() -> bool {
-    EXITING.load(Ordering::Acquire)
+/// The process that initialised the driver, or is about to; 0: none.
+static INITIALISED_IN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the driver cannot be called any more: the process has begun to exit, or was forked from one that had
+/// initialised it. Nothing is released then: the system takes back everything, the device's memory too.
+pub(super) fn is_gone() -> bool {
+    EXITING.load(Ordering::Acquire) || check_process().is_err()
+}
+
+/// The driver does not survive a fork. Nothing of it may be called in a child of the process that has initialised it.
+fn check_process() -> Result<()> {
+    let (parent, here) = (INITIALISED_IN.load(Ordering::Acquire), std::process::id());
+    match parent == 0 || parent == here {
+        true => Ok(()),
+        false => Err(Error::Unsupported(format!(
+            "device 'cuda': the NVIDIA driver was initialised in process {parent}, and this is process {here}, forked from it: \
+             CUDA does not survive fork; fork before anything is loaded for a GPU, or start processes in another way \
+             (multiprocessing's 'spawn')"
+        ))),
+    }
 }
 
 extern "C" fn mark_exit() {
@@ -102,15 +118,14 @@ extern "C" fn mark_exit() {
 /// Finds the driver and initialises it, once. Nothing of the driver may be called before this was `Ok`.
 pub(super) fn open() -> Result<()> {
     static OPENED: Mutex<bool> = Mutex::new(false);
+    // Before the lock, which another thread may have held at a fork.
+    check_process()?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if *opened {
         return Ok(());
     }
-    find()?;
-    check_functions()?;
-    check_version()?;
-    // SAFETY: the function is there (checked above) and has no preconditions.
-    init_outcome(unsafe { sys::cuInit(0) })?;
+    INITIALISED_IN.store(std::process::id(), Ordering::Release);
+    initialise().inspect_err(|_| INITIALISED_IN.store(0, Ordering::Release))?;
     // After `cuInit`: handlers run in reverse order, so this one runs before any that the driver has set up.
     // SAFETY: the handler only stores to a static.
     if unsafe { libc::atexit(mark_exit) } != 0 {
@@ -120,6 +135,14 @@ pub(super) fn open() -> Result<()> {
     }
     *opened = true;
     Ok(())
+}
+
+fn initialise() -> Result<()> {
+    find()?;
+    check_functions()?;
+    check_version()?;
+    // SAFETY: the function is there (checked above) and has no preconditions.
+    init_outcome(unsafe { sys::cuInit(0) })
 }
 
 /// Number of CUDA devices, or what keeps the driver from telling.
@@ -262,6 +285,10 @@ fn init_outcome(code: CUresult) -> Result<()> {
         CUresult::CUDA_ERROR_NO_DEVICE => "no NVIDIA GPU was found",
         CUresult::CUDA_ERROR_STUB_LIBRARY => {
             "the libcuda that was loaded is the CUDA toolkit's stub; take its 'stubs' folder out of LD_LIBRARY_PATH"
+        }
+        CUresult::CUDA_ERROR_NOT_INITIALIZED => {
+            "the NVIDIA driver cannot be initialised here, as in a process that was forked from one that uses it: CUDA does not \
+             survive fork; start processes in another way (multiprocessing's 'spawn')"
         }
         _ => return Err(failure("cuInit", code)),
     };

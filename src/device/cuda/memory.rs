@@ -7,7 +7,7 @@
 
 use super::caller::check_memory;
 use super::context::Context;
-use super::library::{check, is_exiting};
+use super::library::{self, check, is_gone};
 use super::stream::Stream;
 use crate::device::{DeviceBytes, DevicePtr};
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ pub fn allocate(index: u32, bytes: u64, alignment: u64) -> Result<DevicePtr> {
 
 /// Frees what [`allocate`] returned, when the device has done what was issued to it.
 pub fn free(index: u32, ptr: DevicePtr) -> Result<()> {
-    if is_exiting() {
+    if is_gone() {
         return Ok(());
     }
     on(index, |plain| {
@@ -110,6 +110,8 @@ fn with_default_stream(
 
 /// Runs `body` on the device, whose context is kept while memory of it is handed out.
 fn on<R>(index: u32, body: impl FnOnce(&mut Plain) -> Result<R>) -> Result<R> {
+    // In a child neither the context nor the lock can be used.
+    library::open()?;
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut plain = match devices.remove(&index) {
         Some(plain) => plain,

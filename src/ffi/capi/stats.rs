@@ -63,7 +63,7 @@ pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data
                 "stats->struct_size is {size}; set it to sizeof(*stats) before the call"
             )));
         }
-        let mut data = ws_stats_data::from(model.delegate.stats());
+        let mut data = ws_stats_data::from(model.delegate.stats()?);
         let length = size.min(size_of::<ws_stats_data>());
         data.struct_size = size as u64;
         // SAFETY: `size` bytes are writable by this function's contract, and `length` is at most that and
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ws_stats_json(model: *const Model, json: *mut *const c_
             )
         };
         // The JSON holds names and numbers only.
-        let text = CString::new(to_json(&model.delegate.stats())).unwrap_or_default();
+        let text = CString::new(to_json(&model.delegate.stats()?)).unwrap_or_default();
         *json = LAST_JSON.with_borrow_mut(|last| {
             *last = text;
             last.as_ptr()

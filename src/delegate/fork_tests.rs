@@ -1,0 +1,71 @@
+//! A delegate in a child that was forked after its load: every call says why it fails, and the end is harmless.
+
+use super::*;
+use crate::device::{Device, HostBytes, HostDevice};
+use support::{payload, RecordSpec};
+
+#[path = "../../tests/support/fork.rs"]
+mod fork;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+/// A host device with copies under way: its end waits for the copy thread, which a child does not have.
+struct Copying(HostDevice);
+
+impl Run for Copying {
+    fn run(
+        &mut self,
+        _: &Signature<'_>,
+        _: &[InputTensor<'_>],
+        _: super::Outputs<'_>,
+    ) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+fn delegate() -> Delegate {
+    let mut device = HostDevice::new().unwrap();
+    let ptr = device.alloc(1 << 20).unwrap();
+    let bytes = HostBytes::from_static(Box::leak(vec![7; 1 << 20].into_boxed_slice()));
+    device.copy_to_device(ptr, bytes).unwrap();
+    Delegate {
+        record: Record::from_payload("payload", &payload(&RecordSpec::small())).unwrap(),
+        wiring: Wiring::straight(1, 1),
+        live: Live::new(Box::new(Copying(device))),
+    }
+}
+
+fn assert_refused(result: Result<()>, parent: u32) {
+    let text = result.unwrap_err().to_string();
+    for part in [parent, std::process::id()] {
+        assert!(text.contains(&format!("process {part}")), "{text}");
+    }
+    assert!(
+        text.contains("fork") && text.contains("load again"),
+        "{text}"
+    );
+}
+
+#[test]
+fn in_a_child_every_call_says_why_it_fails_and_the_end_is_harmless() {
+    let delegate = delegate();
+    let live = delegate.live.get().unwrap();
+    // As if another thread held them at the fork: in the child they are never free again.
+    std::mem::forget((live.engine.lock(), live.stats.lock()));
+    let (mut delegate, parent) = (Some(delegate), std::process::id());
+    fork::in_child(|| {
+        let delegate = delegate.take().unwrap();
+        assert_refused(delegate.execute(&[], &mut |_, _| Ok(())), parent);
+        assert_refused(delegate.execute_into(&[], &mut []), parent);
+        assert_refused(delegate.stats().map(drop), parent);
+        assert_refused(delegate.check_process(), parent);
+        assert_eq!(delegate.method(), "forward");
+        drop(delegate);
+        HostDevice::new().unwrap().synchronize().unwrap();
+    });
+    delegate.unwrap().check_process().unwrap();
+}
