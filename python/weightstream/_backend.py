@@ -18,7 +18,7 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _layout, _method, _offload, _prepare, _record
+from . import _attention, _decompose, _layout, _method, _offload, _prepare, _record
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
@@ -104,6 +104,7 @@ class WeightStreamBackend(BackendDetails):
         edge_program = move_to_device_pass(edge_program, target.device)
         # Signature, mutation and ties are final here; the user's probes served to show and to mark.
         offload = _offload.remove_probes(edge_program) > 0
+        _decompose.decompose(edge_program, target.device)
         _make_dense(edge_program)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
         _layout.reshape_views(edge_program)
