@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use weightstream::aoti::dtype::DType;
 use weightstream::aoti::kernels::conv::{format_strides, Convolution};
-use weightstream::aoti::kernels::gemm::{product, Affine};
+use weightstream::aoti::kernels::gemm::{grouped, product, Affine};
 use weightstream::aoti::kernels::index::{put, scatter, Reduce};
 use weightstream::aoti::tensor::{contiguous_strides, reach};
 use weightstream::aoti::view::{copy, for_each, View};
@@ -126,6 +126,30 @@ proptest! {
             false => conv.run::<f32>(&out.view, &input.view, &weight.view, bias_view).unwrap(),
         }
         prop_assert_eq!(out.ints(), naive_convolution(&conv, &sizes, &input, &weight, bias.as_ref()));
+    }
+
+    #[test]
+    fn grouped_products_are_those_of_the_groups(
+        counts in prop::collection::vec(0i64..4, 0..5), (n, k, rest) in (0i64..5, 0i64..5, 0i64..3),
+        orders in any::<[u8; 3]>(), which in 0usize..6,
+    ) {
+        let (dtype, groups) = (TYPES[which], counts.len() as i64);
+        let ends: Vec<i64> = counts.iter().scan(0, |end, count| { *end += count; Some(*end) }).collect();
+        let rows = ends.last().unwrap_or(&0) + rest;
+        let a = Owned::numbers(dtype, &[rows, k], orders[0], 1);
+        let b = Owned::numbers(dtype, &[groups, k, n], orders[1], 2);
+        let out = Owned::numbers(dtype, &[rows, n], orders[2], 3);
+        grouped(&out.view, &a.view, &b.view, &ends).unwrap();
+        let (left, right, found) = (a.ints(), b.ints(), out.ints());
+        for row in 0..rows {
+            let group = ends.iter().position(|end| row < *end);
+            for column in 0..n {
+                let dot = |g: usize| (0..k).map(|i| {
+                    left[(row * k + i) as usize] * right[((g as i64 * k + i) * n + column) as usize]
+                }).sum::<i64>();
+                prop_assert_eq!(found[(row * n + column) as usize], group.map_or(0, dot));
+            }
+        }
     }
 
     #[test]
@@ -284,4 +308,17 @@ fn matrices_that_do_not_fit_are_refused() {
     assert!(product(&out.view, &a.view, &half.view, Affine::PRODUCT)
         .unwrap_err()
         .contains("float16"));
+}
+
+#[test]
+fn groups_that_do_not_fit_are_refused() {
+    let [rows, out] = [1, 2].map(|seed| Owned::numbers(DType::F32, &[4, 3], 0, seed));
+    let matrices = Owned::numbers(DType::F32, &[2, 3, 3], 0, 3);
+    let refused = |ends: &[i64]| grouped(&out.view, &rows.view, &matrices.view, ends).unwrap_err();
+    assert_eq!(refused(&[4]), "1 groups for [2, 3, 3] matrices");
+    assert_eq!(refused(&[3, 2]), "group 1 ends at row 2; expected 3 to 4");
+    assert_eq!(refused(&[1, 5]), "group 1 ends at row 5; expected 1 to 4");
+    assert_eq!(refused(&[-1, 4]), "group 0 ends at row -1; expected 0 to 4");
+    let narrow = Owned::numbers(DType::F32, &[2, 2, 3], 0, 3);
+    assert!(grouped(&out.view, &rows.view, &narrow.view, &[2, 4]).is_err());
 }

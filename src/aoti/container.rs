@@ -58,6 +58,8 @@ pub struct Container {
     device: TorchDevice,
     /// For outputs in device memory; kept for the next run.
     staging: Vec<u8>,
+    /// State of random numbers, from one run to the next.
+    random: u64,
     constants: Vec<ConstantInfo>,
     bound: Vec<Handle>,
     inputs: Vec<Handle>,
@@ -84,6 +86,7 @@ impl Container {
             slab: Slab::new(),
             device: place,
             staging: Vec::new(),
+            random: 0,
             constants: Vec::new(),
             bound: Vec::new(),
             inputs: Vec::new(),
@@ -240,6 +243,7 @@ impl Container {
         self.outputs.fill(Handle::NULL);
         let stream = hooks.stream();
         let mut context = Context::new(&mut self.slab, Some(hooks), self.device);
+        context.random = self.random;
         let result = place_inputs(&mut context, inputs, &mut self.inputs).and_then(|()| {
             let (run, own, none) = (self.functions.run, self.handle, std::ptr::null_mut());
             let (ins, outs) = (&mut self.inputs, &mut self.outputs);
@@ -261,6 +265,7 @@ impl Container {
                 code,
             )
         });
+        self.random = context.random;
         let result = result.and_then(|()| {
             let places = places(&context, &self.outputs)?;
             let on_host = context.device.is_host();

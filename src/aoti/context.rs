@@ -19,6 +19,8 @@ pub(crate) struct Context<'a> {
     pub(crate) device: TorchDevice,
     /// PyTorch's flag; nothing here depends on it, but it must answer as it was set.
     pub(crate) grad_enabled: bool,
+    /// State of the program's random numbers.
+    pub(crate) random: u64,
     hooks: Option<&'a mut dyn PassHooks>,
     error: Option<Error>,
     calls: u64,
@@ -134,6 +136,7 @@ impl<'a> Context<'a> {
             slab,
             device,
             grad_enabled: false,
+            random: 0,
             hooks,
             error: None,
             calls: 0,

@@ -48,6 +48,39 @@ pub fn product(out: &View, a: &View, b: &View, affine: Affine<'_>) -> Result<(),
     Ok(())
 }
 
+/// Rows up to the first of `ends` times the first matrix, those up to the second times the second, and so on; rows
+/// behind the last end become zero.
+pub fn grouped(out: &View, rows: &View, matrices: &View, ends: &[i64]) -> Result<(), String> {
+    if ends.len() as i64 != matrices.sizes[0] {
+        return Err(format!(
+            "{} groups for {:?} matrices",
+            ends.len(),
+            matrices.sizes
+        ));
+    }
+    let mut start = 0;
+    for (group, &end) in ends.iter().enumerate() {
+        if end < start || end > rows.sizes[0] {
+            return Err(format!(
+                "group {group} ends at row {end}; expected {start} to {}",
+                rows.sizes[0]
+            ));
+        }
+        if end > start {
+            let matrix = matrices.select(0, group as i64)?;
+            let (part, count) = (rows.narrow(0, start, end - start)?, end - start);
+            product(
+                &out.narrow(0, start, count)?,
+                &part,
+                &matrix,
+                Affine::PRODUCT,
+            )?;
+        }
+        start = end;
+    }
+    out.narrow(0, start, rows.sizes[0] - start)?.fill(0i64)
+}
+
 fn check(out: &View, a: &View, b: &View) -> Result<(), String> {
     let n = out.ndim();
     let fits = (n == 2 || n == 3) && a.ndim() == n && b.ndim() == n && {

@@ -1,14 +1,14 @@
 //! Matrix products.
 
 use super::super::context::{Context, Shim};
-use super::super::kernels::gemm::{product, Affine};
+use super::super::kernels::gemm::{grouped, product, Affine};
 use super::super::slab::Handle;
-use super::args::run;
+use super::args::{run, Out};
 use super::shim_table;
 
 shim_table! {
     aoti_torch_cpu_mm_out, aoti_torch_cpu_addmm_out, aoti_torch_cpu_bmm_out, aoti_torch_cpu_baddbmm_out,
-    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out,
+    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_grouped_mm,
 }
 
 fn plain(c: &mut Context<'_>, out: Handle, a: Handle, b: Handle) -> Shim {
@@ -90,5 +90,27 @@ extern "C" fn aoti_torch__mm_plus_mm_out(
     run("aoti_torch__mm_plus_mm_out", |c| {
         plain(c, out, a, b)?;
         sum(c, out, out, x, y, 1.0, 1.0)
+    })
+}
+
+/// Not PyTorch's: the operator `weightstream::grouped_mm` of our exporter.
+extern "C" fn aoti_torch_cpu_grouped_mm(
+    rows: Handle,
+    matrices: Handle,
+    offsets: Handle,
+    ret: Out<Handle>,
+) -> i32 {
+    run("aoti_torch_cpu_grouped_mm", |c| {
+        let (rows, matrices) = (c.view(rows)?, c.view(matrices)?);
+        let ends = c.view(offsets)?.read::<i64>()?;
+        if rows.ndim() != 2 || matrices.ndim() != 3 {
+            let (rows, matrices) = (&rows.sizes, &matrices.sizes);
+            return Err(
+                format!("groups of {rows:?} by {matrices:?}; expected 2 and 3 dimensions").into(),
+            );
+        }
+        let (fresh, out) = c.result(rows.dtype, &[rows.sizes[0], matrices.sizes[2]])?;
+        let [handle] = c.filling([fresh], || Ok(grouped(&out, &rows, &matrices, &ends)?))?;
+        ret.set(handle)
     })
 }

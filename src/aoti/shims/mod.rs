@@ -20,6 +20,7 @@ mod meta;
 mod misc;
 mod pool;
 mod probe;
+mod random;
 mod scalar;
 mod scan;
 mod sort;
@@ -58,6 +59,7 @@ const TOPICS: &[Topic] = &[
     (misc::NAMES, misc::lookup),
     (pool::NAMES, pool::lookup),
     (probe::NAMES, probe::lookup),
+    (random::NAMES, random::lookup),
     (scalar::NAMES, scalar::lookup),
     (scan::NAMES, scan::lookup),
     (sort::NAMES, sort::lookup),

@@ -67,6 +67,7 @@ macro_rules! shim {
     }};
 }
 
+type Empty = unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> i32;
 type View1 = unsafe extern "C" fn(Handle, i64, i64, i64, *mut Handle) -> i32;
 
 fn delete(handle: Handle) -> i32 {
@@ -274,8 +275,6 @@ fn windows_that_leave_a_weight_are_refused() {
 fn new_tensors_are_given_back() {
     let (log, error, left) = pass(Fake::default(), |constant| {
         let (sizes, mut out) = ([4i64, 0, 2], Handle::NULL);
-        type Empty =
-            unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> i32;
         let empty = shim!(aoti_torch_empty_strided: Empty);
         // SAFETY: lists of the given lengths and a place for a handle.
         unsafe {
@@ -328,6 +327,48 @@ fn a_result_that_cannot_be_filled_is_given_back() {
         .to_string()
         .contains("complex32 are not supported"));
     assert_eq!(left, 0);
+}
+
+fn draw(out: Handle, sizes: &[i64]) -> i32 {
+    type Randint = unsafe extern "C" fn(Handle, i64, i64, *const i64, i64) -> i32;
+    let randint = shim!(aoti_torch_cpu_randint_low_out: Randint);
+    let count = sizes.len() as i64;
+    // SAFETY: a list of the given length.
+    unsafe { randint(out, i64::MIN, i64::MAX, sizes.as_ptr(), count) }
+}
+
+/// Two seeds of a new program.
+fn seeds() -> [i64; 2] {
+    let mut found = [0; 2];
+    let (_, error, left) = pass(Fake::default(), |_| {
+        let empty = shim!(aoti_torch_empty_strided: Empty);
+        let item = shim!(aoti_torch_item_int64: extern "C" fn(Handle, *mut i64) -> i32);
+        for seed in &mut found {
+            let mut out = Handle::NULL;
+            // SAFETY: no sizes and no strides, and a place for a handle.
+            let code = unsafe { empty(0, [].as_ptr(), [].as_ptr(), 4, 0, -1, &mut out) };
+            assert_eq!((code, draw(out, &[]), item(out, seed)), (0, 0, 0));
+            assert_eq!(delete(out), 0);
+        }
+    });
+    assert_eq!((error, left), (None, 0));
+    found
+}
+
+#[test]
+fn seeds_differ_from_draw_to_draw_and_are_the_same_in_each_new_program() {
+    let [first, second] = seeds();
+    assert_ne!(first, second);
+    assert_eq!(seeds(), [first, second]);
+}
+
+#[test]
+fn random_numbers_for_other_sizes_are_refused() {
+    let (_, error, _) = pass(Fake::default(), |constant| {
+        assert_eq!(draw(constant, &[2]), 1);
+    });
+    let text = error.map(|e| e.to_string()).unwrap_or_default();
+    assert!(text.contains("[1] for [2]"), "{text}");
 }
 
 #[path = "conv_tests.rs"]
