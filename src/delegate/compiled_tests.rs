@@ -5,9 +5,7 @@ use crate::aoti::dtype::DType;
 use crate::format::EntryLayout;
 use crate::weights::{HostBytes, NamedData};
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-use support::{payload, RecordSpec};
+use crate::delegate::support::{payload, RecordSpec};
 
 /// The data that belongs to [`RecordSpec::small`], in memory.
 struct Data(Record);

@@ -1,13 +1,11 @@
 //! A delegate in a child that was forked after its load: every call says why it fails, and the end is harmless.
 
+use super::support::{payload, RecordSpec};
 use super::*;
 use crate::device::{Device, HostBytes, HostDevice};
-use support::{payload, RecordSpec};
 
 #[path = "../../tests/support/fork.rs"]
 mod fork;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 /// A host device with copies under way: its end waits for the copy thread, which a child does not have.
 struct Copying(HostDevice);

@@ -197,3 +197,6 @@ fn locked(stats: &Mutex<Stats>) -> MutexGuard<'_, Stats> {
 
 #[cfg(test)]
 mod fork_tests;
+#[cfg(test)]
+#[path = "../../tests/support/mod.rs"]
+mod support;
