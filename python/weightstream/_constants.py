@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ._errors import ExportError
+from ._names import place_of, writes_to
 
 _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -20,11 +21,14 @@ _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 def own_constants(program: ExportedProgram) -> None:
     """Gives ``program``, a copy of the user's, dense constants and one placeholder for each storage.
 
-    Raises :class:`ExportError` if a buffer that the program writes shares its storage with another constant.
+    Raises :class:`ExportError` if it writes to a tensor that is no buffer.
     """
     program._state_dict, program._constants = dict(program.state_dict), dict(program.constants)
     held = _held(program)
     _join_names(program, held)
+    for table in (program._state_dict, program._constants):
+        # A cache that was filled outside of `no_grad` is the result of operators, which cannot be copied.
+        table.update({fqn: one.detach() for fqn, one in table.items() if isinstance(one, torch.Tensor) and not one.is_leaf})
     copies: dict[Any, torch.Tensor] = {}
     for node, (fqn, value) in held.items():
         if is_dense(value):
@@ -54,24 +58,49 @@ def _held(program: ExportedProgram) -> dict[torch.fx.Node, tuple[str, torch.Tens
 
 
 def _join_names(program: ExportedProgram, held: dict[torch.fx.Node, tuple[str, torch.Tensor]]) -> None:
-    """Lets all readers of one tensor read its first name, parameters and buffers before bare tensors."""
-    mutated = set(program.graph_signature.buffers_to_mutate.values())
+    """Lets all readers and writers of one tensor use its first name, parameters and buffers before bare tensors."""
     bare = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.CONSTANT_TENSOR}
     first: dict[Any, torch.fx.Node] = {}
-    written: dict[int, str] = {value.untyped_storage()._cdata: fqn for fqn, value in held.values() if fqn in mutated and value.numel()}
     for node in sorted(held, key=lambda node: node.name in bare):
         fqn, value = held[node]
-        if value.numel() == 0:
-            continue
+        owner = first.setdefault(_key(value), node) if value.numel() else node
+        if owner is not node:
+            node.replace_all_uses_with(owner)
+            _forget(program, node, fqn)
+            del held[node]
+        elif node.name in bare:
+            _refuse_write(node, fqn)
+
+
+def _forget(program: ExportedProgram, node: torch.fx.Node, fqn: str) -> None:
+    """Two inputs of one tensor that is written cannot be traced."""
+    program.graph.erase_node(node)
+    program.graph_signature.input_specs[:] = [spec for spec in program.graph_signature.input_specs if spec.arg.name != node.name]
+    table = program._state_dict if fqn in program._state_dict else program._constants
+    if all(spec.target != fqn for spec in program.graph_signature.input_specs):
+        table.pop(fqn, None)
+
+
+def _refuse_write(node: torch.fx.Node, fqn: str) -> None:
+    for user in node.users:
+        if writes_to(user, node):
+            raise ExportError(
+                f"{place_of(user)} writes to the tensor '{fqn}', which is no buffer: its new value would be lost; register it with register_buffer"
+            )
+
+
+def refuse_shared_state(program: ExportedProgram) -> None:
+    """Raises :class:`ExportError` if a buffer that the program writes shares memory with another constant that it reads."""
+    mutated = set(program.graph_signature.buffers_to_mutate.values())
+    held = {node: one for node, one in _held(program).items() if one[1].numel()}
+    written = {value.untyped_storage()._cdata: fqn for fqn, value in held.values() if fqn in mutated}
+    for node, (fqn, value) in held.items():
         other = written.get(value.untyped_storage()._cdata, fqn)
-        if other != fqn:
+        if other != fqn and node.users:
             raise ExportError(
                 f"'{fqn}' shares its memory with '{other}', which the program writes: after lowering they would be two; "
                 "register the buffer under one name, or give one of them a clone"
             )
-        owner = first.setdefault(_key(value), node)
-        if owner is not node and fqn not in mutated:
-            node.replace_all_uses_with(owner)
 
 
 def _key(value: torch.Tensor) -> Any:

@@ -10,6 +10,7 @@ written otherwise is refused here, by operator and module. Shapes may be dynamic
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -59,7 +60,9 @@ def c_shims(device: str) -> dict[Any, list[str]]:
     """The runtime's functions for operators of this module: the compiler's option ``custom_ops_to_c_shims``."""
     if device != "cpu":
         return {}
-    return {GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"]}
+    return {
+        GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"]
+    }
 
 
 # Inlining
@@ -268,10 +271,7 @@ def _roi_align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, s
 def _aa_weights(size: Any, out: Any, align: bool, scale: float | None, cubic: bool, like: Tensor) -> Tensor:
     """The matrix [out, size] by which one dimension is resized: a filter around each place, as wide as the step."""
     size, out = _number(size, "the size of the image"), _number(out, "the size of the result")
-    if align:
-        step = (size - 1) / (out - 1) if out > 1 else 0.0
-    else:
-        step = 1 / scale if scale else size / out
+    step = ((size - 1) / (out - 1) if out > 1 else 0.0) if align else 1 / scale if scale else size / out
     support = (2.0 if cubic else 1.0) * max(step, 1.0)
     center = (torch.arange(out, device=like.device, dtype=torch.float32) + 0.5).unsqueeze(1) * step
     place = torch.arange(size, device=like.device).unsqueeze(0)
@@ -340,7 +340,7 @@ def grouped_mm(x: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
     """Rows of ``x`` up to the first offset times the first matrix, those up to the second times the second, and so on."""
     out = x.new_zeros(x.shape[0], weights.shape[2])
     starts = [0, *offsets.tolist()]
-    for i, (start, end) in enumerate(zip(starts, starts[1:])):
+    for i, (start, end) in enumerate(itertools.pairwise(starts)):
         out[start:end] = x[start:end] @ weights[i]
     return out
 
@@ -504,7 +504,9 @@ def _each(name: str, op: Any) -> Callable[..., Pair]:
             kwargs["dtype"] = REAL_OF[kwargs["dtype"]]
         halves = []
         for i in (0, 1):
-            given, named = tree_map(lambda x: x[i] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Pair))
+            given, named = tree_map(
+                lambda x, i=i: x[i] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Pair)
+            )
             halves.append(op(*given, **named))
         return Pair(*halves)
 
@@ -612,11 +614,48 @@ def _fft_c2r(x: Pair, dims: list[int], normalization: int, last: int) -> Tensor:
     return _scaled(Pair(out, out), sizes, normalization).re.movedim(-1, dims[-1])
 
 
-_SAME_TO_BOTH = set(
-    "view view_copy _unsafe_view reshape unsqueeze unsqueeze_copy squeeze squeeze_copy permute permute_copy transpose transpose_copy t t_copy "
-    "expand expand_copy slice slice_copy select select_copy clone alias alias_copy detach detach_copy cat stack index index_select flip roll "
-    "repeat constant_pad_nd where sum mean gather neg lift_fresh_copy contiguous".split()
-)
+_SAME_TO_BOTH = {
+    "view",
+    "view_copy",
+    "_unsafe_view",
+    "reshape",
+    "unsqueeze",
+    "unsqueeze_copy",
+    "squeeze",
+    "squeeze_copy",
+    "permute",
+    "permute_copy",
+    "transpose",
+    "transpose_copy",
+    "t",
+    "t_copy",
+    "expand",
+    "expand_copy",
+    "slice",
+    "slice_copy",
+    "select",
+    "select_copy",
+    "clone",
+    "alias",
+    "alias_copy",
+    "detach",
+    "detach_copy",
+    "cat",
+    "stack",
+    "index",
+    "index_select",
+    "flip",
+    "roll",
+    "repeat",
+    "constant_pad_nd",
+    "where",
+    "sum",
+    "mean",
+    "gather",
+    "neg",
+    "lift_fresh_copy",
+    "contiguous",
+}
 
 _COMPLEX: dict[str, Callable[..., Any]] = {
     "complex": Pair,

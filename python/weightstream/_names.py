@@ -27,6 +27,15 @@ def packet_of(node: torch.fx.Node) -> torch._ops.OpOverloadPacket | None:
     return None if operator is None else operator.overloadpacket
 
 
+def writes_to(node: torch.fx.Node, value: torch.fx.Node) -> bool:
+    """Whether the node's operator writes to ``value`` in place."""
+    operator = operator_of(node)
+    if operator is None:
+        return False
+    given = [*zip(operator._schema.arguments, node.args), *((a, node.kwargs.get(a.name)) for a in operator._schema.arguments)]
+    return any(one is value and argument.alias_info is not None and argument.alias_info.is_write for argument, one in given)
+
+
 def module_of(node: torch.fx.Node) -> str:
     """The path of the innermost module whose forward made the node; empty in the outermost or if nothing tells."""
     stack = node.meta.get("nn_module_stack") or {}

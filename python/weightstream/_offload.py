@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ._errors import ExportError
+from ._names import writes_to
 from ._prepare import prepare
 from ._signature import rename_outputs
 from ._torch.probe import PROBE, is_probe
@@ -156,12 +157,8 @@ def insert_probes(program: ExportedProgram) -> list[str]:
 
 
 def _refuse_in_place(node: torch.fx.Node, source: torch.fx.Node, fqn: str) -> None:
-    schema = getattr(getattr(node.target, "_op", node.target), "_schema", None)
-    if schema is None:
-        return
-    for argument, value in zip(schema.arguments, node.args):
-        if value is source and argument.alias_info is not None and argument.alias_info.is_write:
-            raise ExportError(
-                f"operator '{node.target}' (node '{node.name}') writes into weight '{fqn}' in place; weights are read-only: "
-                "register it as a buffer and assign to it, so that export sees a mutation, or work on a clone"
-            )
+    if writes_to(node, source):
+        raise ExportError(
+            f"operator '{node.target}' (node '{node.name}') writes into weight '{fqn}' in place; weights are read-only: "
+            "register it as a buffer and assign to it, so that export sees a mutation, or work on a clone"
+        )

@@ -29,7 +29,10 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     _constants.own_constants(prepared)
     prepared.graph_module.recompile()
     # The trace that makes mutation functional, with an empty table, also carries the new layouts to every node.
-    prepared = prepared.run_decompositions({})
+    # Without gradients: caches that were filled outside of `no_grad` ask for them.
+    with torch.no_grad():
+        prepared = prepared.run_decompositions({})
+    _constants.refuse_shared_state(prepared)
     _refuse_written_inputs(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
