@@ -356,6 +356,7 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.host_mapped_bytes = counters.host_mapped_bytes;
   stats.gathered_bytes = counters.gathered_bytes;
   stats.plans_made_anew = counters.plans_made_anew;
+  stats.inputs_copied = counters.inputs_copied;
   return stats;
 }
 
@@ -384,6 +385,7 @@ std::string to_json(const Stats& stats) {
       {"host_mapped_bytes", stats.host_mapped_bytes},
       {"gathered_bytes", stats.gathered_bytes},
       {"plans_made_anew", stats.plans_made_anew},
+      {"inputs_copied", stats.inputs_copied},
   };
   std::string json = "{";
   for (const auto& [key, value] : fields) {

@@ -96,6 +96,8 @@ struct Stats {
   std::uint64_t gathered_bytes = 0;
   // How often the plan was made anew since load: 1 at most, once kernels were timed.
   std::uint64_t plans_made_anew = 0;
+  // Since load: inputs that did not lie in row-major order, and were copied so that they do.
+  std::uint64_t inputs_copied = 0;
 };
 
 // The counters as a JSON object.
