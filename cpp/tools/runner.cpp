@@ -68,7 +68,16 @@ Result run(const Arguments& arguments) {
   const auto meta = module.method_meta(arguments.method);
   check(meta.error(), "load");
   const auto tensors = make_inputs(*meta, arguments.inputs, arguments.seed);
-  const std::vector<EValue> inputs(tensors.begin(), tensors.end());
+  const auto method = module.method(arguments.method);
+  check(method.error(), "load");
+  std::vector<EValue> inputs;
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    // Deprecated for MethodMeta, which tells no values.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    inputs.push_back(tensors[index] != nullptr ? EValue(tensors[index]) : (*method)->get_input(index));
+#pragma GCC diagnostic pop
+  }
 
   Result result;
   for (int pass = 0; pass < arguments.passes; ++pass) {

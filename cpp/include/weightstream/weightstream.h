@@ -273,7 +273,9 @@ ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, con
  *               program takes row-major tensors as they are; others are copied once, before it runs, and counted
  *               (`inputs_copied`). One in a device's memory goes through the host then.
  *   outputs:    receives the outputs.
- * Order: inputs and outputs are those of the exported method, as ExecuTorch's Module takes and gives them. A method
+ * Order: inputs and outputs are the tensors among those of the exported method, as ExecuTorch's Module takes and gives
+ *   them. None, numbers and strings are part of the program, and have no place in either list. A method without outputs
+ *   gives an empty list. A method
  *   that computes anything outside of its delegate cannot be loaded here (WS_UNSUPPORTED, by ws_init).
  * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
  *   exported for; or the failure of the pass. After a failure the model can be used again unless it
