@@ -3,10 +3,10 @@
 #include <executorch/runtime/core/tag.h>
 
 #include <algorithm>
-#include <iomanip>
-#include <limits>
-#include <locale>
+#include <charconv>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 
 #include "weightstream/weightstream.h"
 
@@ -63,7 +63,6 @@ const char* dtype_name(executorch::aten::ScalarType dtype) {
 // A value as Python writes it.
 std::string value_text(const EValue& value) {
   std::ostringstream text;
-  text.imbue(std::locale::classic());
   if (value.isNone()) {
     text << "None";
   } else if (value.isBool()) {
@@ -71,7 +70,10 @@ std::string value_text(const EValue& value) {
   } else if (value.isInt()) {
     text << value.toInt();
   } else if (value.isDouble()) {
-    text << std::setprecision(std::numeric_limits<double>::max_digits10) << value.toDouble() << " (a float)";
+    // The shortest text that is this number.
+    char digits[32];
+    const auto end = std::to_chars(std::begin(digits), std::end(digits), value.toDouble()).ptr;
+    text << std::string_view(digits, end - digits) << " (a float)";
   } else if (value.isString()) {
     text << "'" << value.toString() << "'";
   } else {
