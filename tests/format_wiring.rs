@@ -116,6 +116,7 @@ fn what_is_no_tensor_is_left_out_on_all_sides() {
             inputs: 2,
             taken: vec![0],
             outputs: vec![Source::Input(1), Source::Output(0), Source::Output(0)],
+            numbered: true,
         };
         assert_eq!(found.unwrap(), expected, "{call:?}");
     }
