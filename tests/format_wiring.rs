@@ -23,7 +23,7 @@ fn plan(inputs: &[i32], call: &[i32], outputs: &[i32]) -> Plan {
         inputs: inputs.to_vec(),
         outputs: outputs.to_vec(),
         calls: vec![call.to_vec()],
-        kernels: 0,
+        ..Plan::default()
     }
 }
 
@@ -73,7 +73,7 @@ fn values_from_elsewhere_are_damage_with_their_number() {
         (plan(&[0], &[0, 1], &[9]), "output 0 is value 9"),
         (
             plan(&[0], &[0, 1, 2], &[1]),
-            "called with 3 values, and was recorded with 1 inputs",
+            "called with 3 tensors, and was recorded with 1 inputs",
         ),
     ] {
         let error = wiring(plan, 1, 1).unwrap_err();
@@ -84,6 +84,70 @@ fn values_from_elsewhere_are_damage_with_their_number() {
             "{text}"
         );
     }
+}
+
+const NULL: u8 = 1;
+const INT: u8 = 2;
+const BOOL: u8 = 3;
+const DOUBLE: u8 = 4;
+const STRING: u8 = 6;
+const TENSOR_LIST: u8 = 10;
+
+/// The method takes (None, x, 3, y, 2.5, 'text') and gives (y, None, f(x), True, f(x)); its delegate may be given the 3.
+#[test]
+fn what_is_no_tensor_is_left_out_on_all_sides() {
+    for call in [&[1, 6][..], &[1, 2, 6], &[0, 1, 2, 6, 7]] {
+        let found = wiring(
+            Plan {
+                others: vec![
+                    (0, NULL),
+                    (2, INT),
+                    (4, DOUBLE),
+                    (5, STRING),
+                    (7, NULL),
+                    (8, BOOL),
+                ],
+                ..plan(&[0, 1, 2, 3, 4, 5], call, &[3, 7, 6, 8, 6])
+            },
+            1,
+            1,
+        );
+        let expected = Wiring {
+            inputs: 2,
+            taken: vec![0],
+            outputs: vec![Source::Input(1), Source::Output(0), Source::Output(0)],
+            numbered: true,
+        };
+        assert_eq!(found.unwrap(), expected, "{call:?}");
+    }
+}
+
+#[test]
+fn a_method_may_only_change_its_state() {
+    let found = wiring(plan(&[0], &[0], &[]), 1, 0).unwrap();
+    assert_eq!(found, Wiring::straight(1, 0));
+    let found = wiring(plan(&[], &[], &[]), 0, 0).unwrap();
+    assert_eq!(found, Wiring::straight(0, 0));
+}
+
+#[test]
+fn lists_are_refused_and_values_that_are_not_there_are_damage() {
+    let listed = Plan {
+        others: vec![(0, TENSOR_LIST)],
+        ..plan(&[0, 1], &[1, 2], &[2])
+    };
+    let error = wiring(listed, 1, 1).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Unsupported(_)), "{text}");
+    assert!(text.contains("value 0, which is TensorList"), "{text}");
+    let missing = Plan {
+        values: Some(2),
+        ..plan(&[0, 1], &[1, 2], &[2])
+    };
+    let error = wiring(missing, 1, 1).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Malformed { .. }), "{text}");
+    assert!(text.contains("value 2 is not there, it has 2"), "{text}");
 }
 
 /// Without ExecuTorch nobody would run the rest, and the outputs would be wrong.

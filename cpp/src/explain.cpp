@@ -1,7 +1,12 @@
 #include "explain.h"
 
+#include <executorch/runtime/core/tag.h>
+
 #include <algorithm>
+#include <charconv>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 
 #include "weightstream/weightstream.h"
 
@@ -53,6 +58,42 @@ const char* dtype_name(executorch::aten::ScalarType dtype) {
     default:
       return executorch::runtime::toString(dtype);
   }
+}
+
+// A value as Python writes it.
+std::string value_text(const EValue& value) {
+  std::ostringstream text;
+  if (value.isNone()) {
+    text << "None";
+  } else if (value.isBool()) {
+    text << (value.toBool() ? "True" : "False");
+  } else if (value.isInt()) {
+    text << value.toInt();
+  } else if (value.isDouble()) {
+    // The shortest text that is this number.
+    char digits[32];
+    const auto end = std::to_chars(std::begin(digits), std::end(digits), value.toDouble()).ptr;
+    text << std::string_view(digits, end - digits) << " (a float)";
+  } else if (value.isString()) {
+    text << "'" << value.toString() << "'";
+  } else {
+    text << (value.isTensor() ? "a tensor" : et::tag_to_string(value.tag));
+  }
+  return text.str();
+}
+
+// Whether two values are the same; any two tensors are.
+bool same_value(const EValue& one, const EValue& other) {
+  if (one.tag != other.tag) {
+    return false;
+  }
+  if (one.isDouble()) {
+    const double left = one.toDouble();
+    const double right = other.toDouble();
+    return left == right || (left != left && right != right);
+  }
+  return (!one.isInt() || one.toInt() == other.toInt()) && (!one.isBool() || one.toBool() == other.toBool()) &&
+         (!one.isString() || one.toString() == other.toString());
 }
 
 // Whether an input is refused whatever the method's sizes are: only the largest of dynamic ones are known here.
@@ -114,6 +155,11 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
   std::string smaller;
   for (std::size_t index = 0; index < inputs.size(); ++index) {
     const auto expected = meta->input_tensor_meta(index);
+    const auto tag = meta->input_tag(index);
+    if (tag.ok() && *tag != et::Tag::Tensor && *tag != inputs[index].tag) {
+      return "invalid input: input " + std::to_string(index) + ": the program was exported with a value of type " +
+             et::tag_to_string(*tag) + " there, found " + value_text(inputs[index]);
+    }
     if (!expected.ok()) {
       continue;
     }
@@ -130,6 +176,16 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
     return "invalid input: " + smaller;
   }
   return plain("method '" + method + "'", error);
+}
+
+std::string explain_values(const std::vector<EValue>& expected, const std::vector<EValue>& inputs) {
+  for (std::size_t index = 0; index < std::min(expected.size(), inputs.size()); ++index) {
+    if (!same_value(expected[index], inputs[index])) {
+      return "invalid input: input " + std::to_string(index) + ": expected " + value_text(expected[index]) +
+             ", as at export, found " + value_text(inputs[index]);
+    }
+  }
+  return "";
 }
 
 std::string explain_devices(const std::vector<EValue>& expected, const std::vector<EValue>& inputs) {

@@ -5,8 +5,10 @@
 #include <locale>
 #include <sstream>
 
+#include "dense.h"
 #include "errors.h"
 #include "explain.h"
+#include "guarded.h"
 #include "loads.h"
 
 namespace weightstream {
@@ -222,7 +224,8 @@ Module::Module(const std::string& pte_path, const std::string& ptd_path, Options
     : Base(pte_path, ptd_path, Base::LoadMode::Mmap),
       pte_path_(pte_path),
       ptd_path_(ptd_path),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      dense_(std::make_shared<DenseInputs>()) {
   auto [number, loads] = open_loads();
   loads_ = std::move(loads);
   for (const auto& [key, value] : options_.specs()) {
@@ -290,22 +293,30 @@ et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_na
                 "this module is executing already: one execute at a time; load a second one for a second thread");
   }
   rs::clear_error();
-  const std::string misplaced = misplaced_input(method_name, input_values);
-  if (!misplaced.empty()) {
-    return fail(Error::InvalidArgument, misplaced);
+  const std::string unlike = unlike_program(method_name, input_values);
+  if (!unlike.empty()) {
+    return fail(Error::InvalidArgument, unlike);
   }
-  auto outputs = Base::execute(method_name, input_values);
+  const std::vector<et::EValue>* inputs = nullptr;
+  const Error copied = guarded("copying an input", [&] { inputs = &dense_->of(input_values); });
+  if (copied != Error::Ok) {
+    return copied;
+  }
+  auto outputs = Base::execute(method_name, *inputs);
+  if (const LoadedPtr loaded = dense_->copied() == 0 ? nullptr : loads_->find(method_name)) {
+    (*loaded)->count_inputs_copied(dense_->copied());
+  }
   if (!outputs.ok() && last_error().empty()) {
     rs::set_error(explain_inputs(*this, method_name, input_values, outputs.error()));
   }
   return outputs;
 }
 
-std::string Module::misplaced_input(const std::string& method_name, const std::vector<et::EValue>& inputs) {
-  const bool on_device = std::any_of(inputs.begin(), inputs.end(), [](const et::EValue& input) {
-    return input.isTensor() && !input.toTensor().device().is_cpu();
+std::string Module::unlike_program(const std::string& method_name, const std::vector<et::EValue>& inputs) {
+  const bool unusual = std::any_of(inputs.begin(), inputs.end(), [](const et::EValue& input) {
+    return !input.isTensor() || !input.toTensor().device().is_cpu();
   });
-  if ((!on_device && !asked_for_inputs_) || load_method(method_name) != Error::Ok) {
+  if ((!unusual && !asked_for_inputs_) || load_method(method_name) != Error::Ok) {
     return "";
   }
   const et::Method& method = *methods_.at(method_name).method;
@@ -323,7 +334,8 @@ std::string Module::misplaced_input(const std::string& method_name, const std::v
     expected.push_back(method.get_input(index));
 #pragma GCC diagnostic pop
   }
-  return explain_devices(expected, inputs);
+  const std::string value = explain_values(expected, inputs);
+  return value.empty() ? explain_devices(expected, inputs) : value;
 }
 
 et::Result<Stats> Module::stats(const std::string& method_name) const {
@@ -356,6 +368,7 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.host_mapped_bytes = counters.host_mapped_bytes;
   stats.gathered_bytes = counters.gathered_bytes;
   stats.plans_made_anew = counters.plans_made_anew;
+  stats.inputs_copied = counters.inputs_copied;
   return stats;
 }
 
@@ -384,6 +397,7 @@ std::string to_json(const Stats& stats) {
       {"host_mapped_bytes", stats.host_mapped_bytes},
       {"gathered_bytes", stats.gathered_bytes},
       {"plans_made_anew", stats.plans_made_anew},
+      {"inputs_copied", stats.inputs_copied},
   };
   std::string json = "{";
   for (const auto& [key, value] : fields) {

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <exception>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <stdexcept>
 
 #include "errors.h"
@@ -90,30 +92,111 @@ void require_count(weightstream::Module& module, const char* method, std::size_t
   }
 }
 
-TensorPtr to_tensor(std::size_t index, const ws_tensor& view) {
-  const auto refuse = [&](const std::string& what) {
-    throw std::invalid_argument("invalid input: input " + std::to_string(index) + ": " + what);
-  };
-  const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
+// A tensor in any layout. ExecuTorch's own factories take dense ones only.
+struct StridedTensor {
+  StridedTensor(const ws_tensor& view, executorch::aten::Device device)
+      : sizes(view.sizes, view.sizes + view.ndim),
+        strides(view.strides, view.strides + view.ndim),
+        order(sizes.size()),
+        impl(static_cast<executorch::aten::ScalarType>(view.dtype), view.ndim, sizes.data(), view.data, order.data(),
+             strides.data(), et::TensorShapeDynamism::DYNAMIC_BOUND, device.type(), device.index()),
+        tensor(&impl) {
+    std::iota(order.begin(), order.end(), 0);
+  }
+  StridedTensor(const StridedTensor&) = delete;
+  StridedTensor& operator=(const StridedTensor&) = delete;
+
+  std::vector<SizesType> sizes;
+  std::vector<StridesType> strides;
+  std::vector<executorch::aten::DimOrderType> order;
+  et::etensor::TensorImpl impl;
+  et::etensor::Tensor tensor;
+};
+
+// Refuses a tensor whose sizes and strides reach beyond its bytes.
+void check_reach(const std::string& name, const ws_tensor& view) {
+  std::int64_t reach = 1;
+  std::int64_t dense = 1;
+  for (std::int32_t dim = view.ndim - 1; dim >= 0; --dim) {
+    const std::int64_t size = view.sizes[dim];
+    const std::int64_t stride = view.strides == nullptr ? dense : view.strides[dim];
+    constexpr std::int64_t most = std::numeric_limits<SizesType>::max();
+    if (size < 0 || size > most || stride < 0 || stride > most || dense > most * most) {
+      throw std::invalid_argument(name + ": a size or a stride does not fit into 31 bits");
+    }
+    if (size == 0) {
+      return;
+    }
+    dense *= size;
+    reach += (size - 1) * stride;
+    if (reach > static_cast<std::int64_t>(view.nbytes)) {
+      break;
+    }
+  }
+  const auto dtype = static_cast<executorch::aten::ScalarType>(view.dtype);
+  if (!et::isValid(dtype)) {
+    throw std::invalid_argument(name + ": dtype number " + std::to_string(view.dtype) + " is unknown");
+  }
+  if (static_cast<std::size_t>(reach) > view.nbytes / et::elementSize(dtype)) {
+    throw std::invalid_argument(name + ": its sizes and strides reach beyond its " + std::to_string(view.nbytes) + " bytes");
+  }
+}
+
+TensorPtr to_tensor(const std::string& name, const ws_tensor& view) {
   if (view.device_type != WS_DEVICE_CPU && view.device_type != WS_DEVICE_CUDA) {
-    refuse("device type " + std::to_string(view.device_type));
+    throw std::invalid_argument(name + ": it has device type " + std::to_string(view.device_type));
   }
   if (view.device_index < 0 || view.device_index > std::numeric_limits<et::etensor::DeviceIndex>::max()) {
-    refuse("device index " + std::to_string(view.device_index));
+    throw std::invalid_argument(name + ": it has device index " + std::to_string(view.device_index));
   }
+  check_reach(name, view);
   const executorch::aten::Device device(static_cast<executorch::aten::DeviceType>(view.device_type),
                                         static_cast<et::etensor::DeviceIndex>(view.device_index));
+  if (view.strides != nullptr) {
+    const auto strided = std::make_shared<StridedTensor>(view, device);
+    return TensorPtr(strided, &strided->tensor);
+  }
+  const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
   return executorch::extension::from_blob(view.data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype),
                                           device);
 }
 
-std::vector<TensorPtr> to_tensors(const ws_tensor* inputs, size_t count) {
-  std::vector<TensorPtr> tensors;
-  for (size_t at = 0; at < count; ++at) {
-    tensors.push_back(to_tensor(at, inputs[at]));
+// The inputs of a call as ExecuTorch takes them, and what they point into.
+struct Inputs {
+  Inputs(const wsm_value* given, std::size_t count) {
+    texts.reserve(count);
+    for (std::size_t at = 0; at < count; ++at) {
+      values.push_back(to_value("invalid input: input " + std::to_string(at), given[at]));
+    }
   }
-  return tensors;
-}
+
+  et::EValue to_value(const std::string& name, const wsm_value& given) {
+    switch (given.kind) {
+      case WSM_TENSOR:
+        tensors.push_back(to_tensor(name, given.tensor));
+        return tensors.back();
+      case WSM_NONE:
+        return et::EValue();
+      case WSM_INT:
+        return et::EValue(given.integer);
+      case WSM_DOUBLE:
+        return et::EValue(given.number);
+      case WSM_BOOL:
+        return et::EValue(given.integer != 0);
+      case WSM_STRING:
+        require(given.text, name.c_str());
+        // Never written through, although ExecuTorch's type could be.
+        texts.emplace_back(const_cast<char*>(given.text), given.length);
+        return et::EValue(&texts.back());
+      default:
+        throw std::invalid_argument(name + ": it has the kind " + std::to_string(given.kind));
+    }
+  }
+
+  std::vector<TensorPtr> tensors;
+  std::vector<executorch::aten::ArrayRef<char>> texts;
+  std::vector<et::EValue> values;
+};
 
 KeptOutput keep(const et::EValue& value) {
   KeptOutput output{value, {}, {}, {}};
@@ -130,11 +213,41 @@ KeptOutput keep(const et::EValue& value) {
   return output;
 }
 
+wsm_value to_output(std::size_t index, const KeptOutput& kept) {
+  const et::EValue& value = kept.value;
+  wsm_value output{};
+  if (value.isTensor()) {
+    output.kind = WSM_TENSOR;
+    output.tensor = kept.view;
+    output.tensor.ndim = static_cast<int32_t>(kept.sizes.size());
+    output.tensor.sizes = kept.sizes.data();
+    output.tensor.strides = kept.strides.data();
+  } else if (value.isNone()) {
+    output.kind = WSM_NONE;
+  } else if (value.isInt()) {
+    output.kind = WSM_INT;
+    output.integer = value.toInt();
+  } else if (value.isDouble()) {
+    output.kind = WSM_DOUBLE;
+    output.number = value.toDouble();
+  } else if (value.isBool()) {
+    output.kind = WSM_BOOL;
+    output.integer = value.toBool() ? 1 : 0;
+  } else if (value.isString()) {
+    output.kind = WSM_STRING;
+    output.text = value.toString().data();
+    output.length = value.toString().size();
+  } else {
+    throw std::invalid_argument("output " + std::to_string(index) + " is a list, which has no place here");
+  }
+  return output;
+}
+
 // What one call of wsm_execute is about.
 struct Execution {
   wsm_module* module;
   const char* method;
-  const ws_tensor* inputs;
+  const wsm_value* inputs;
   size_t num_inputs;
   void (*meanwhile)(void);
 };
@@ -148,7 +261,7 @@ void go_through(void* data) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     require_count(execution.module->module, execution.method, execution.num_inputs);
-    to_tensors(execution.inputs, execution.num_inputs);
+    const Inputs again(execution.inputs, execution.num_inputs);
     for (const KeptOutput& output : execution.module->outputs) {
       keep(output.value);
     }
@@ -206,7 +319,7 @@ int32_t wsm_load_method(wsm_module* module, const char* method) {
   });
 }
 
-int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs,
+int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs,
                     void (*meanwhile)(void)) {
   rs::clear_error();
   return guarded([&] {
@@ -216,11 +329,10 @@ int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inp
       require(inputs, "inputs");
     }
     require_count(module->module, method, num_inputs);
-    const std::vector<TensorPtr> tensors = to_tensors(inputs, num_inputs);
-    const std::vector<et::EValue> values(tensors.begin(), tensors.end());
+    const Inputs given(inputs, num_inputs);
     Execution execution{module, method, inputs, num_inputs, meanwhile};
     const Meanwhile while_it_waits(&execution);
-    const auto outputs = module->module.execute(method, values);
+    const auto outputs = module->module.execute(method, given.values);
     if (!outputs.ok()) {
       return outputs.error();
     }
@@ -234,19 +346,15 @@ int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inp
 
 size_t wsm_num_outputs(const wsm_module* module) { return module == nullptr ? 0 : module->outputs.size(); }
 
-int32_t wsm_output(const wsm_module* module, size_t index, ws_tensor* tensor) {
+int32_t wsm_output(const wsm_module* module, size_t index, wsm_value* output) {
   rs::clear_error();
   return guarded([&] {
     require(module, "module");
-    require(tensor, "tensor");
-    if (index >= module->outputs.size() || !module->outputs[index].value.isTensor()) {
-      throw std::invalid_argument("output " + std::to_string(index) + " is not a tensor of the last execution");
+    require(output, "output");
+    if (index >= module->outputs.size()) {
+      throw std::invalid_argument("output " + std::to_string(index) + " is none of the last execution");
     }
-    const KeptOutput& output = module->outputs[index];
-    *tensor = output.view;
-    tensor->ndim = static_cast<int32_t>(output.sizes.size());
-    tensor->sizes = output.sizes.data();
-    tensor->strides = output.strides.data();
+    *output = to_output(index, module->outputs[index]);
     return Error::Ok;
   });
 }

@@ -17,6 +17,25 @@ extern "C" {
 
 typedef struct wsm_module wsm_module;
 
+typedef enum wsm_kind {
+  WSM_TENSOR = 0,
+  WSM_NONE = 1,
+  WSM_INT = 2,
+  WSM_DOUBLE = 3,
+  WSM_BOOL = 4,
+  WSM_STRING = 5
+} wsm_kind;
+
+/* An input or an output of a method: a tensor, or a value that is part of the program. */
+typedef struct wsm_value {
+  int32_t kind;     /* wsm_kind; only the fields of that kind are looked at */
+  int64_t integer;  /* of an int or a bool */
+  double number;    /* of a double */
+  const char* text; /* of a string: `length` bytes */
+  size_t length;
+  ws_tensor tensor;
+} wsm_value;
+
 /* Opens a program and its weights. The options are checked when a method is loaded. NULL on failure. */
 wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option* options, size_t num_options);
 
@@ -29,14 +48,14 @@ int32_t wsm_load_method(wsm_module* module, const char* method);
  * that, unless that takes too long (turns.h). It may ask for the outputs of the execution before, but not read their
  * bytes.
  */
-int32_t wsm_execute(wsm_module* module, const char* method, const ws_tensor* inputs, size_t num_inputs,
+int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs,
                     void (*meanwhile)(void));
 
 /* Number of outputs of the last execution. */
 size_t wsm_num_outputs(const wsm_module* module);
 
-/* A view of an output of the last execution, valid until the next one. */
-int32_t wsm_output(const wsm_module* module, size_t index, ws_tensor* tensor);
+/* An output of the last execution; views of tensors and strings are valid until the next one. */
+int32_t wsm_output(const wsm_module* module, size_t index, wsm_value* output);
 
 /* Counters of a loaded method as JSON, valid until the next call of this function on the handle; NULL if
  * the method is not loaded. */

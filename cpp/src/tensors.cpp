@@ -25,9 +25,15 @@ rs::Place place_of(const Tensor& tensor, const void* data) {
 }  // namespace
 
 CallArguments::CallArguments(et::Span<et::EValue*> args, const rs::Loaded& loaded)
-    : args_(args), num_inputs_(loaded.num_inputs()) {
-  if (args.size() < num_inputs_) {
-    refuse("the call has " + std::to_string(args.size()) + " arguments, the program takes " +
+    : num_inputs_(loaded.num_inputs()) {
+  for (const et::EValue* value : args) {
+    // None and numbers are part of the program: ExecuTorch compares them, and the compiled code takes none.
+    if (value != nullptr && value->isTensor()) {
+      tensors_.push_back(&value->toTensor());
+    }
+  }
+  if (tensors_.size() < num_inputs_) {
+    refuse("the call has " + std::to_string(tensors_.size()) + " tensors, the program takes " +
            std::to_string(num_inputs_) + " inputs");
   }
   shapes_.reserve(num_inputs_);
@@ -40,11 +46,7 @@ CallArguments::CallArguments(et::Span<et::EValue*> args, const rs::Loaded& loade
 void CallArguments::add_input(const rs::Loaded& loaded, std::size_t index) {
   // By name: the delegate's numbers are not those of the method's caller.
   const auto name = [&] { return "invalid input: " + std::string(loaded.input_name(index)) + ": "; };
-  const et::EValue* value = args_[index];
-  if (value == nullptr || !value->isTensor()) {
-    refuse(name() + "it is not a tensor");
-  }
-  const Tensor& tensor = value->toTensor();
+  const Tensor& tensor = *tensors_[index];
   const std::size_t ndim = static_cast<std::size_t>(tensor.dim());
   std::vector<std::int64_t>& shape = shapes_.emplace_back();
   shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
@@ -62,14 +64,10 @@ void CallArguments::add_input(const rs::Loaded& loaded, std::size_t index) {
 
 rs::Place CallArguments::room(std::size_t index, std::int32_t dtype, rust::Slice<const std::int64_t> sizes,
                               rust::Vec<std::int64_t>& strides) {
-  if (index >= args_.size() - num_inputs_) {
+  if (index >= tensors_.size() - num_inputs_) {
     refuse("it has no place in the call");
   }
-  const et::EValue* value = args_[num_inputs_ + index];
-  if (value == nullptr || !value->isTensor()) {
-    refuse("the call's value for it is not a tensor");
-  }
-  const Tensor& tensor = value->toTensor();
+  const Tensor& tensor = *tensors_[num_inputs_ + index];
   if (static_cast<std::int32_t>(tensor.scalar_type()) != dtype) {
     refuse("it has dtype " + std::to_string(dtype) + ", the call's tensor has " +
            std::to_string(static_cast<int>(tensor.scalar_type())));

@@ -68,26 +68,37 @@ std::vector<std::uint8_t> read(std::size_t index, const std::string& path, std::
   return bytes;
 }
 
+bool is_tensor(const executorch::runtime::MethodMeta& meta, std::size_t index) {
+  const auto tag = meta.input_tag(index);
+  return tag.ok() && *tag == executorch::runtime::Tag::Tensor;
+}
+
 }  // namespace
 
 std::vector<TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta, const std::vector<std::string>& files,
                                    std::uint64_t seed) {
-  if (!files.empty() && files.size() != meta.num_inputs()) {
-    throw std::runtime_error("the method takes " + std::to_string(meta.num_inputs()) + " inputs, " +
+  std::size_t count = 0;
+  for (std::size_t index = 0; index < meta.num_inputs(); ++index) {
+    count += is_tensor(meta, index) ? 1 : 0;
+  }
+  if (!files.empty() && files.size() != count) {
+    throw std::runtime_error("the method takes " + std::to_string(count) + " tensors, " +
                              std::to_string(files.size()) + " were given with --input");
   }
   std::mt19937_64 random(seed);
   std::vector<TensorPtr> inputs;
+  std::size_t next_file = 0;
   for (std::size_t index = 0; index < meta.num_inputs(); ++index) {
     const auto info = meta.input_tensor_meta(index);
     if (!info.ok()) {
-      throw std::runtime_error("input " + std::to_string(index) + " is not a tensor");
+      inputs.push_back(nullptr);
+      continue;
     }
     std::vector<std::uint8_t> bytes(info->nbytes());
     if (files.empty()) {
       fill_random(info->scalar_type(), bytes, random);
     } else {
-      bytes = read(index, files[index], bytes.size());
+      bytes = read(index, files[next_file++], bytes.size());
     }
     std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
     inputs.push_back(executorch::extension::make_tensor_ptr(std::move(sizes), std::move(bytes), info->scalar_type()));

@@ -11,6 +11,7 @@
 namespace weightstream::tool {
 
 // Tensors for a method, of the largest sizes it takes. Throws std::runtime_error with a text for the user.
+// Null in the place of an input that is no tensor, and has no file: it is part of the program.
 // Random ones are normal numbers for floating types, 0 or 1 for bool, and 0 to 7 for integers, which are
 // indices as a rule.
 std::vector<executorch::extension::TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta,

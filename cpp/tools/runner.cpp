@@ -68,7 +68,16 @@ Result run(const Arguments& arguments) {
   const auto meta = module.method_meta(arguments.method);
   check(meta.error(), "load");
   const auto tensors = make_inputs(*meta, arguments.inputs, arguments.seed);
-  const std::vector<EValue> inputs(tensors.begin(), tensors.end());
+  const auto method = module.method(arguments.method);
+  check(method.error(), "load");
+  std::vector<EValue> inputs;
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    // Deprecated for MethodMeta, which tells no values.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    inputs.push_back(tensors[index] != nullptr ? EValue(tensors[index]) : (*method)->get_input(index));
+#pragma GCC diagnostic pop
+  }
 
   Result result;
   for (int pass = 0; pass < arguments.passes; ++pass) {
@@ -119,6 +128,7 @@ void print_text(const Result& result) {
   line("host_mapped_bytes", stats.host_mapped_bytes);
   line("gathered_bytes", stats.gathered_bytes);
   line("plans_made_anew", stats.plans_made_anew);
+  line("inputs_copied", stats.inputs_copied);
   std::printf("%-24s %16.3f\n", "ms_per_pass", result.ms_per_pass);
   std::printf("%-24s %016" PRIx64 "\n", "checksum", result.checksum);
 }

@@ -35,6 +35,7 @@ STATS_KEYS = {
     "host_mapped_bytes",
     "gathered_bytes",
     "plans_made_anew",
+    "inputs_copied",
 }
 BUDGETS = ["floor", 25, 50, 75, 100]
 

@@ -143,14 +143,21 @@ def test_budget_may_grow_without_costing_copies(exported):
 
 @pytest.mark.models("mlp")
 def test_forward_takes_tensors_as_they_come(exported):
-    """Not contiguous, and a view with an offset: copied or refused, never misread."""
+    """Transposed, with gaps, expanded, and a view with an offset: the library copies what is not row-major, and counts it."""
     spec, module = ZOO["mlp"], open_module(exported("mlp"))
     x = torch.randn(256, 8, generator=torch.Generator().manual_seed(1)).t()
     padded = torch.zeros(10, 256)
     padded[2:] = x
     (expected,) = spec.eager([(x.contiguous(),)])
-    for view in (x, padded[2:]):
+    wide = torch.zeros(8, 512)
+    wide[:, ::2] = x
+    for view, copied in ((x, 1), (padded[2:], 1), (wide[:, ::2], 2), (x.contiguous(), 2)):
         assert torch.allclose(as_list(module.forward(view))[0], expected[0], atol=1e-4)
+        assert module.stats()["inputs_copied"] == copied
+    row = torch.randn(1, 256, generator=torch.Generator().manual_seed(2))
+    (expected,) = spec.eager([(row.expand(8, 256).contiguous(),)])
+    assert torch.allclose(as_list(module.forward(row.expand(8, 256)))[0], expected[0], atol=1e-4)
+    assert module.stats()["inputs_copied"] == 3
 
 
 @pytest.mark.no_runtime

@@ -100,7 +100,7 @@ class Looking(ws.Module):
     def _again(self) -> None:
         super()._again()
         for index in range(self._lib.wsm_num_outputs(self._open_handle())):
-            view = self._output(index)
+            view = self._output(index).tensor
             assert view.nbytes == math.prod(view.sizes[: view.ndim]) * 4, "float32"
             self.looked += 1
 

@@ -46,6 +46,19 @@ class _Tensor(ctypes.Structure):
     ]
 
 
+class _Value(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("integer", ctypes.c_int64),
+        ("number", ctypes.c_double),
+        ("text", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+        ("tensor", _Tensor),
+    ]
+
+
+_TENSOR_KIND, _NONE_KIND, _INT_KIND, _FLOAT_KIND, _BOOL_KIND, _STRING_KIND = range(6)
+
 # Larger tensors are left alone while a call waits.
 _BRIEF = 1 << 20
 
@@ -67,10 +80,10 @@ _SIGNATURES = {
     "wsm_load_method": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p]),
     "wsm_execute": (
         ctypes.c_int32,
-        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Tensor), ctypes.c_size_t, Callback],
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Value), ctypes.c_size_t, Callback],
     ),
     "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
-    "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(_Tensor)]),
+    "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(_Value)]),
     "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
     "wsm_close": (None, [ctypes.c_void_p]),
 }
@@ -163,8 +176,35 @@ def _dtype_of_number() -> dict[int, Any]:
     return {number: dtype for dtype, number in _dtypes().items()}
 
 
+def _to_value(index: int, value: Any) -> tuple[_Value, Any]:
+    """An input as the library takes it, and what it points into."""
+    if value is None:
+        return _Value(kind=_NONE_KIND), None
+    if isinstance(value, bool):
+        return _Value(kind=_BOOL_KIND, integer=int(value)), None
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise Error(f"invalid input: input {index}: {value} does not fit into an integer of 64 bits")
+        return _Value(kind=_INT_KIND, integer=value), None
+    if isinstance(value, float):
+        return _Value(kind=_FLOAT_KIND, number=value), None
+    if isinstance(value, str):
+        text = value.encode()
+        kept = ctypes.create_string_buffer(text, len(text) + 1)
+        return _Value(kind=_STRING_KIND, text=ctypes.addressof(kept), length=len(text)), kept
+    view, kept = _to_native(index, value)
+    return _Value(kind=_TENSOR_KIND, tensor=view), kept
+
+
+def _is_inside(tensor: Any) -> bool:
+    """Whether all elements lie inside of the tensor's storage, where the library may read them."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    end = (tensor.storage_offset() + reach) * tensor.element_size()
+    return tensor.numel() == 0 or end <= tensor.untyped_storage().nbytes()
+
+
 def _to_native(index: int, tensor: Any) -> tuple[_Tensor, Any]:
-    """The view of a tensor, and what it points into."""
+    """The view of a tensor, and what it points into. One on the CPU is taken with its strides; the library copies and counts it."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
@@ -174,15 +214,32 @@ def _to_native(index: int, tensor: Any) -> tuple[_Tensor, Any]:
     number = _dtypes().get(tensor.dtype)
     if number is None:
         raise Error(f"invalid input: input {index}: dtype {tensor.dtype} is not supported")
-    dense = tensor.detach().contiguous()
+    dense = tensor.detach().resolve_conj().resolve_neg()
+    strides = None
+    if dense.layout == torch.strided and dense.device.type == "cpu" and not dense.is_contiguous() and _is_inside(dense):
+        strides = (ctypes.c_int64 * dense.dim())(*dense.stride())
+        nbytes = (1 + sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride()))) * dense.element_size()
+    else:
+        dense = dense.contiguous()
+        nbytes = dense.numel() * dense.element_size()
     sizes = (ctypes.c_int64 * dense.dim())(*dense.shape)
     device = _CPU, 0
     if dense.is_cuda:
         device = _CUDA, dense.device.index
         # The method runs on a stream of its own, which knows nothing of the one that makes the input.
         torch.cuda.current_stream(dense.device).synchronize()
-    view = _Tensor(dense.data_ptr(), dense.numel() * dense.element_size(), number, dense.dim(), sizes, None, *device)
-    return view, (dense, sizes)
+    view = _Tensor(dense.data_ptr(), nbytes, number, dense.dim(), sizes, strides, *device)
+    return view, (dense, sizes, strides)
+
+
+def _from_value(value: _Value) -> Any:
+    """An output: a copy of a tensor, or what the program holds."""
+    if value.kind == _TENSOR_KIND:
+        return _to_torch(value.tensor)
+    if value.kind == _STRING_KIND:
+        return ctypes.string_at(value.text, value.length).decode()
+    values = {_NONE_KIND: None, _INT_KIND: value.integer, _FLOAT_KIND: value.number, _BOOL_KIND: bool(value.integer)}
+    return values[value.kind]
 
 
 def _to_torch(view: _Tensor) -> Any:
@@ -308,52 +365,58 @@ class Module:
                 "contexts do not survive fork; load it again after the fork"
             )
 
-    def forward(self, *tensors: Any) -> Any:
+    def forward(self, *inputs: Any) -> Any:
         """Runs the method this module was loaded for. See :meth:`execute`."""
-        return self.execute(self._method, *tensors)
+        return self.execute(self._method, *inputs)
 
     __call__ = forward
 
-    def execute(self, method: str, *tensors: Any) -> Any:
-        """Runs a method and returns its output, or a tuple if there are several."""
+    def execute(self, method: str, *inputs: Any) -> Any:
+        """Runs a method and returns its output, a tuple if there are several, or None if there are none.
+
+        Tensors may have any strides. None, numbers and strings are part of the program: what was given at export has to be given
+        again.
+        """
         self._check_process()
         if not self._turn.acquire(blocking=False):
             raise Error("this module is executing already: one call at a time; load a second one for a second thread")
         try:
-            return self._execute(method, tensors)
+            return self._execute(method, inputs)
         finally:
             self._turn.release()
 
-    def _execute(self, method: str, tensors: tuple[Any, ...]) -> Any:
+    def _execute(self, method: str, given: tuple[Any, ...]) -> Any:
         handle = self._open_handle()
-        native = [_to_native(index, tensor) for index, tensor in enumerate(tensors)]
-        inputs = (_Tensor * len(native))(*[view for view, _ in native])
-        self._given = tensors
+        native = [_to_value(index, value) for index, value in enumerate(given)]
+        inputs = (_Value * len(native))(*[value for value, _ in native])
+        self._given = given
         failed = self._lib.wsm_execute(handle, method.encode(), inputs, len(native), self._meanwhile.callback)
         self._given = ()
         self._meanwhile.finish()
         if failed != 0:
             raise Error(_last_error())
-        outputs = [_to_torch(self._output(index)) for index in range(self._lib.wsm_num_outputs(handle))]
+        outputs = [_from_value(self._output(index)) for index in range(self._lib.wsm_num_outputs(handle))]
+        if not outputs:
+            return None
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _output(self, index: int) -> _Tensor:
-        view = _Tensor()
-        if self._lib.wsm_output(self._open_handle(), index, ctypes.byref(view)) != 0:
+    def _output(self, index: int) -> _Value:
+        value = _Value()
+        if self._lib.wsm_output(self._open_handle(), index, ctypes.byref(value)) != 0:
             raise Error(_last_error())
-        return view
+        return value
 
     def _again(self) -> None:
         """Goes through what is behind the wait of a call and in front of the next one's, with the inputs of this call and outputs like those of the
         one before: the small ones in host memory. Where those were may be nothing any more: an input that was returned as it is, is gone."""
-        for index, tensor in enumerate(self._given):
-            if not tensor.is_cuda and tensor.nbytes <= _BRIEF:
-                _to_native(index, tensor)
+        for index, given in enumerate(self._given):
+            if not hasattr(given, "is_cuda") or (not given.is_cuda and given.nbytes <= _BRIEF):
+                _to_value(index, given)
         for index in range(self._lib.wsm_num_outputs(self._open_handle())):
-            view = self._output(index)
-            if view.device_type == _CPU and view.nbytes <= _BRIEF:
-                view.data = ctypes.addressof(self._spare)
-                _to_torch(view)
+            output = self._output(index)
+            if output.kind == _TENSOR_KIND and output.tensor.device_type == _CPU and output.tensor.nbytes <= _BRIEF:
+                output.tensor.data = ctypes.addressof(self._spare)
+                _to_torch(output.tensor)
 
     def stats(self, method: str | None = None) -> dict[str, int]:
         """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on.

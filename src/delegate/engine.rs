@@ -1,6 +1,7 @@
 //! The compiled code, its session and the bytes behind both, joined for a pass. Each of them leaves one
 //! promise to whoever joins them: this file makes these promises, and is the only unsafe code here.
 
+mod dense;
 mod graph;
 
 use std::ops::Range;
@@ -63,6 +64,8 @@ pub struct Engine<D: Side> {
     data: Data,
     /// Most device memory that the inputs of a call took.
     io_bytes: u64,
+    /// Of inputs that are not row-major.
+    copies: dense::Copies,
     poisoned: Option<String>,
     /// If passes are captured.
     graph: Option<graph::Graph>,
@@ -116,6 +119,7 @@ impl<D: Side> Engine<D> {
             graph: data.graph.then(graph::Graph::default),
             data,
             io_bytes: 0,
+            copies: dense::Copies::default(),
             poisoned: None,
         };
         engine.keep_times();
@@ -202,6 +206,23 @@ impl<D: Side> Engine<D> {
         }
     }
 
+    /// One pass over row-major inputs.
+    fn run_dense(
+        &mut self,
+        signature: &Signature<'_>,
+        inputs: &[InputTensor<'_>],
+        outputs: Outputs<'_>,
+    ) -> Result<()> {
+        match self.graph.take() {
+            None => self.run_once(signature, inputs, outputs),
+            Some(mut graph) => {
+                let ran = self.run_by_graph(&mut graph, signature, inputs, outputs);
+                self.graph = Some(graph);
+                ran
+            }
+        }
+    }
+
     /// One pass, issued call by call.
     fn run_once(
         &mut self,
@@ -259,14 +280,7 @@ impl<D: Side> Run for Engine<D> {
         if let Some(why) = &self.poisoned {
             return Err(Error::Poisoned(why.clone()));
         }
-        let outcome = match self.graph.take() {
-            None => self.run_once(signature, inputs, outputs),
-            Some(mut graph) => {
-                let ran = self.run_by_graph(&mut graph, signature, inputs, outputs);
-                self.graph = Some(graph);
-                ran
-            }
-        };
+        let outcome = self.run_any(signature, inputs, outputs);
         self.keep_times();
         outcome.map_err(|error| match self.session.device().is_lost() {
             true => error.lost(self.session.weights_in_use()),
@@ -281,6 +295,7 @@ impl<D: Side> Run for Engine<D> {
             host_mapped_bytes,
             activation_peak_bytes: self.session.activation_peak_bytes(),
             io_bytes: self.io_bytes,
+            inputs_copied: self.copies.count,
             ..self.session.stats()
         }
     }

@@ -34,6 +34,7 @@ fn delegate() -> Delegate {
         record: Record::from_payload("payload", &payload(&RecordSpec::small())).unwrap(),
         wiring: Wiring::straight(1, 1),
         live: Live::new(Box::new(Copying(device))),
+        inputs_copied: AtomicU64::new(0),
     }
 }
 

@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 use super::sizes::{self, CallSizes};
-use super::tensor::{is_contiguous, InputTensor, OutputTensor};
+use super::tensor::{InputTensor, OutputTensor};
 use crate::aoti::outputs::Output;
 use crate::error::Error;
 use crate::format::{Dim, InputSpec, OutputSpec, ScalarType, Sizes, Source, Wiring};
@@ -136,21 +136,31 @@ fn check_dim(dim: usize, spec: &Dim, size: i64, sizes: &[i64]) -> Result<(), Str
     ))
 }
 
-/// The kernels were compiled for contiguous inputs, and index them so.
+/// Nothing is read outside of an input's memory, in whatever layout it is given.
 fn check_layout(dtype: ScalarType, input: &InputTensor<'_>) -> Result<(), String> {
-    if let Some(strides) = input.strides {
-        if !is_contiguous(input.sizes, strides) {
-            return Err(format!(
-                "expected a contiguous tensor, found strides {strides:?} with sizes {:?}; make it contiguous first",
-                input.sizes
-            ));
+    let dense = dtype.dense_bytes(input.sizes.iter().copied());
+    let dense = dense.ok_or_else(|| format!("sizes {:?} are too large", input.sizes))?;
+    let (needed, layout) = match input.strides {
+        None => (dense, String::new()),
+        Some(strides) if strides.len() != input.sizes.len() => {
+            let what = format!("has strides {strides:?} for sizes {:?}", input.sizes);
+            return Err(what);
         }
-    }
-    let expected = dtype.dense_bytes(input.sizes.iter().copied());
-    let expected = expected.ok_or_else(|| format!("sizes {:?} are too large", input.sizes))?;
-    if input.memory.len() < expected {
+        Some(strides) => {
+            let layout = format!(" and strides {strides:?}");
+            let reach = input.reach(dtype.itemsize());
+            let refused = || {
+                format!(
+                    "expected strides that are not negative and do not overflow, found sizes {:?}{layout}",
+                    input.sizes
+                )
+            };
+            (reach.ok_or_else(refused)?, layout)
+        }
+    };
+    if input.memory.len() < needed {
         return Err(format!(
-            "expected {expected} bytes for sizes {:?}, found {}",
+            "expected {needed} bytes for sizes {:?}{layout}, found {}",
             input.sizes,
             input.memory.len()
         ));

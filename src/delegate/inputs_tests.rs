@@ -142,20 +142,51 @@ fn equal_symbols_need_equal_extents() {
 }
 
 #[test]
-fn strided_and_short_inputs_are_refused_by_name() {
+fn any_layout_is_taken_whose_reach_is_within_the_memory() {
     let specs = [spec("x", &[(2, 2, -1), (3, 3, -1)])];
-    let strided = InputTensor {
-        strides: Some(&[1, 2]),
-        ..input(&[2, 3], &[0; 24])
-    };
-    assert!(refusal(&specs, &[strided])
-        .contains("'x': expected a contiguous tensor, found strides [1, 2]"));
-    let contiguous = InputTensor {
-        strides: Some(&[3, 1]),
-        ..input(&[2, 3], &[0; 24])
-    };
-    assert_eq!(check(&specs, &[contiguous]), Ok(()));
+    let bytes = [0; 64];
+    for (strides, needed) in [
+        ([3, 1], 24),
+        ([1, 2], 24),
+        ([8, 1], 44),
+        ([0, 1], 12),
+        ([0, 0], 4),
+        ([1, 5], 48),
+    ] {
+        let given = |length: usize| InputTensor {
+            strides: Some(&strides),
+            ..input(&[2, 3], &bytes[..length])
+        };
+        assert_eq!(check(&specs, &[given(needed)]), Ok(()), "{strides:?}");
+        let what = refusal(&specs, &[given(needed - 1)]);
+        let expected = format!(
+            "input 0 'x': expected {needed} bytes for sizes [2, 3] and strides {strides:?}, found {}",
+            needed - 1
+        );
+        assert!(what.contains(&expected), "{what}");
+    }
     assert!(refusal(&specs, &[input(&[2, 3], &[0; 23])]).contains("expected 24 bytes"));
+}
+
+#[test]
+fn strides_that_go_backwards_or_overflow_are_refused() {
+    let specs = [spec("x", &[(2, 2, -1), (3, 3, -1)])];
+    for strides in [&[-3, 1][..], &[i64::MAX, i64::MAX]] {
+        let given = InputTensor {
+            strides: Some(strides),
+            ..input(&[2, 3], &[0; 64])
+        };
+        let what = refusal(&specs, &[given]);
+        assert!(
+            what.contains("input 0 'x': expected strides that are not negative"),
+            "{what}"
+        );
+    }
+    let given = InputTensor {
+        strides: Some(&[1]),
+        ..input(&[2, 3], &[0; 64])
+    };
+    assert!(refusal(&specs, &[given]).contains("has strides [1] for sizes [2, 3]"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 use super::budget::AutoBudget;
 use super::compiled::{check_signature, compiled, match_constants, open};
@@ -103,6 +104,7 @@ impl Delegate {
             record,
             wiring,
             live: Live::new(engine),
+            inputs_copied: AtomicU64::new(0),
         })
     }
 }

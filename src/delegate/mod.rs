@@ -31,6 +31,7 @@ mod tensor;
 mod times;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::aoti::outputs::Output;
@@ -44,7 +45,7 @@ use sizes::CallSizes;
 
 pub use load::{program as session_program, LoadRequest};
 pub use program::Program;
-pub use tensor::{contiguous_strides, InputTensor, Memory, OutputTensor, Room};
+pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// Receives the outputs of a pass, one after the other, once the pass has completed.
 pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
@@ -54,6 +55,8 @@ pub struct Delegate {
     record: Record,
     wiring: Wiring,
     live: OfProcess<Live>,
+    /// Inputs that the caller copied, and not the engine.
+    inputs_copied: AtomicU64,
 }
 
 /// What runs.
@@ -164,7 +167,16 @@ impl Delegate {
 
     /// Counters since load. While a pass runs, those from before it.
     pub fn stats(&self) -> Result<Stats> {
-        Ok(*locked(&self.live.get()?.stats))
+        let stats = *locked(&self.live.get()?.stats);
+        Ok(Stats {
+            inputs_copied: stats.inputs_copied + self.inputs_copied.load(Ordering::Relaxed),
+            ..stats
+        })
+    }
+
+    /// Counts inputs that the caller has copied to row-major order itself.
+    pub fn count_inputs_copied(&self, count: u64) {
+        self.inputs_copied.fetch_add(count, Ordering::Relaxed);
     }
 }
 

@@ -9,7 +9,7 @@ use super::allocator::{device_allocate, device_copy_in, device_copy_out, device_
 use super::status::{caught, set_last_error, Failure, Status};
 use crate::aoti::outputs::Output;
 use crate::config::{Options, Spec, SpecValue};
-use crate::delegate::{mapped, program, Delegate, InputTensor, LoadRequest, Memory};
+use crate::delegate::{self, mapped, program, Delegate, InputTensor, LoadRequest, Memory};
 use crate::device::{DeviceBytes, HostRoom};
 use crate::error::Error;
 use crate::format::{Record, Wiring};
@@ -73,6 +73,7 @@ mod ffi {
         host_mapped_bytes: u64,
         gathered_bytes: u64,
         plans_made_anew: u64,
+        inputs_copied: u64,
     }
 
     unsafe extern "C++" {
@@ -110,6 +111,14 @@ mod ffi {
         ) -> Result<()>;
         fn stats(self: &Loaded) -> Result<Counters>;
         fn check_process(self: &Loaded) -> Result<()>;
+        fn count_inputs_copied(self: &Loaded, count: u64);
+        fn pack(
+            dst: &mut [u8],
+            src: &[u8],
+            item: usize,
+            sizes: &[i64],
+            strides: &[i64],
+        ) -> Result<()>;
         fn method(self: &Loaded) -> &str;
         fn device(self: &Loaded) -> &str;
         fn num_inputs(self: &Loaded) -> usize;
@@ -302,12 +311,17 @@ impl Loaded {
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
             plans_made_anew: stats.plans_made_anew,
+            inputs_copied: stats.inputs_copied,
         })
     }
 
     /// See [`Delegate::check_process`].
     fn check_process(&self) -> Result<(), String> {
         crossing(|| Ok(self.delegate.check_process()?))
+    }
+
+    fn count_inputs_copied(&self, count: u64) {
+        self.delegate.count_inputs_copied(count);
     }
 
     fn num_inputs(&self) -> usize {
@@ -329,6 +343,17 @@ impl Loaded {
     fn device(&self) -> &str {
         self.delegate.device()
     }
+}
+
+/// Copies the elements of a strided tensor to row-major order.
+fn pack(
+    dst: &mut [u8],
+    src: &[u8],
+    item: usize,
+    sizes: &[i64],
+    strides: &[i64],
+) -> Result<(), String> {
+    crossing(|| Ok(delegate::pack(dst, src, item, sizes, strides)?))
 }
 
 /// # Safety

@@ -1,6 +1,9 @@
 //! How the inputs and outputs of a method belong to those of its delegate. They may stand in another order, an
 //! output may be an input as it is or stand twice, and an input may not be read at all. ExecuTorch follows the
 //! program; whoever calls the delegate without it needs this.
+//!
+//! Only tensors are numbered here. None, numbers and strings among inputs and outputs are part of the program and the same in every
+//! call; the compiled code takes and gives none.
 
 use std::collections::HashMap;
 
@@ -20,7 +23,7 @@ pub enum Source {
 /// Which inputs of a method its delegate takes, and what the method returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wiring {
-    /// Number of inputs of the method.
+    /// Number of inputs of the method that are tensors.
     pub inputs: usize,
     /// For each input of the delegate, the number of the method's input.
     pub taken: Vec<usize>,
@@ -67,23 +70,24 @@ impl Wiring {
             let what = format!("method '{method}': {what}");
             malformed(program.name(), plan._tab.loc(), what)
         };
-        let args = delegate_args(program, method, plan)?;
+        let tensors = |list: Vec<i32>| tensors(program, method, plan, list);
+        let args = tensors(delegate_args(program, method, plan)?)?;
         if args.len() != inputs + outputs {
             let what = format!(
-                "its delegate is called with {} values, and was recorded with {inputs} inputs and {outputs} outputs",
+                "its delegate is called with {} tensors, and was recorded with {inputs} inputs and {outputs} outputs",
                 args.len()
             );
             return Err(bad(what));
         }
         let (takes, gives) = args.split_at(inputs);
-        let has: Vec<i32> = plan.inputs().into_iter().flatten().collect();
+        let has = tensors(plan.inputs().into_iter().flatten().collect())?;
         let (inputs_at, outputs_at) = (places(&has), places(gives));
         let taken = takes.iter().enumerate().map(|(index, &value)| {
             let what = || bad(format!("input {index} of its delegate is value {value}, which is none of its own inputs"));
             inputs_at.get(&value).copied().ok_or_else(what)
         });
-        let returned = plan.outputs().into_iter().flatten().enumerate();
-        let returned = returned.map(|(index, value)| {
+        let returned = tensors(plan.outputs().into_iter().flatten().collect())?;
+        let returned = returned.into_iter().enumerate().map(|(index, value)| {
             let output = outputs_at.get(&value).copied().map(Source::Output);
             let source = output.or_else(|| inputs_at.get(&value).copied().map(Source::Input));
             let what = || bad(format!("output {index} is value {value}, which is neither an output of its delegate nor an input"));
@@ -96,6 +100,43 @@ impl Wiring {
             numbered: true,
         })
     }
+}
+
+/// Those of a list of values that are tensors. None, numbers and strings are left out, and lists of values are refused.
+fn tensors(
+    program: &Pte<'_>,
+    method: &str,
+    plan: &fb::ExecutionPlan<'_>,
+    mut list: Vec<i32>,
+) -> Result<Vec<i32>> {
+    use fb::KernelTypes as Kind;
+    let values = plan.values();
+    let count = values.map_or(0, |values| values.len());
+    let kind = |value: i32| {
+        let at = usize::try_from(value).ok().filter(|&at| at < count)?;
+        Some(values?.get(at).val_type())
+    };
+    for &value in &list {
+        match kind(value) {
+            Some(
+                Kind::Tensor | Kind::Null | Kind::Int | Kind::Bool | Kind::Double | Kind::String,
+            ) => {}
+            Some(other) => {
+                let other = other.variant_name().unwrap_or("of an unknown kind");
+                return Err(Error::Unsupported(format!(
+                    "method '{method}' of {} takes or gives value {value}, which is {other}; this interface runs methods \
+                     whose inputs and outputs are tensors, numbers, strings and None",
+                    program.name()
+                )));
+            }
+            None => {
+                let what = format!("method '{method}': value {value} is not there, it has {count}");
+                return Err(malformed(program.name(), plan._tab.loc(), what));
+            }
+        }
+    }
+    list.retain(|&value| kind(value) == Some(Kind::Tensor));
+    Ok(list)
 }
 
 /// Where each value stands first. A map, since a damaged program may list millions.

@@ -43,6 +43,8 @@ pub struct Stats {
     pub gathered_bytes: u64,
     /// How often the plan was made anew since load: once at most, when kernels had been timed.
     pub plans_made_anew: u64,
+    /// Inputs that did not lie in row-major order, and were copied once each so that they do.
+    pub inputs_copied: u64,
 }
 
 impl Stats {
@@ -71,7 +73,7 @@ impl Stats {
     }
 
     /// All counters by name, in the order of documentation.
-    pub fn entries(&self) -> [(&'static str, u64); 19] {
+    pub fn entries(&self) -> [(&'static str, u64); 20] {
         [
             ("budget_bytes", self.budget_bytes),
             ("floor_bytes", self.floor_bytes),
@@ -92,6 +94,7 @@ impl Stats {
             ("host_mapped_bytes", self.host_mapped_bytes),
             ("gathered_bytes", self.gathered_bytes),
             ("plans_made_anew", self.plans_made_anew),
+            ("inputs_copied", self.inputs_copied),
         ]
     }
 }

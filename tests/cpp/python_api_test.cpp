@@ -42,8 +42,47 @@ TEST(PythonApi, LoadsAndCounts) {
   EXPECT_NE(std::strstr(ws_last_error(), "inputs, 0 were given"), nullptr) << ws_last_error();
   EXPECT_NE(wsm_execute(module, "backward", nullptr, 0, nullptr), 0);
   EXPECT_NE(std::strstr(ws_last_error(), "'backward' is missing"), nullptr) << ws_last_error();
-  ws_tensor tensor;
-  EXPECT_NE(wsm_output(module, 0, &tensor), 0);
+  wsm_value output;
+  EXPECT_NE(wsm_output(module, 0, &output), 0);
+  EXPECT_STREQ(ws_last_error(), "output 0 is none of the last execution");
+  wsm_close(module);
+}
+
+TEST(PythonApi, WhatIsNoTensorIsNamed) {
+  REQUIRE_MODEL(model, "demo");
+  wsm_module* module = wsm_open(model.pte.c_str(), model.ptd.c_str(), nullptr, 0);
+  ASSERT_NE(module, nullptr) << ws_last_error();
+  wsm_value value{};
+  value.kind = WSM_INT;
+  value.integer = 3;
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_STREQ(ws_last_error(), "invalid input: input 0: expected a tensor, as at export, found 3");
+  value.kind = WSM_NONE;
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_STREQ(ws_last_error(), "invalid input: input 0: expected a tensor, as at export, found None");
+  value.kind = 77;
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_STREQ(ws_last_error(), "invalid input: input 0: it has the kind 77");
+  wsm_close(module);
+}
+
+TEST(PythonApi, NothingIsReadBeyondAnInputsBytes) {
+  REQUIRE_MODEL(model, "demo");
+  wsm_module* module = wsm_open(model.pte.c_str(), model.ptd.c_str(), nullptr, 0);
+  ASSERT_NE(module, nullptr) << ws_last_error();
+  float data[6] = {};
+  const std::int64_t sizes[] = {2, 3};
+  const std::int64_t strides[] = {1, 2};
+  const std::int64_t far[] = {std::int64_t{1} << 40, 1};
+  wsm_value value{};
+  for (const std::int64_t* given : {static_cast<const std::int64_t*>(nullptr), strides}) {
+    value.tensor = {data, sizeof(data) - 1, 6, 2, sizes, given, WS_DEVICE_CPU, 0};
+    EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+    EXPECT_STREQ(ws_last_error(), "invalid input: input 0: its sizes and strides reach beyond its 23 bytes");
+  }
+  value.tensor.strides = far;
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_STREQ(ws_last_error(), "invalid input: input 0: a size or a stride does not fit into 31 bits");
   wsm_close(module);
 }
 

@@ -27,6 +27,10 @@ pub struct Plan {
     pub calls: Vec<Vec<i32>>,
     /// Further instructions, of other kinds.
     pub kernels: usize,
+    /// Values that are no tensors, and their numbers in the union of values.
+    pub others: Vec<(i32, u8)>,
+    /// How many values there are; `None`: as many as are named.
+    pub values: Option<i32>,
 }
 
 /// A `.pte` to write.
@@ -63,7 +67,7 @@ impl PteSpec {
             inputs: vec![0],
             outputs: vec![1],
             calls: vec![vec![0, 1]],
-            kernels: 0,
+            ..Plan::default()
         };
         for (name, value) in &record.fields {
             if name == "so_key" {
@@ -82,8 +86,9 @@ impl PteSpec {
     }
 }
 
-/// Number in the union of values.
+/// Numbers in the union of values.
 const INT: u8 = 2;
+const TENSOR: u8 = 5;
 const STRING: u8 = 6;
 /// Numbers in the union of instructions.
 const KERNEL_CALL: u8 = 1;
@@ -193,12 +198,13 @@ fn delegate_plans(
         let chains = chains(fbb, &spec.plan);
         let inputs = reference(fbb.create_vector(&spec.plan.inputs));
         let outputs = reference(fbb.create_vector(&spec.plan.outputs));
+        let values = values(fbb, &spec.plan);
         let name = string(fbb, method);
         // name, container_meta_type, values, inputs, outputs, chains, operators, delegates
         let slots = [
             name,
             Slot::Absent,
-            Slot::Absent,
+            values,
             inputs,
             outputs,
             chains,
@@ -208,6 +214,22 @@ fn delegate_plans(
         plans.push(table(fbb, &slots));
     }
     plans
+}
+
+/// What is named by inputs, outputs and calls: tensors, but for those that are said to be others. Of numbers only the kind is
+/// written.
+fn values(fbb: &mut FlatBufferBuilder, plan: &Plan) -> Slot {
+    let named = plan.inputs.iter().chain(&plan.outputs);
+    let last = named.chain(plan.calls.iter().flatten()).max();
+    let count = plan.values.unwrap_or(last.map_or(0, |last| last + 1));
+    let mut values = Vec::new();
+    for value in 0..count {
+        let other = plan.others.iter().find(|(of, _)| *of == value);
+        let kind = other.map_or(TENSOR, |(_, kind)| *kind);
+        let content = reference(table(fbb, &[]));
+        values.push(table(fbb, &[Slot::U8(kind), content]));
+    }
+    tables(fbb, &values)
 }
 
 /// One chain of instructions; no instructions, no chain.

@@ -15,6 +15,7 @@
 
 namespace weightstream {
 
+class DenseInputs;
 class Loads;
 
 // Options of a load: the runtime specs of the backend, by name. Nothing is checked here: an unknown key or
@@ -96,6 +97,8 @@ struct Stats {
   std::uint64_t gathered_bytes = 0;
   // How often the plan was made anew since load: 1 at most, once kernels were timed.
   std::uint64_t plans_made_anew = 0;
+  // Since load: inputs that did not lie in row-major order, and were copied so that they do.
+  std::uint64_t inputs_copied = 0;
 };
 
 // The counters as a JSON object.
@@ -113,7 +116,9 @@ WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(c
 //
 // Inputs lie where the program was saved to take them: on the CPU, or with device_io on the GPU. Those on the GPU have
 // to be ready: work on the default stream is waited for, work on other streams is the caller's to wait for. Outputs are
-// there when execute() returns.
+// there when execute() returns. Tensors may have any strides: those that are not row-major are copied first, and counted.
+//
+// None, numbers and strings among the inputs are part of the program: each call gives what the export was given.
 class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
  public:
   using Base = executorch::extension::Module;
@@ -144,13 +149,14 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   // it has loaded.
   executorch::runtime::Error check_program();
 
-  // What is wrong with the device of an input; empty if nothing is.
-  std::string misplaced_input(const std::string& method_name, const std::vector<executorch::runtime::EValue>& inputs);
+  // What is wrong with an input that is no tensor on the CPU; empty if nothing is.
+  std::string unlike_program(const std::string& method_name, const std::vector<executorch::runtime::EValue>& inputs);
 
   std::string pte_path_;
   std::string ptd_path_;
   Options options_;
   std::shared_ptr<Loads> loads_;
+  std::shared_ptr<DenseInputs> dense_;
   std::vector<executorch::runtime::BackendOption> specs_;
   std::atomic<bool> executing_{false};
   bool checked_ = false;

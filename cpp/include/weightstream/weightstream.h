@@ -132,7 +132,7 @@ typedef enum ws_device_type { WS_DEVICE_CPU = 0, WS_DEVICE_CUDA = 1 } ws_device_
  */
 typedef struct ws_tensor {
   void* data; /* may be NULL if nbytes is 0 */
-  size_t nbytes;
+  size_t nbytes; /* up to the last element that sizes and strides reach, at least */
   /* ScalarType in the numbering of ExecuTorch and PyTorch: 6 float32, 15 bfloat16, 4 int64, ... */
   int32_t dtype;
   int32_t ndim;
@@ -171,6 +171,7 @@ typedef struct ws_stats_data {
   uint64_t host_mapped_bytes;
   uint64_t gathered_bytes;  /* tables of which kernels read rows in place, in host memory */
   uint64_t plans_made_anew; /* since load: 1 at most, once kernels were timed */
+  uint64_t inputs_copied;   /* since load: inputs that did not lie in row-major order */
 } ws_stats_data;
 
 /* Levels of log lines. */
@@ -268,9 +269,13 @@ ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, con
  * Parameters:
  *   model:      a loaded model. It executes one call at a time: a second one on another thread returns
  *               WS_BUSY and changes nothing.
- *   inputs:     num_inputs contiguous tensors; may be NULL if num_inputs is 0.
+ *   inputs:     num_inputs tensors; may be NULL if num_inputs is 0. Strides may be any that are not negative. The
+ *               program takes row-major tensors as they are; others are copied once, before it runs, and counted
+ *               (`inputs_copied`). One in a device's memory goes through the host then.
  *   outputs:    receives the outputs.
- * Order: inputs and outputs are those of the exported method, as ExecuTorch's Module takes and gives them. A method
+ * Order: inputs and outputs are the tensors among those of the exported method, as ExecuTorch's Module takes and gives
+ *   them. None, numbers and strings are part of the program, and have no place in either list. A method without outputs
+ *   gives an empty list. A method
  *   that computes anything outside of its delegate cannot be loaded here (WS_UNSUPPORTED, by ws_init).
  * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
  *   exported for; or the failure of the pass. After a failure the model can be used again unless it

@@ -183,8 +183,9 @@ impl<D: Side> Engine<D> {
         outputs: Outputs<'_>,
     ) -> Result<()> {
         for (index, (input, fixed)) in given.iter().zip(&captured.inputs).enumerate() {
-            if let Some((ptr, _)) = fixed {
-                let filled = self.fill(*ptr, &input.memory);
+            if let Some((ptr, bytes)) = fixed {
+                // A caller may give more bytes than an input has, and more this time than at the capture.
+                let filled = self.fill(*ptr, &input.memory.first(*bytes));
                 filled.map_err(|error| error.during(|| signature.input_name(index)))?;
             }
         }

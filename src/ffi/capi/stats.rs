@@ -39,6 +39,8 @@ impl From<Stats> for ws_stats_data {
             host_pinned_bytes: stats.host_pinned_bytes,
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
+            plans_made_anew: stats.plans_made_anew,
+            inputs_copied: stats.inputs_copied,
         }
     }
 }
@@ -107,4 +109,23 @@ pub fn to_json(stats: &Stats) -> String {
         .map(|(key, value)| format!("\"{key}\": {value}"))
         .collect();
     format!("{{{}}}", fields.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that the JSON has, and in the same order.
+    #[test]
+    fn the_structure_holds_every_counter() {
+        let count = Stats::default().entries().len();
+        assert_eq!(size_of::<ws_stats_data>(), (1 + count) * size_of::<u64>());
+        let stats = Stats {
+            plans_made_anew: 3,
+            inputs_copied: 4,
+            ..Stats::default()
+        };
+        let data = ws_stats_data::from(stats);
+        assert_eq!((data.plans_made_anew, data.inputs_copied), (3, 4));
+    }
 }
