@@ -48,10 +48,11 @@ class WeightStreamPartitioner(AotiPartitioner):
     def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto") -> None:
         specs = [CompileSpec("method_name", method.encode()), *Target(device, isa, attention).specs()]
         super().__init__(BACKEND_ID, specs)
+        self.device = device
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program in the form that is compiled. ``to_edge_transform_and_lower`` calls this first."""
-        return _prepare.prepare(exported_program)
+        return _decompose.decompose(_prepare.prepare(exported_program), self.device)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags all operators for one delegate; raises :class:`ExportError`, naming the operator, if that cannot be."""
@@ -105,7 +106,6 @@ class WeightStreamBackend(BackendDetails):
         edge_program = move_to_device_pass(edge_program, target.device)
         # Signature, mutation and ties are final here; the user's probes served to show and to mark.
         offload = _offload.remove_probes(edge_program) > 0
-        _decompose.decompose(edge_program, target.device)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
         if target.fuses_attention():
             _attention.fuse(edge_program)

@@ -3,7 +3,7 @@
     operator of a table        traced with fake tensors        its nodes take its place
     complex operator     ->    the same on two real parts  ->  no complex tensor is left
 
-It runs on the delegated program before probes are put in, so that a decomposed operator reads weights through them. What cannot be
+It runs before a program is lowered: passes of ``to_edge`` fail at complex numbers. What cannot be
 written otherwise is refused here, by operator and module. Shapes may be dynamic unless a function asks for a number.
 """
 
@@ -24,6 +24,8 @@ from torch.library import custom_op
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ._errors import ExportError
+from ._offload import rename_outputs
+from ._torch.probe import is_probe
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -41,8 +43,8 @@ class Refusal(Exception):
     """Why an operator cannot be decomposed; becomes an :class:`ExportError` with its name and module."""
 
 
-def decompose(program: ExportedProgram, device: str) -> None:
-    """Rewrites the program's graph in place; ``device`` is that of the target."""
+def decompose(program: ExportedProgram, device: str) -> ExportedProgram:
+    """Rewrites the program's graph in place, and returns it; ``device`` is that of the target."""
     table = {op: function for op, function in _table().items() if device == "cpu" or op not in _CPU_ONLY}
     graph = program.graph_module.graph
     for node in list(graph.nodes):
@@ -54,6 +56,8 @@ def decompose(program: ExportedProgram, device: str) -> None:
         _Parts(program).split()
     graph.lint()
     program.graph_module.recompile()
+    rename_outputs(program)
+    return program
 
 
 def c_shims(device: str) -> dict[Any, list[str]]:
@@ -271,7 +275,9 @@ def _roi_align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, s
 def _aa_weights(size: Any, out: Any, align: bool, scale: float | None, cubic: bool, like: Tensor) -> Tensor:
     """The matrix [out, size] by which one dimension is resized: a filter around each place, as wide as the step."""
     size, out = _number(size, "the size of the image"), _number(out, "the size of the result")
-    step = ((size - 1) / (out - 1) if out > 1 else 0.0) if align else 1 / scale if scale else size / out
+    step = 1 / scale if scale else size / out
+    if align:
+        step = (size - 1) / (out - 1) if out > 1 else 0.0
     support = (2.0 if cubic else 1.0) * max(step, 1.0)
     center = (torch.arange(out, device=like.device, dtype=torch.float32) + 0.5).unsqueeze(1) * step
     place = torch.arange(size, device=like.device).unsqueeze(0)
@@ -367,7 +373,8 @@ def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor |
 
 def _table() -> Table:
     table = {
-        aten.detach_copy.default: lambda x: aten.alias.default(x),
+        aten.detach.default: lambda x: x,
+        aten.detach_copy.default: lambda x: x,
         aten.histc.default: _histc,
         aten.masked_scatter.default: _masked_scatter,
         aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
@@ -427,12 +434,15 @@ class _Parts:
         for node in list(self.graph.nodes):
             if node.op == "placeholder" and _is_complex(node.meta.get("val")):
                 self._constant(node)
+            elif is_probe(node) and _is_complex(node.meta["val"]):
+                value, node.meta["val"] = node.meta["val"], node.args[0].meta["val"]
+                self._halve(node, value)
             elif node.op == "call_function" and (_touches_complex(node) or any(n in self.parts for n in node.all_input_nodes)):
                 self._call(node)
             elif node.op == "output" and any(n in self.parts for n in node.all_input_nodes):
                 raise ExportError("an output of the program is complex; return torch.view_as_real of it")
         for node in reversed(self.parts):
-            if node.op == "call_function":
+            if node.op == "call_function" and not is_probe(node):
                 self.graph.erase_node(node)
 
     def _call(self, node: Node) -> None:
@@ -463,6 +473,10 @@ class _Parts:
         value = node.meta["val"]
         with value.fake_mode:
             node.meta["val"] = torch.empty((*value.shape, 2), dtype=REAL_OF[value.dtype], device=value.device)
+        self._halve(node, value)
+
+    def _halve(self, node: Node, value: Tensor) -> None:
+        """``node``, which was ``value``, has its parts in a last dimension of two."""
         with self.graph.inserting_after(node):
             halves = [self.graph.call_function(aten.select.int, (node, -1, i)) for i in (0, 1)]
         for half in halves:
@@ -502,13 +516,12 @@ def _each(name: str, op: Any) -> Callable[..., Pair]:
             raise Refusal(f"complex numbers padded with {args[2]}; only zero is supported")
         if kwargs.get("dtype") is not None:
             kwargs["dtype"] = REAL_OF[kwargs["dtype"]]
-        halves = []
-        for i in (0, 1):
-            given, named = tree_map(
-                lambda x, i=i: x[i] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Pair)
-            )
-            halves.append(op(*given, **named))
-        return Pair(*halves)
+
+        def half(i: int) -> Tensor:
+            given, named = tree_map(lambda x: x[i] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Pair))
+            return op(*given, **named)
+
+        return Pair(half(0), half(1))
 
     return both
 
@@ -615,46 +628,35 @@ def _fft_c2r(x: Pair, dims: list[int], normalization: int, last: int) -> Tensor:
 
 
 _SAME_TO_BOTH = {
-    "view",
-    "view_copy",
     "_unsafe_view",
-    "reshape",
-    "unsqueeze",
-    "unsqueeze_copy",
-    "squeeze",
-    "squeeze_copy",
-    "permute",
-    "permute_copy",
-    "transpose",
-    "transpose_copy",
-    "t",
-    "t_copy",
-    "expand",
-    "expand_copy",
-    "slice",
-    "slice_copy",
-    "select",
-    "select_copy",
-    "clone",
     "alias",
-    "alias_copy",
-    "detach",
-    "detach_copy",
     "cat",
-    "stack",
+    "clone",
+    "constant_pad_nd",
+    "contiguous",
+    "detach",
+    "expand",
+    "flip",
+    "gather",
     "index",
     "index_select",
-    "flip",
-    "roll",
-    "repeat",
-    "constant_pad_nd",
-    "where",
-    "sum",
+    "lift_fresh",
     "mean",
-    "gather",
     "neg",
-    "lift_fresh_copy",
-    "contiguous",
+    "permute",
+    "repeat",
+    "reshape",
+    "roll",
+    "select",
+    "slice",
+    "squeeze",
+    "stack",
+    "sum",
+    "t",
+    "transpose",
+    "unsqueeze",
+    "view",
+    "where",
 }
 
 _COMPLEX: dict[str, Callable[..., Any]] = {
@@ -691,6 +693,6 @@ def _complex_function(op: Any) -> Callable[..., Any] | None:
     if op.namespace != "aten":
         return None
     name = op._schema.name.removeprefix("aten::")
-    if name in _SAME_TO_BOTH:
+    if name.removesuffix("_copy") in _SAME_TO_BOTH:
         return _each(name, op)
     return _COMPLEX.get(name) or _COMPLEX.get(name.removesuffix("_copy"))
