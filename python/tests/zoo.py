@@ -64,7 +64,8 @@ class Spec:
         """Outputs of eager PyTorch for these passes, in order, on a fresh copy, computed on the device under test."""
         model = self.model().to(DEVICE)
         # What the model makes by itself (`torch.arange`) belongs there too.
-        with torch.no_grad(), torch.device(DEVICE):
+        with torch.no_grad(), torch.device(DEVICE), SEEDED, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed + 2)
             found = [as_list(model(*(x.to(DEVICE, copy=True) for x in inputs))) for inputs in passes]
             return [[out.to("cpu", copy=True) for out in outputs] for outputs in found]
 
