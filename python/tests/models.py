@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import fact_models  # noqa: F401  (registers its models)
+import form_models  # noqa: F401  (the same)
 import operator_models  # noqa: F401  (the same)
 import torch
 import torch.nn.functional as F

@@ -14,7 +14,7 @@ from torch._inductor.codegen import simd, triton_utils
 from torch._inductor.virtualized import V
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 #: The values that each symbol of a program may have.
 Ranges = dict[sympy.Symbol, ValueRanges]
@@ -51,13 +51,19 @@ def _read_facts(program: ExportedProgram, environment: ShapeEnv) -> Facts:
     known = dict(environment.var_to_range)
     wanted = {symbol: bounds for symbol, bounds in program.range_constraints.items() if isinstance(symbol, sympy.Symbol)}
     ranges = {**known, **{s: ValueRanges(max(r.lower, 0), r.upper) for s, r in wanted.items()}}
-    replaced = [environment.simplify(guard.expr) for guard in environment.guards]
+    guards = [environment.simplify(guard.expr) for guard in environment.guards]
     named = environment.source_name_to_debug_name
     names = {}
     for symbol, sources in environment.var_to_sources.items():
         given = [named[source.name if isinstance(source.name, str) else source.name()] for source in sources if _is_named(source, named)]
         names.update({symbol: given[0]} if given else {})
-    return Facts(ranges, [guard for guard in replaced if guard not in (sympy.true, True)], names)
+    # `known` begins at 2. What it implies is how torch tells that a size is not 1, and no condition of the program.
+    return Facts(ranges, [guard for guard in guards if guard not in (sympy.true, True) and not _is_implied(guard, known)], names)
+
+
+def _is_implied(guard: sympy.Basic, ranges: Ranges) -> bool:
+    bounds = bound_sympy(guard, ranges)
+    return bounds.lower in (sympy.true, True)
 
 
 def _is_named(source: Any, named: dict[str, str]) -> bool:
