@@ -18,8 +18,9 @@ from ._names import place_of, writes_to
 _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
-def own_constants(program: ExportedProgram) -> None:
-    """Gives ``program``, a copy of the user's, dense constants and one placeholder for each storage.
+def own_constants(program: ExportedProgram) -> dict[str, int]:
+    """Gives ``program``, a copy of the user's, dense constants and one placeholder for each tensor, and returns what memory each
+    of the user's tensors has, by FQN.
 
     Raises :class:`ExportError` if it writes to a tensor that is no buffer.
     """
@@ -29,6 +30,7 @@ def own_constants(program: ExportedProgram) -> None:
     for table in (program._state_dict, program._constants):
         # A cache that was filled outside of `no_grad` is the result of operators, which cannot be copied.
         table.update({fqn: one.detach() for fqn, one in table.items() if isinstance(one, torch.Tensor) and not one.is_leaf})
+    memory = {fqn: value.untyped_storage()._cdata for fqn, value in held.values() if value.numel()}
     copies: dict[Any, torch.Tensor] = {}
     for node, (fqn, value) in held.items():
         if is_dense(value):
@@ -37,6 +39,7 @@ def own_constants(program: ExportedProgram) -> None:
         table = program._state_dict if fqn in program._state_dict else program._constants
         table[fqn] = torch.nn.Parameter(copy, requires_grad=False) if isinstance(value, torch.nn.Parameter) else copy
         node.meta["val"] = torch.empty_like(node.meta["val"], memory_format=torch.contiguous_format)
+    return memory
 
 
 def is_dense(value: torch.Tensor) -> bool:
@@ -89,13 +92,12 @@ def _refuse_write(node: torch.fx.Node, fqn: str) -> None:
             )
 
 
-def refuse_shared_state(program: ExportedProgram) -> None:
+def refuse_shared_state(program: ExportedProgram, memory: dict[str, int]) -> None:
     """Raises :class:`ExportError` if a buffer that the program writes shares memory with another constant that it reads."""
     mutated = set(program.graph_signature.buffers_to_mutate.values())
-    held = {node: one for node, one in _held(program).items() if one[1].numel()}
-    written = {value.untyped_storage()._cdata: fqn for fqn, value in held.values() if fqn in mutated}
-    for node, (fqn, value) in held.items():
-        other = written.get(value.untyped_storage()._cdata, fqn)
+    written = {memory[fqn]: fqn for fqn in mutated if fqn in memory}
+    for node, (fqn, _) in _held(program).items():
+        other = written.get(memory.get(fqn, -1), fqn)
         if other != fqn and node.users:
             raise ExportError(
                 f"'{fqn}' shares its memory with '{other}', which the program writes: after lowering they would be two; "

@@ -26,13 +26,13 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     prepared = _copy(program)
     _forget_same(prepared)
     _layout.make_inputs_dense(prepared)
-    _constants.own_constants(prepared)
+    memory = _constants.own_constants(prepared)
     prepared.graph_module.recompile()
     # The trace that makes mutation functional, with an empty table, also carries the new layouts to every node.
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
     with torch.no_grad():
         prepared = prepared.run_decompositions({})
-    _constants.refuse_shared_state(prepared)
+    _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
