@@ -77,7 +77,16 @@ def source_files() -> list[Path]:
     package = Path(found.origin).parent
     inputs = [
         HERE / n
-        for n in ("device_under_test.py", "zoo.py", "models.py", "fact_models.py", "form_models.py", "operator_models.py", "exports.py")
+        for n in (
+            "device_under_test.py",
+            "zoo.py",
+            "models.py",
+            "decoder_models.py",
+            "fact_models.py",
+            "form_models.py",
+            "operator_models.py",
+            "exports.py",
+        )
     ]
     return sorted(p for p in package.rglob("*") if p.suffix in SOURCES and "__pycache__" not in p.parts) + inputs
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-import fact_models  # noqa: F401  (registers its models)
+import decoder_models  # noqa: F401  (registers its models)
+import fact_models  # noqa: F401  (the same)
 import form_models  # noqa: F401  (the same)
 import operator_models  # noqa: F401  (the same)
 import torch
