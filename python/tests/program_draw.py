@@ -24,8 +24,8 @@ _INTEGERS = (torch.int64, torch.int32)
 
 
 def laid_out(value: torch.Tensor, layout: str) -> torch.Tensor:
-    """``value`` in another layout; where that needs equal rows (``expanded``) it has equal rows."""
-    if value.dim() == 0 or layout == "dense":
+    """``value`` in another layout. Only equal rows can be ``expanded``."""
+    if value.dim() == 0 or layout == "dense" or (layout == "expanded" and not torch.equal(value, value[:1].expand(value.shape))):
         return value.clone()
     if layout == "gaps":
         wide = torch.zeros(*value.shape[:-1], value.shape[-1] + 3, dtype=value.dtype)
@@ -59,6 +59,8 @@ class Input:
             value = torch.randint(0, 6, shape, generator=generator, dtype=self.dtype)
         else:
             value = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.dtype)
+        if self.layout == "expanded" and shape:
+            value = value[:1].expand(shape)
         return laid_out(value, layout)
 
     def dims(self) -> dict[int, str]:
