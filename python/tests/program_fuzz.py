@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import re
@@ -27,7 +28,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -251,17 +252,17 @@ def smaller(program: Program) -> list[Program]:
     return found
 
 
-def fuzz(programs: list[Program], size: int, quiet: bool = False) -> list[Verdict]:
+def fuzz(seeds: Iterable[int], size: int, seconds: float = float("inf")) -> list[Verdict]:
+    """The verdicts of these programs, ``size`` of them in each export. Starts no export after ``seconds``."""
+    begin, left = time.monotonic(), iter(seeds)
     verdicts: list[Verdict] = []
-    for start in range(0, len(programs), size):
-        begin = time.monotonic()
-        new = judge(programs[start : start + size])
+    while time.monotonic() - begin < seconds and (programs := [draw(seed) for seed in itertools.islice(left, size)]):
+        new = judge(programs)
         verdicts += new
         for one in new:
             if one.kind == WRONG:
                 print(f"--- program {one.program.seed} is wrong:\n{one.text}\n{one.program.told()}", flush=True)
-        if not quiet:
-            print(f"{summary(verdicts)}  ({time.monotonic() - begin:.0f} s)", flush=True)
+        print(f"{summary(verdicts)}  ({time.monotonic() - begin:.0f} s)", flush=True)
     return verdicts
 
 
@@ -280,7 +281,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="the first program")
     parser.add_argument("--programs", type=int, default=150)
-    parser.add_argument("--together", type=int, default=12, help="programs in one export")
+    parser.add_argument("--together", type=int, default=16, help="programs in one export")
+    parser.add_argument("--seconds", type=float, help="as many programs as there is time for, instead of a number")
     parser.add_argument("--only", type=int, nargs="+", help="these programs, each in an export of its own")
     parser.add_argument("--show", type=int, help="print this program")
     parser.add_argument("--reduce", type=int, help="print the smallest part of this program that is wrong")
@@ -295,8 +297,9 @@ def main() -> int:
         least = reduced(draw(given.reduce))
         print(f"{least.kind}: {least.text}\n{least.program.told()}")
         return int(least.kind == WRONG)
-    seeds = given.only or range(given.seed, given.seed + given.programs)
-    verdicts = fuzz([draw(seed) for seed in seeds], 1 if given.only else given.together)
+    count = 1 << 30 if given.seconds else given.programs
+    seeds = given.only or range(given.seed, given.seed + count)
+    verdicts = fuzz(seeds, 1 if given.only else given.together, given.seconds or float("inf"))
     print(reasons(verdicts, REFUSED), reasons(verdicts, NOT_EXPORTABLE), sep="\n")
     print(summary(verdicts))
     return int(any(one.kind == WRONG for one in verdicts))
