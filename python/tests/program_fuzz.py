@@ -120,7 +120,12 @@ def run(programs: list[Program], folder: str, pipe: Any) -> None:
         for one in wanted:
             places.append(slice(start, start + len(one[0])))
             start += len(one[0])
-        pipe.send([differences(p, w, [o[place] for o in outputs[0]], [o[place] for o in outputs[1]]) for p, w, place in zip(programs, wanted, places)])
+        pipe.send(
+            [
+                differences(p, w, [o[place] for o in outputs[0]], [o[place] for o in outputs[1]])
+                for p, w, place in zip(programs, wanted, places)
+            ]
+        )
     except ws.Error as problem:
         pipe.send(f"it exports, and cannot be called: {problem}")
     except BaseException:

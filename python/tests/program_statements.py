@@ -29,7 +29,16 @@ def unary(one: Draw) -> str:
     a = one.some()
     forms = ["{a}.clone()", "{a} * 1", "{a} + 0", "{a}.contiguous()", "{a}.detach()", "{a}.to(torch.float32)", "{a} - 1", "{a} * 0.5"]
     if is_float(one.value(a)):
-        forms += ["{a}.sin()", "{a}.tanh()", "torch.relu({a})", "F.silu({a})", "{a}.abs()", "-{a}", "{a}.clamp(-1, 1)", "{a}.to(torch.float64)"]
+        forms += [
+            "{a}.sin()",
+            "{a}.tanh()",
+            "torch.relu({a})",
+            "F.silu({a})",
+            "{a}.abs()",
+            "-{a}",
+            "{a}.clamp(-1, 1)",
+            "{a}.to(torch.float64)",
+        ]
         forms += ["{a} > 0.31", "{a} / 1", "{a} ** 1", "F.gelu({a})", "{a}.sigmoid()"] if one.value(a).dtype != torch.bfloat16 else []
     elif is_integer(one.value(a)):
         forms += ["{a} % 3", "{a} // 2", "{a} == 2", "{a} & 1", "{a}.to(torch.int32)", "{a}.bool()"]
@@ -48,13 +57,17 @@ def binary(one: Draw) -> str:
 def choice(one: Draw) -> str:
     c = one.some(lambda value: value.dtype == torch.bool)
     a = one.some(lambda value: value.shape == one.value(c).shape)
-    return f"{one.fresh()} = " + one.rng.choice([f"torch.where({c}, {a}, {like(one, a)})", f"{a}.masked_fill({c}, 2)", f"{c}.any()", f"{c} & {c}"])
+    return f"{one.fresh()} = " + one.rng.choice(
+        [f"torch.where({c}, {a}, {like(one, a)})", f"{a}.masked_fill({c}, 2)", f"{c}.any()", f"{c} & {c}"]
+    )
 
 
 def size(one: Draw) -> str:
     a = one.some(has_dims(1))
     d = one.some_dim(a)
-    return f"{one.fresh()} = " + one.rng.choice([f"{a} + {a}.shape[{d}]", f"torch.arange({a}.shape[{d}])", f"torch.zeros({a}.shape[{d}], 2) + 1"])
+    return f"{one.fresh()} = " + one.rng.choice(
+        [f"{a} + {a}.shape[{d}]", f"torch.arange({a}.shape[{d}])", f"torch.zeros({a}.shape[{d}], 2) + 1"]
+    )
 
 
 def view(one: Draw) -> str:
@@ -110,7 +123,11 @@ def part(one: Draw) -> str:
 def join(one: Draw) -> str:
     a, rng = one.some(has_dims(1)), one.rng
     d = one.some_dim(a)
-    forms = [f"torch.cat([{a}, {like(one, a)}], {d})", f"torch.stack([{a}, {like(one, a)}], {d})", f"torch.cat([{a}, {a}.narrow({d}, 0, 1)], {d})"]
+    forms = [
+        f"torch.cat([{a}, {like(one, a)}], {d})",
+        f"torch.stack([{a}, {like(one, a)}], {d})",
+        f"torch.cat([{a}, {a}.narrow({d}, 0, 1)], {d})",
+    ]
     return f"{one.fresh()} = {rng.choice(forms)}"
 
 
@@ -153,7 +170,9 @@ def product(one: Draw) -> str:
 def lookup(one: Draw) -> str:
     i = one.some(is_integer)
     w = one.weight((5, 3))
-    return f"{one.fresh()} = " + one.rng.choice([f"F.embedding({i} % 5, {w})", f"{w}[{i} % 5]", f"{w}.index_select(0, ({i} % 5).reshape(-1))"])
+    return f"{one.fresh()} = " + one.rng.choice(
+        [f"F.embedding({i} % 5, {w})", f"{w}[{i} % 5]", f"{w}.index_select(0, ({i} % 5).reshape(-1))"]
+    )
 
 
 def update(one: Draw) -> str:
@@ -184,9 +203,25 @@ def write(one: Draw) -> str:
     value = one.value(t)
     same = rng.choice([name for name in one.names if one.value(name).dtype == value.dtype])
     same = rng.choice([same, like(one, t), f"{t}.flip(0)" if value.dim() else t])
-    forms = [f"{t}.copy_({same})", f"{t}.copy_({same})", f"{t}.fill_(1)", f"{t}.zero_()", f"{t}.logical_not_()", f"{t}.view(-1)[0] = 1", f"{t}[...] = {same}"]
+    forms = [
+        f"{t}.copy_({same})",
+        f"{t}.copy_({same})",
+        f"{t}.fill_(1)",
+        f"{t}.zero_()",
+        f"{t}.logical_not_()",
+        f"{t}.view(-1)[0] = 1",
+        f"{t}[...] = {same}",
+    ]
     if value.dtype != torch.bool:
-        forms += [f"{t}.add_(1)", f"{t} += 1", f"{t}.add_({same})", f"{t}.mul_(0.5)", f"{t}.sub_({same})", f"{t}.clamp_(-3, 3)", f"{t}.mul_(-1)"]
+        forms += [
+            f"{t}.add_(1)",
+            f"{t} += 1",
+            f"{t}.add_({same})",
+            f"{t}.mul_(0.5)",
+            f"{t}.sub_({same})",
+            f"{t}.clamp_(-3, 3)",
+            f"{t}.mul_(-1)",
+        ]
     if value.dim():
         n = value.shape[0]
         if one.is_static(t, 0):
@@ -195,7 +230,13 @@ def write(one: Draw) -> str:
             if integers:
                 i = rng.choice(integers)
                 forms += [f"{t}[{i}.reshape(1).long() % {n}] = 1", f"{t}.index_copy_(0, {i}.reshape(1).long() % {n}, {t}[:1] + 1)"] * 3
-        forms += [f"{t}[1:] = {t}[:-1]", f"{t}[:-1] = {t}[1:].clone()", f"{t}[:1] = {same}", f"{t}.copy_({t}.roll(1, 0))", f"{t}[::2] = {same}[::2]"]
+        forms += [
+            f"{t}[1:] = {t}[:-1]",
+            f"{t}[:-1] = {t}[1:].clone()",
+            f"{t}[:1] = {same}",
+            f"{t}.copy_({t}.roll(1, 0))",
+            f"{t}[::2] = {same}[::2]",
+        ]
     text = rng.choice(forms)
     # An augmented assignment to a bare name would make a local of it.
     return text if not text.startswith("v") or " += " not in text else f"{t}.add_(1)"
@@ -210,7 +251,18 @@ def swap(one: Draw) -> str:
 def old_state(one: Draw) -> str:
     """A read before a write."""
     b = one.rng.choice([name for name in one.names if name.startswith("self.b")])
-    form = one.rng.choice(["{b}.clone()", "{b} * 1", "{b} + 0", "{b}.reshape(-1) * 1", "{b}.unsqueeze(0).clone()", "{b}.contiguous()", "{b}.view(-1)", "{b}.to({b}.dtype, copy=True)"])
+    form = one.rng.choice(
+        [
+            "{b}.clone()",
+            "{b} * 1",
+            "{b} + 0",
+            "{b}.reshape(-1) * 1",
+            "{b}.unsqueeze(0).clone()",
+            "{b}.contiguous()",
+            "{b}.view(-1)",
+            "{b}.to({b}.dtype, copy=True)",
+        ]
+    )
     return f"{one.fresh()} = {form.format(b=b)}\n{write(one)}"
 
 
@@ -240,7 +292,13 @@ def outputs(one: Draw) -> list[str]:
     last = found[-1]
     if extra < 0.5:
         weights = [name for name in one.names if name.startswith("self.")]
-        wide = [f"{last}.reshape(-1)", f"{last}[..., :1]", f"{last}.transpose(0, -1)"] if last in one.names and one.value(last).dim() else []
-        found.append(rng.choice([f"{last} * 1", last, f"{last}.unsqueeze(0)", one.names[0], *weights[-2:], *[f"{w} * 1" for w in weights[-2:]], *wide]))
+        wide = (
+            [f"{last}.reshape(-1)", f"{last}[..., :1]", f"{last}.transpose(0, -1)"] if last in one.names and one.value(last).dim() else []
+        )
+        found.append(
+            rng.choice(
+                [f"{last} * 1", last, f"{last}.unsqueeze(0)", one.names[0], *weights[-2:], *[f"{w} * 1" for w in weights[-2:]], *wide]
+            )
+        )
     found += [name for name in one.names if name.startswith("self.b") and rng.random() < 0.4 and name not in found]
     return found
