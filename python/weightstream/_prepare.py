@@ -26,6 +26,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     prepared = _copy(program)
     _forget_same(prepared)
     memory = _constants.own_constants(prepared)
+    _state.separate_stores(prepared)
     # Mutation becomes functional first, in the user's layouts: they decide whether a `reshape` shares memory that is written later.
     prepared = _traced(prepared)
     _constants.refuse_shared_state(prepared, memory)
