@@ -63,7 +63,23 @@ class NewState(nn.Module):
         return new, self.first, self.second
 
 
-PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState]
+class IndexOfOne(nn.Module):
+    """A row that is read and written where a tensor of one number says, negative too."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(3, 4))
+        self.register_buffer("cache", torch.zeros(4, 3))
+        self.register_buffer("place", torch.tensor(-3))
+
+    def forward(self, x):
+        self.cache[:, self.place] = x[0]
+        row = self.rows[self.place] * 2
+        self.place.add_(1)
+        return row, self.cache
+
+
+PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, IndexOfOne]
 
 
 class Programs(nn.Module):
@@ -102,3 +118,22 @@ def outputs(tmp_path_factory):
 def test_a_program_equals_eager_pytorch(program, outputs):
     for number, (found, expected) in enumerate(outputs[program]):
         assert largest_error(found, expected) <= 1e-4, f"pass {number}"
+
+
+class RowOfState(nn.Module):
+    """Returns a view of a buffer that it has written: torch itself cannot trace that where a tensor says which row."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(3, 4))
+
+    def forward(self, place):
+        self.rows.add_(1)
+        return self.rows[place]
+
+
+@pytest.mark.no_runtime
+def test_a_row_of_written_state_that_is_returned_as_a_view_is_refused():
+    program = torch.export.export(RowOfState(), (torch.tensor(1),))
+    with pytest.raises(ws.ExportError, match=r"aten.item.*clone"):
+        ws.apply_weight_offload(program)

@@ -6,9 +6,11 @@ import copy
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
-from . import _constants, _every_size, _layout, _overlap, _state
+from . import _constants, _every_size, _index, _layout, _overlap, _state
 from ._errors import ExportError
+from ._names import place_of
 from ._torch.shapes import widen
 
 _ATEN = torch.ops.aten
@@ -31,7 +33,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     prepared = _traced(prepared)
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
-    if _layout.make_inputs_dense(prepared) + _constants.make_dense(prepared):
+    if _layout.make_inputs_dense(prepared) + _constants.make_dense(prepared) + _index.index_by_tensors(prepared):
         prepared = _traced(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
@@ -44,8 +46,16 @@ def _traced(program: ExportedProgram) -> ExportedProgram:
     """The program traced again, with an empty table: mutation becomes functional, and layouts are carried to every node."""
     program.graph_module.recompile()
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
-    with torch.no_grad():
-        return program.run_decompositions({})
+    try:
+        with torch.no_grad():
+            return program.run_decompositions({})
+    except PendingUnbackedSymbolNotFound:
+        read = next((node for node in program.graph.nodes if node.target in _index.NUMBERS), None)
+        if read is None:
+            raise
+        raise ExportError(
+            f"{place_of(read)} tells which part of a written buffer is returned; return a copy of that part: (buffer[index].clone())"
+        ) from None
 
 
 def _copy(program: ExportedProgram) -> ExportedProgram:
