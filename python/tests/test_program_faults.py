@@ -79,7 +79,20 @@ class IndexOfOne(nn.Module):
         return row, self.cache
 
 
-PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, IndexOfOne]
+class NarrowNumbers(nn.Module):
+    """Tensors of one number whose dtype a Python number beside them must not change."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("step", torch.tensor(1, dtype=torch.int32))
+        self.register_buffer("scale", torch.tensor(3, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        self.step.add_(1)
+        return self.step * 2, self.step, self.scale * 0.5, self.step + 0.5
+
+
+PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, IndexOfOne, NarrowNumbers]
 
 
 class Programs(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
-from . import _constants, _every_size, _index, _layout, _overlap, _state
+from . import _constants, _every_size, _index, _layout, _numbers, _overlap, _state
 from ._errors import ExportError
 from ._names import place_of
 from ._torch.shapes import widen
@@ -33,7 +33,8 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     prepared = _traced(prepared)
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
-    if _layout.make_inputs_dense(prepared) + _constants.make_dense(prepared) + _index.index_by_tensors(prepared):
+    changes = _layout.make_inputs_dense, _constants.make_dense, _index.index_by_tensors, _numbers.keep_narrow
+    if sum(change(prepared) for change in changes):
         prepared = _traced(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
