@@ -227,11 +227,13 @@ class Draw:
     def buffer(self) -> str:
         rng, name = self.rng, f"b{sum('register_buffer' in line for line in self.program.setup)}"
         shape = rng.choice([[], [1], [1, 1], [3], [4, 3], [2, 4], [4, 4], [1, 6]])
-        dtype = rng.choices([self.float, torch.int64, torch.bool], [6, 2, 1])[0]
+        dtype = rng.choices([self.float, torch.int64, torch.int32, torch.bool], [6, 2, 1, 1])[0]
         value = rng.choice([f"torch.zeros({shape}, dtype={dtype})", f"torch.ones({shape}, dtype={dtype})"])
         if dtype == self.float and len(shape) == 2 and rng.random() < 0.3:
             value = f"torch.ones({shape[::-1]}, dtype={dtype}).t()"
-        extra = ", persistent=False" if rng.random() < 0.2 else ""
+        if len(shape) == 2 and rng.random() < 0.15:
+            value = f"torch.zeros({[shape[0], shape[1] + 2]}, dtype={dtype})[:, :{shape[1]}]"
+        extra = ", persistent=False" if rng.random() < 0.25 else ""
         self.add(f'self.register_buffer("{name}", {value}{extra})', f"self.{name}", read_only=False)
         self.names.append(f"self.{name}")
         return f"self.{name}"

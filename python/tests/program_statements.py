@@ -237,6 +237,8 @@ def write(one: Draw) -> str:
             f"{t}.copy_({t}.roll(1, 0))",
             f"{t}[::2] = {same}[::2]",
         ]
+    others = [name for name in one.names if name.startswith("self.b") and name != t and one.value(name).shape == value.shape]
+    forms += [f"{t}.copy_({same})\n{name}.copy_({same})" for name in others]
     text = rng.choice(forms)
     # An augmented assignment to a bare name would make a local of it.
     return text if not text.startswith("v") or " += " not in text else f"{t}.add_(1)"
