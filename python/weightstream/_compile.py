@@ -26,7 +26,7 @@ from ._torch.embedding import realized_embedding
 from ._torch.names import prefixed_constants
 from ._torch.probe import pin_before_first_reader, reuse_across_probes, share_storage
 from ._torch.shapes import every_shape
-from ._torch.tuning import harmless_indices
+from ._torch.tuning import held_integers
 from ._trace import CompiledTrace, capture
 
 
@@ -54,7 +54,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(reuse_across_probes())
-        stack.enter_context(harmless_indices())
+        stack.enter_context(held_integers())
         ranges = stack.enter_context(every_shape(inputs))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         stack.enter_context(build.without_onednn())
