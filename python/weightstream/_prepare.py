@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 
 from . import _constants, _every_size, _layout, _overlap, _state
 from ._errors import ExportError
+from ._torch import build, recurrent
 from ._torch.shapes import widen
 
 _ATEN = torch.ops.aten
@@ -28,10 +29,10 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     _layout.make_inputs_dense(prepared)
     memory = _constants.own_constants(prepared)
     prepared.graph_module.recompile()
-    # The trace that makes mutation functional, with an empty table, also carries the new layouts to every node.
+    # The trace that makes mutation functional also carries the new layouts to every node.
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
-    with torch.no_grad():
-        prepared = prepared.run_decompositions({})
+    with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
+        prepared = prepared.run_decompositions(recurrent.unrolled())
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
     _layout.make_outputs_dense(prepared)
