@@ -7,7 +7,7 @@ import copy
 import torch
 from torch.export import ExportedProgram
 
-from . import _constants, _every_size, _layout, _overlap, _state
+from . import _constants, _every_size, _layout, _masks, _overlap, _state, _tensors
 from ._errors import ExportError
 from ._torch.shapes import widen
 
@@ -22,18 +22,20 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     ``program`` is left as it is, but for its symbols' ranges: these become what they were when the user exported it.
     Preparing a program twice changes nothing. Raises :class:`ExportError` for what cannot be served.
     """
+    _tensors.refuse_kinds(program)
     widen(program)
     prepared = _copy(program)
     _forget_same(prepared)
     _layout.make_inputs_dense(prepared)
     memory = _constants.own_constants(prepared)
     prepared.graph_module.recompile()
-    # The trace that makes mutation functional, with an empty table, also carries the new layouts to every node.
+    # The trace that makes mutation functional also carries the new layouts to every node.
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
     with torch.no_grad():
-        prepared = prepared.run_decompositions({})
+        prepared = prepared.run_decompositions(_masks.decompositions())
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
+    _tensors.refuse_endless_outputs(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
     _state.keep_old_values(prepared)
