@@ -7,7 +7,7 @@ import copy
 import torch
 from torch.export import ExportedProgram
 
-from . import _constants, _every_size, _layout, _overlap, _state
+from . import _constants, _every_size, _layout, _masks, _overlap, _state, _tensors
 from ._errors import ExportError
 from ._torch import build, recurrent
 from ._torch.shapes import widen
@@ -23,6 +23,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     ``program`` is left as it is, but for its symbols' ranges: these become what they were when the user exported it.
     Preparing a program twice changes nothing. Raises :class:`ExportError` for what cannot be served.
     """
+    _tensors.refuse_kinds(program)
     widen(program)
     prepared = _copy(program)
     _forget_same(prepared)
@@ -32,9 +33,10 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     # The trace that makes mutation functional also carries the new layouts to every node.
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
     with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
-        prepared = prepared.run_decompositions(recurrent.unrolled())
+        prepared = prepared.run_decompositions({**recurrent.unrolled(), **_masks.decompositions()})
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
+    _tensors.refuse_endless_outputs(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
     _state.keep_old_values(prepared)
