@@ -23,7 +23,7 @@ test: bootstrap ## build, then run all tests: Rust, C++, Python
 mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; all take hours)
 	@$(PYTHON) scripts/mutants $(if $(ONLY),--only '$(ONLY)')
 
-fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or RUNS=10000000 executions of each parser
+fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or RUNS=10000000 executions of each parser; TARGET=programs RUNS=150
 	@scripts/fuzz $(if $(RUNS),many,guided) $(or $(TARGET),all) $(or $(RUNS),$(TIME),60)
 
 SOAK_MODELS := mlp demo kv_decoder fact_long_lease

@@ -19,8 +19,8 @@ _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def own_constants(program: ExportedProgram) -> dict[str, int]:
-    """Gives ``program``, a copy of the user's, dense constants and one placeholder for each tensor, and returns what memory each
-    of the user's tensors has, by FQN.
+    """Gives ``program``, a copy of the user's, tables of its own and one placeholder for each tensor, and returns what memory each of
+    the user's tensors has, by FQN.
 
     Raises :class:`ExportError` if it writes to a tensor that is no buffer.
     """
@@ -31,15 +31,35 @@ def own_constants(program: ExportedProgram) -> dict[str, int]:
         # A cache that was filled outside of `no_grad` is the result of operators, which cannot be copied.
         table.update({fqn: one.detach() for fqn, one in table.items() if isinstance(one, torch.Tensor) and not one.is_leaf})
     memory = {fqn: value.untyped_storage()._cdata for fqn, value in held.values() if value.numel()}
-    copies: dict[Any, torch.Tensor] = {}
-    for node, (fqn, value) in held.items():
-        if is_dense(value):
-            continue
-        copy = copies.setdefault(_key(value), value.detach().contiguous().clone())
-        table = program._state_dict if fqn in program._state_dict else program._constants
-        table[fqn] = torch.nn.Parameter(copy, requires_grad=False) if isinstance(value, torch.nn.Parameter) else copy
-        node.meta["val"] = torch.empty_like(node.meta["val"], memory_format=torch.contiguous_format)
+    for fqn, value in held.values():
+        # Inputs that share memory, one of which is written, cannot be traced. `refuse_shared_state` looks at them afterwards.
+        if list(memory.values()).count(memory.get(fqn)) > 1:
+            _put(program, fqn, value, _own_memory(value.detach()))
     return memory
+
+
+def _own_memory(value: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+    return value.as_strided((span,), (1,)).clone().as_strided(value.shape, value.stride())
+
+
+def _put(program: ExportedProgram, fqn: str, old: torch.Tensor, new: torch.Tensor) -> None:
+    table = program._state_dict if fqn in program._state_dict else program._constants
+    table[fqn] = torch.nn.Parameter(new, requires_grad=False) if isinstance(old, torch.nn.Parameter) else new
+
+
+def make_dense(program: ExportedProgram) -> int:
+    """Gives ``program``, whose mutation is functional, dense constants, and returns how many were not."""
+    copies: dict[Any, torch.Tensor] = {}
+    held = [(node, fqn, value) for node, (fqn, value) in _held(program).items()]
+    # ExecuTorch takes a buffer that is not persistent for a bare tensor, and cannot find it, where it makes rows of it.
+    strided = [one for one in held if not is_dense(one[2]) or (one[1] in program.constants and not one[2].is_contiguous())]
+    for node, fqn, value in strided:
+        copy = copies.setdefault(_key(value), value.detach().contiguous().clone())
+        _put(program, fqn, value, copy)
+        node.meta["val"] = torch.empty_like(node.meta["val"], memory_format=torch.contiguous_format)
+    return len(strided)
 
 
 def is_dense(value: torch.Tensor) -> bool:

@@ -17,20 +17,22 @@ _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _BY_STRIDES = (_ATEN.as_strided.default, _ATEN.as_strided_copy.default)
 
 
-def make_inputs_dense(program: ExportedProgram) -> None:
-    """Lets ``program``, a copy of the user's, take inputs that are dense rows, and views copy where they must.
+def make_inputs_dense(program: ExportedProgram) -> int:
+    """Lets ``program``, whose mutation is functional, take inputs that are dense rows, and views copy where they must. Returns how
+    many inputs were not dense.
 
     Values of other nodes are those of the old layouts until the program is traced again.
     Raises :class:`ExportError` if an operator reads a strided input by its strides (``as_strided``).
     """
-    for node in _inputs(program):
-        if not _is_dense(node.meta.get("val")):
-            _refuse_strides(node)
-            _densify(node)
+    strided = [node for node in _inputs(program) if not _is_dense(node.meta.get("val"))]
+    for node in strided:
+        _refuse_strides(node)
+        _densify(node)
     for node in program.graph.nodes:
         # Which views can do without a copy depends on the layouts, which have changed.
         if node.op == "call_function" and node.target in _VIEWS:
             node.target = _ATEN.reshape.default
+    return len(strided)
 
 
 def make_outputs_dense(program: ExportedProgram) -> None:

@@ -27,21 +27,28 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     widen(program)
     prepared = _copy(program)
     _forget_same(prepared)
-    _layout.make_inputs_dense(prepared)
     memory = _constants.own_constants(prepared)
-    prepared.graph_module.recompile()
-    # The trace that makes mutation functional also carries the new layouts to every node.
-    # Without gradients: caches that were filled outside of `no_grad` ask for them.
-    with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
-        prepared = prepared.run_decompositions({**recurrent.unrolled(), **_masks.decompositions()})
+    _state.separate_stores(prepared)
+    # Mutation becomes functional first, in the user's layouts: they decide whether a `reshape` shares memory that is written later.
+    prepared = _traced(prepared)
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
     _tensors.refuse_endless_outputs(prepared)
+    if _layout.make_inputs_dense(prepared) + _constants.make_dense(prepared):
+        prepared = _traced(prepared)
     _layout.make_outputs_dense(prepared)
     _overlap.separate(prepared)
     _state.keep_old_values(prepared)
     _every_size.check(prepared)
     return prepared
+
+
+def _traced(program: ExportedProgram) -> ExportedProgram:
+    """The program traced again: mutation becomes functional, layouts are carried to every node, masks and layers are written out."""
+    program.graph_module.recompile()
+    # Without gradients: caches that were filled outside of `no_grad` ask for them.
+    with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
+        return program.run_decompositions({**recurrent.unrolled(), **_masks.decompositions()})
 
 
 def _copy(program: ExportedProgram) -> ExportedProgram:

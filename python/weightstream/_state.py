@@ -48,27 +48,44 @@ _COMPUTE = {
 def keep_old_values(program: ExportedProgram) -> int:
     """Puts a snapshot behind each result that may be a buffer's old value, and returns how many there are.
 
-    A result that is a placeholder gets one too: an operator has to make it (``state.copy_(x)``, two buffers that are swapped).
+    A result that is a placeholder gets one too: an operator has to make it (``state.copy_(x)``, two buffers that are swapped). So does
+    one that is a buffer's new value: lowering takes a node for the update of one buffer, and for nothing else.
     """
     signature = program.graph_signature
     mutated = set(signature.buffers_to_mutate.values())
     buffers = {name: fqn for name, fqn in signature.inputs_to_buffers.items() if fqn in mutated}
     output = next(node for node in program.graph.nodes if node.op == "output")
-    results, taken = list(output.args[0]), 0
+    results, taken, updates = list(output.args[0]), 0, set()
     for place, (spec, value) in enumerate(zip(signature.output_specs, results)):
         if not isinstance(value, torch.fx.Node) or not isinstance(value.meta.get("val"), torch.Tensor):
             continue
         stored = spec.kind is OutputKind.BUFFER_MUTATION
         bare = value.op == "placeholder" and (stored or value.name not in signature.user_inputs)
         own = {spec.target} if stored else set()
-        if bare or not {buffers[name] for name in _may_be(value, buffers)} <= own:
+        if bare or value in updates or not {buffers[name] for name in _may_be(value, buffers)} <= own:
             results[place] = snapshot_before(output, value)
             taken += 1
+        elif stored:
+            updates.add(value)
     if taken:
         output.args = (type(output.args[0])(results), *output.args[1:])
         program.graph_module.recompile()
         rename_outputs(program)
     return taken
+
+
+def separate_stores(program: ExportedProgram) -> None:
+    """Gives each ``copy_`` of one value a clone of its own, before mutation is functional: afterwards the value would be the update of
+    several buffers, and the signature, a table by value, has room for one."""
+    stored: set[torch.fx.Node] = set()
+    for node in program.graph.nodes:
+        if node.target is _ATEN.copy_.default and isinstance(source := node.args[1], torch.fx.Node):
+            if source in stored:
+                with program.graph.inserting_before(node):
+                    own = program.graph.call_function(_ATEN.clone.default, (source,))
+                own.meta.update(source.meta)
+                node.replace_input_with(source, own)
+            stored.add(source)
 
 
 def snapshot_before(before: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:

@@ -1,0 +1,104 @@
+"""Programs that `program_fuzz.py` found wrong, as small as they get. All of them share one export."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import weightstream as ws
+from device_under_test import DEVICE
+from executorch.exir import to_edge_transform_and_lower
+from torch import nn
+from zoo import largest_error
+
+
+class CopyingReshape(nn.Module):
+    """A reshape copies in the example's layout, and what it was made of is written later. Of dense rows it would be a view."""
+
+    def forward(self, x):
+        y = x.clone()
+        kept = y.reshape(-1)
+        y.copy_(x * 2)
+        return kept, y
+
+
+class CopyingReshapeOfState(nn.Module):
+    """The same of a buffer with gaps."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("state", torch.zeros(4, 6)[:, :4], persistent=False)
+
+    def forward(self, x):
+        kept = self.state.reshape(-1)
+        self.state.add_(x)
+        return kept, self.state.sum()
+
+
+class Transposed(nn.Module):
+    """Buffers that are not persistent, dense in another order of dimensions; one is not read."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("unread", torch.ones(3, 4).t(), persistent=False)
+        self.register_buffer("table", torch.randn(4, 4).t(), persistent=False)
+
+    def forward(self, x):
+        return (x + self.table,)
+
+
+class NewState(nn.Module):
+    """A buffer's new value that was computed by something which is never the buffer itself: stored, stored again and returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("first", torch.zeros(4, 4))
+        self.register_buffer("second", torch.zeros(4, 4))
+
+    def forward(self, x):
+        new = torch.tanh(x + self.first)
+        self.first.copy_(new)
+        self.second.copy_(new)
+        return new, self.first, self.second
+
+
+PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState]
+
+
+class Programs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.parts = nn.ModuleList(make() for make in PROGRAMS)
+
+    def forward(self, x):
+        return [y for part in self.parts for y in part(x)] + [x @ self.weight]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """Found and expected outputs of three passes, by program."""
+    folder = tmp_path_factory.mktemp("faults")
+    torch.manual_seed(1)
+    model, x = Programs().eval().requires_grad_(False), torch.randn(4, 4).t()
+    eager, sizes = copy.deepcopy(model).to(DEVICE), []
+    program = torch.export.export(model, (x,))
+    edge = to_edge_transform_and_lower(
+        ws.apply_weight_offload(program), partitioner=[ws.WeightStreamPartitioner(device=DEVICE)], compile_config=ws.edge_compile_config()
+    )
+    ws.save(edge, folder / "model.pte", folder / "model.ptd")
+    with ws.Module(folder / "model.pte", folder / "model.ptd") as module:
+        rounds = [(list(module(x)), [y.to("cpu", copy=True) for y in eager(x.to(DEVICE))]) for _ in range(3)]
+    sizes = [len(part(x)) for part in copy.deepcopy(model).parts]
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return {
+        make: [(found[start : start + size], expected[start : start + size]) for found, expected in rounds]
+        for make, start, size in zip(PROGRAMS, starts, sizes)
+    }
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_equals_eager_pytorch(program, outputs):
+    for number, (found, expected) in enumerate(outputs[program]):
+        assert largest_error(found, expected) <= 1e-4, f"pass {number}"
