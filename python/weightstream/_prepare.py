@@ -7,7 +7,7 @@ import copy
 import torch
 from torch.export import ExportedProgram
 
-from . import _constants, _every_size, _layout, _masks, _overlap, _state, _tensors
+from . import _constants, _convolution, _every_size, _layout, _masks, _overlap, _state, _tensors
 from ._errors import ExportError
 from ._torch import build, recurrent
 from ._torch.shapes import widen
@@ -48,7 +48,7 @@ def _traced(program: ExportedProgram) -> ExportedProgram:
     program.graph_module.recompile()
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
     with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
-        return program.run_decompositions({**recurrent.unrolled(), **_masks.decompositions()})
+        return program.run_decompositions({**recurrent.unrolled(), **_masks.decompositions(), **_convolution.written_out()})
 
 
 def _copy(program: ExportedProgram) -> ExportedProgram:
