@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weightstream::aoti::dtype::DType;
 use weightstream::aoti::kernels::conv::{format_strides, Convolution};
 use weightstream::aoti::kernels::gemm::{grouped, product, Affine};
-use weightstream::aoti::kernels::index::{put, scatter, Reduce};
+use weightstream::aoti::kernels::index::{coordinates, nonzero, put, scatter, Reduce};
 use weightstream::aoti::tensor::{contiguous_strides, reach};
 use weightstream::aoti::view::{copy, for_each, View};
 
@@ -276,6 +276,15 @@ fn puts_follow_the_rules_of_advanced_indexing() {
     let error =
         put::<i64>(&out.view, &[None, Some(far.view.clone())], &one.view, false).unwrap_err();
     assert!(error.contains("out of bounds"), "{error}");
+}
+
+#[test]
+fn places_of_what_is_not_zero_are_in_row_major_order() {
+    let hits = nonzero(&[0.0, -0.0, 3.0, f64::NAN, 0.0, -1.0]);
+    assert_eq!(hits, [2, 3, 5]);
+    assert_eq!(coordinates(&hits, &[2, 3]), [0, 2, 1, 0, 1, 2]);
+    assert_eq!(coordinates(&[0], &[]), []);
+    assert_eq!(nonzero::<i64>(&[]), []);
 }
 
 #[test]

@@ -131,11 +131,11 @@ class Names(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.mix = nn.Linear(4, 4)
-        self.listed = [self.mix.weight, torch.randn(4, 4)]
-        self.register_buffer("scale", torch.randn(4))
+        self.mix = nn.Linear(16, 16)
+        self.listed = [self.mix.weight, torch.randn(16, 16)]
+        self.register_buffer("scale", torch.randn(16))
         self.original_scale = self.scale
-        self.register_buffer("strided", torch.randn(4, 6).t()[:4], persistent=False)
+        self.register_buffer("strided", torch.randn(4, 24).t()[:16], persistent=False)
 
     def forward(self, x):
         y = self.mix(x) @ self.listed[0] + x @ self.listed[1] + self.scale * self.original_scale
@@ -213,7 +213,7 @@ form(
     "any sizes within their ranges are taken, and a size of 1 never",
     dynamic_shapes=({1: LENGTH}, {0: LENGTH + 1}, {0: 8 * LENGTH}, {0: 2 * LENGTH + 1}),
 )
-form("names", Names, lambda: [(torch.randn(3, 4),) for _ in range(2)], "a weight's second name is read around its probe")
+form("names", Names, lambda: [(torch.randn(3, 16),) for _ in range(2)], "a weight's second name is read around its probe")
 form("recurrent", Recurrent, lambda: [(torch.randn(3, 5, 8),) for _ in range(2)], "states have a dimension too many")
 form(
     "convolutions",

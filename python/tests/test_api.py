@@ -269,19 +269,3 @@ def test_folded_constants_are_refused_or_not_folded(tmp_path):
     else:
         record = Pte(tmp_path / "model.pte").payload
         assert sorted(record["fqns"]) == ["a.bias", "a.weight", "b.bias", "b.weight"]
-
-
-class Transform(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return torch.fft.rfft(self.a(x)).abs()
-
-
-@pytest.mark.no_runtime
-def test_an_operator_that_the_runtime_lacks_is_an_error_at_export(tmp_path):
-    program = ws.apply_weight_offload(program_of(Transform(), torch.randn(2, 8)))
-    message = error_of(lambda: lower(program, path=tmp_path), *REFUSALS)
-    assert "fft" in message

@@ -18,7 +18,7 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _decompose, _method, _offload, _prepare, _record
+from . import _attention, _convolution, _decompose, _method, _offload, _prepare, _record
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
@@ -107,6 +107,8 @@ class WeightStreamBackend(BackendDetails):
         # Signature, mutation and ties are final here; the user's probes served to show and to mark.
         offload = _offload.remove_probes(edge_program) > 0
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
+        if target.device == "cuda":
+            _convolution.widen(edge_program)
         if target.fuses_attention():
             _attention.fuse(edge_program)
         probes = _offload.insert_probes(edge_program) if offload else []

@@ -16,7 +16,7 @@ import torch._inductor.config as inductor_config
 from torch._inductor import cpp_builder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import _trampolines
+from . import _refusals, _trampolines
 from ._errors import ExportError
 from ._floor import GRANULES
 from ._progress import step
@@ -26,7 +26,7 @@ from ._torch.embedding import realized_embedding
 from ._torch.names import prefixed_constants
 from ._torch.probe import pin_before_first_reader, reuse_across_probes, share_storage
 from ._torch.shapes import every_shape
-from ._torch.tuning import harmless_indices
+from ._torch.tuning import held_integers
 from ._trace import CompiledTrace, capture
 
 
@@ -54,7 +54,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(reuse_across_probes())
-        stack.enter_context(harmless_indices())
+        stack.enter_context(held_integers())
         ranges = stack.enter_context(every_shape(inputs))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         stack.enter_context(build.without_onednn())
@@ -68,7 +68,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         torch._inductor.aot_compile(module, inputs, options=options)
         if len(traces) != 1:
             raise ExportError(f"the compiler produced {len(traces)} graphs where one was expected; please report this")
-        return Compiled(_read_library(work), traces[0])
+        return Compiled(_read_library(work, traces[0]), traces[0])
 
 
 def _options() -> dict[str, Any]:
@@ -98,14 +98,11 @@ def _trampoline_library(work: Path) -> Iterator[None]:
         yield
 
 
-def _read_library(work: str) -> bytes:
+def _read_library(work: str, trace: CompiledTrace) -> bytes:
     libraries = glob.glob(os.path.join(work, "out", "**", "*.so"), recursive=True)
     if len(libraries) != 1:
         raise ExportError(f"the compiler produced {len(libraries)} libraries where one was expected: {libraries}")
     missing = _trampolines.check_library(libraries[0])
     if missing:
-        raise ExportError(
-            f"the compiled program calls {', '.join(missing)}, which the runtime does not provide; an operator of this model is not "
-            "supported yet"
-        )
+        raise _refusals.refusal(missing, trace.callers)
     return Path(libraries[0]).read_bytes()

@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import custom_op
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import _order
 from ._errors import ExportError
 from ._offload import rename_outputs
 from ._torch.probe import is_probe
@@ -45,7 +46,8 @@ class Refusal(Exception):
 
 def decompose(program: ExportedProgram, device: str) -> ExportedProgram:
     """Rewrites the program's graph in place, and returns it; ``device`` is that of the target."""
-    table = {op: function for op, function in _table().items() if device == "cpu" or op not in _CPU_ONLY}
+    others = _CUDA_ONLY if device == "cpu" else _CPU_ONLY
+    table = {op: function for op, function in _table().items() if op not in others}
     graph = program.graph_module.graph
     for node in list(graph.nodes):
         op = _operator(node)
@@ -393,6 +395,9 @@ def _table() -> Table:
         aten.grid_sampler_3d.default: _grid_sampler_3d,
         aten.grid_sampler.default: _grid_sampler,
         aten._grouped_mm.default: _grouped_mm,
+        aten.sort.default: _order.sort,
+        aten.sort.stable: _order.sort_stable,
+        aten.topk.default: _order.topk,
     }
     # Operators of other packages: there only if the program's author imported them.
     for namespace, name, function in (("torchvision", "roi_align", _roi_align), ("transformers", "grouped_mm_fallback", _grouped_mm)):
@@ -410,6 +415,8 @@ _COMPOSITES = {
 }
 
 _CPU_ONLY = {aten._grouped_mm.default}
+#: The runtime has functions for them on the CPU.
+_CUDA_ONLY = {aten.sort.default, aten.sort.stable, aten.topk.default}
 
 
 # Complex operators

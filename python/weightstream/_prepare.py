@@ -8,9 +8,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
-from . import _constants, _every_size, _index, _layout, _numbers, _overlap, _state
+from . import _constants, _convolution, _every_size, _index, _layout, _masks, _numbers, _overlap, _state, _tensors
 from ._errors import ExportError
 from ._names import place_of
+from ._torch import build, recurrent
 from ._torch.shapes import widen
 
 _ATEN = torch.ops.aten
@@ -24,6 +25,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     ``program`` is left as it is, but for its symbols' ranges: these become what they were when the user exported it.
     Preparing a program twice changes nothing. Raises :class:`ExportError` for what cannot be served.
     """
+    _tensors.refuse_kinds(program)
     widen(program)
     prepared = _copy(program)
     _forget_same(prepared)
@@ -33,6 +35,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     prepared = _traced(prepared)
     _constants.refuse_shared_state(prepared, memory)
     _refuse_written_inputs(prepared)
+    _tensors.refuse_endless_outputs(prepared)
     changes = _layout.make_inputs_dense, _constants.make_dense, _index.index_by_tensors, _numbers.keep_narrow
     if sum(change(prepared) for change in changes):
         prepared = _traced(prepared)
@@ -44,12 +47,12 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
 
 
 def _traced(program: ExportedProgram) -> ExportedProgram:
-    """The program traced again, with an empty table: mutation becomes functional, and layouts are carried to every node."""
+    """The program traced again: mutation becomes functional, layouts are carried to every node, masks and layers are written out."""
     program.graph_module.recompile()
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
     try:
-        with torch.no_grad():
-            return program.run_decompositions({})
+        with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
+            return program.run_decompositions({**recurrent.unrolled(), **_masks.decompositions(), **_convolution.written_out()})
     except PendingUnbackedSymbolNotFound:
         read = next((node for node in program.graph.nodes if node.target in _index.NUMBERS), None)
         if read is None:

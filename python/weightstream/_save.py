@@ -20,8 +20,9 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.schema import DeviceType
 from executorch.exir.tensor import TensorSpec
 
-from . import _method, _record
+from . import _executorch, _method, _record
 from ._backend import BACKEND_ID, WEIGHTS_TAG
+from ._check import check_loads
 from ._errors import ExportError
 from ._progress import step
 
@@ -35,7 +36,12 @@ def edge_compile_config() -> EdgeCompileConfig:
 
 
 def save(
-    edge: EdgeProgramManager, pte_path: str | os.PathLike[str], ptd_path: str | os.PathLike[str], *, device_io: bool | str = False
+    edge: EdgeProgramManager,
+    pte_path: str | os.PathLike[str],
+    ptd_path: str | os.PathLike[str],
+    *,
+    device_io: bool | str = False,
+    check: bool = True,
 ) -> None:
     """Writes the program and its weights, adding the record as constant methods.
 
@@ -43,6 +49,10 @@ def save(
     for the first GPU, ``"cuda:1"`` for another one; the file says which. The caller then gives tensors on that GPU, which are used in
     place, and gets tensors there. Without it both are on the CPU, and the runtime copies. It changes nothing for callers of the C
     interface, who may give either.
+
+    ``check``: loads a program for the CPU once it is written, with the least budget, and raises :class:`ExportError` with the runtime's
+    reason if that fails. The files stay. A machine without the native library, or without the instructions that the program was
+    compiled for, loads nothing and says so.
 
     The files are written beside their final places and renamed, so that a mapped older file is never truncated under its readers.
     """
@@ -56,13 +66,16 @@ def save(
     methods.update(_record.constant_methods(method, fields))
     edge._config_methods = methods
     with step("writing the program and its weights"):
-        program = edge.to_executorch(config)
+        with _executorch.corrected():
+            program = edge.to_executorch(config)
         weights = program._tensor_data.pop(WEIGHTS_TAG, None)
         if weights is None:
             raise ExportError("the program holds no weights of WeightStream: lower it with WeightStreamPartitioner")
         _write(pte_path, program.write_to_file)
         checksum = _program_crc32(Path(pte_path))
         _write(ptd_path, lambda file: _write_with_checksum(weights, method, checksum, file))
+    if check:
+        check_loads(pte_path, ptd_path, method, fields)
 
 
 def _check_two_files(pte_path: str | os.PathLike[str], ptd_path: str | os.PathLike[str]) -> None:

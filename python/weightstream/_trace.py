@@ -18,6 +18,7 @@ from torch._inductor import ir
 from torch._inductor.codegen import wrapper as lines
 from torch._inductor.virtualized import V
 
+from . import _refusals
 from ._activations import Activations
 from ._errors import ExportError
 from ._torch.probe import is_probe_kernel
@@ -52,12 +53,14 @@ class Constant:
 class CompiledTrace:
     """What the compiled program does, in host issue order. ``probes[i]`` is the FQN behind probe ``i``.
 
-    ``activations``: the most bytes of activations at one time, outputs included, or None where a size has no upper bound."""
+    ``activations``: the most bytes of activations at one time, outputs included, or None where a size has no upper bound.
+    ``callers``: the operators behind each C function that the compiled code calls, for people."""
 
     events: list[tuple[int, int]]
     probes: list[str]
     constants: dict[str, Constant]
     activations: int | None
+    callers: dict[str, list[str]]
 
 
 class DroppedProbes(Exception):
@@ -125,7 +128,7 @@ class _Reader:
         self._check_outputs()
         self._check_ids()
         probes = [self.fqns[self.names[i]] for i in range(len(self.names))]
-        return CompiledTrace(self.events, probes, self._constants(), self.activations.bound())
+        return CompiledTrace(self.events, probes, self._constants(), self.activations.bound(), _refusals.callers(self.graph))
 
     def _fqn(self, name: str) -> str:
         if name in self.graph.folded_constants:

@@ -8,24 +8,34 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.virtualized import V
+
+from .probe import is_probe_kernel
 
 
 @contextlib.contextmanager
-def harmless_indices() -> Iterator[None]:
-    """Gives each tuned kernel integers of its own, which are zeros.
+def held_integers() -> Iterator[None]:
+    """Gives a kernel that is tuned the integers that the program holds, read through a probe or not.
 
-    Kernels are tuned one after the other, and each gets what the ones before it wrote. Operators between them are not run, so that a
-    kernel may get row numbers that no operator would make. Its bounds check then fails on the device, and the compiler's CUDA context
-    is lost (a mixture of experts: token numbers after a sort). Zero is a row of every table.
+    The compiler would take zeros. Where row numbers come from a division by such a number (a mixture of experts divides by how many
+    experts a token has), no row has the quotient: the kernel's bounds check fails on the device, and the compiler's CUDA context is lost.
     """
-    original = PythonWrapperCodegen._generate_kernel_call_helper
+    original = PythonWrapperCodegen.generate_example_arg_value
 
-    def with_fresh_integers(self: Any, kernel_name: str, call_args: Any, *, arg_types: Any = None, **others: Any) -> Any:
-        for argument, kind in zip(call_args, arg_types or ()):
-            if isinstance(kind, torch.dtype) and not kind.is_floating_point:
-                self.kernel_autotune_example_args.pop(argument, None)
-        return original(self, kernel_name, call_args, arg_types=arg_types, **others)
+    def with_held_integers(self: Any, arg: Any, arg_type: Any, raw_arg: Any = None) -> Any:
+        made = original(self, arg, arg_type, raw_arg)
+        source = _source(arg, self.args_to_buffers.get(arg)) if isinstance(arg_type, torch.dtype) else None
+        if source in V.graph.constants and not arg_type.is_floating_point:
+            self.kernel_autotune_calls.writeline(f"{made}.copy_(torch._inductor.virtualized.V.graph.constants[{source!r}])")
+        return made
 
-    with unittest.mock.patch.object(PythonWrapperCodegen, "_generate_kernel_call_helper", with_fresh_integers):
+    with unittest.mock.patch.object(PythonWrapperCodegen, "generate_example_arg_value", with_held_integers):
         yield
+
+
+def _source(name: str, buffer: Any) -> str:
+    """The name of the constant that a probe reads, if the buffer is a probe's."""
+    kernel = buffer.inputs[0] if isinstance(buffer, ir.MultiOutput) else buffer
+    return kernel.inputs[0].get_name() if is_probe_kernel(kernel) else name

@@ -1,4 +1,4 @@
-//! Writing to places that another tensor names.
+//! Writing to places that another tensor names, and finding such places.
 #![deny(unsafe_code)]
 
 use crate::aoti::dtype::Number;
@@ -249,10 +249,10 @@ fn expand_masks(indices: &[Option<View>]) -> Result<Vec<Option<(Vec<i64>, Vec<i6
         match index {
             None => lists.push(None),
             Some(mask) if matches!(mask.dtype.name(), "bool" | "uint8") => {
-                let hits: Vec<usize> = nonzero(&mask.read::<i64>()?);
-                let strides = contiguous_strides(&mask.sizes);
-                for (size, stride) in mask.sizes.iter().zip(strides) {
-                    let values = hits.iter().map(|hit| *hit as i64 / stride % size).collect();
+                let hits = nonzero(&mask.read::<i64>()?);
+                let (rank, flat) = (mask.ndim(), coordinates(&hits, &mask.sizes));
+                for d in 0..rank {
+                    let values = flat.iter().skip(d).step_by(rank).copied().collect();
                     lists.push(Some((vec![hits.len() as i64], values)));
                 }
             }
@@ -262,13 +262,22 @@ fn expand_masks(indices: &[Option<View>]) -> Result<Vec<Option<(Vec<i64>, Vec<i6
     Ok(lists)
 }
 
-fn nonzero(values: &[i64]) -> Vec<usize> {
-    values
-        .iter()
-        .enumerate()
-        .filter(|(_, v)| **v != 0)
-        .map(|(i, _)| i)
+/// Which of `values` are not zero; NaN is not.
+pub fn nonzero<N: Number>(values: &[N]) -> Vec<usize> {
+    (0..values.len())
+        .filter(|at| values[*at] != N::ZERO)
         .collect()
+}
+
+/// The indices of each of `places`, which count elements of `sizes` in row-major order: a row for each.
+pub fn coordinates(places: &[usize], sizes: &[i64]) -> Vec<i64> {
+    let strides = contiguous_strides(sizes);
+    let mut all = Vec::with_capacity(places.len() * sizes.len());
+    for place in places {
+        let row = sizes.iter().zip(&strides);
+        all.extend(row.map(|(size, stride)| *place as i64 / stride % size));
+    }
+    all
 }
 
 fn common<'a>(shapes: impl Iterator<Item = &'a [i64]>) -> Result<Vec<i64>, String> {

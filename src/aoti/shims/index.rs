@@ -1,7 +1,8 @@
-//! Writing to places that another tensor names.
+//! Writing to places that another tensor names, and finding such places.
 
 use super::super::context::{Context, Shim};
-use super::super::kernels::index::{put, scatter, Reduce};
+use super::super::dtype::DType;
+use super::super::kernels::index::{coordinates, nonzero, put, scatter, Reduce};
 use super::super::slab::Handle;
 use super::super::tensor::preserved_strides;
 use super::super::view::{copy, View};
@@ -11,7 +12,7 @@ use super::shim_table;
 shim_table! {
     aoti_torch_scatter_out, aoti_torch_scatter_reduce_out, aoti_torch_cpu_scatter_src_out,
     aoti_torch_cpu_scatter_value_out, aoti_torch_cpu_scatter_reduce_two_out, aoti_torch_index_put_out,
-    aoti_torch_cpu_index_put,
+    aoti_torch_cpu_index_put, aoti_torch_cpu_nonzero,
 }
 
 /// Arguments that all scatters share.
@@ -200,5 +201,22 @@ extern "C" fn aoti_torch_cpu_index_put(
             put_into(&out, &indices, &values, accumulate != 0)
         })?;
         ret.set(handle)
+    })
+}
+
+/// The places of everything that is not zero, one row each. The compiled code reads it column by column, as
+/// PyTorch lays it out.
+extern "C" fn aoti_torch_cpu_nonzero(handle: Handle, ret: Out<Handle>) -> i32 {
+    run("aoti_torch_cpu_nonzero", |c| {
+        let view = c.view(handle)?;
+        let hits = match view.dtype.is_float() {
+            true => nonzero(&view.read::<f64>()?),
+            false => nonzero(&view.read::<i64>()?),
+        };
+        let count = hits.len() as i64;
+        let sizes = [count, view.ndim() as i64];
+        let (fresh, out) = c.result_strided(DType::I64, &sizes, &[1, count])?;
+        let [found] = c.filling([fresh], || Ok(out.write(&coordinates(&hits, &view.sizes))?))?;
+        ret.set(found)
     })
 }

@@ -1,0 +1,112 @@
+"""Operators without code in the runtime: the export says which ones, and which modules called them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import weightstream as ws
+from executorch.exir import to_edge_transform_and_lower
+from support import error_of
+from torch import nn
+from torch.library import custom_op
+
+pytestmark = [pytest.mark.no_runtime, pytest.mark.cpu_only("the operators are looked up in one table")]
+
+
+@custom_op("weightstream_tests::foreign", mutates_args=())
+def foreign(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@foreign.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Call(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = Call(lambda x: x.median(1).values)
+        self.qr = Call(lambda x: torch.linalg.qr(x)[1])
+        self.foreign = Call(torch.ops.weightstream_tests.foreign)
+        self.fine = Call(lambda x: x.sort(1).values)
+
+    def forward(self, x):
+        return self.norm(x), self.qr(x), self.foreign(x), self.fine(x)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer()])
+
+    def forward(self, x):
+        return *self.layers[0](x), torch.bincount(x.reshape(-1).to(torch.int64)).sum()
+
+
+def test_all_of_them_are_named_with_their_modules_and_no_function_of_the_runtime_is():
+    program = torch.export.export(Model().eval(), (torch.rand(4, 8),))
+    partitioner = [ws.WeightStreamPartitioner(device="cpu")]
+    config = ws.edge_compile_config()
+    text = error_of(lambda: to_edge_transform_and_lower(program, partitioner=partitioner, compile_config=config), ws.ExportError)
+    assert "operator 'aten.median' in layers.0.norm (sort, and take the element in the middle)" in text
+    assert "operator 'aten.linalg_qr' in layers.0.qr" in text
+    assert "operator 'weightstream_tests.foreign' in layers.0.foreign" in text
+    assert "operator 'aten.bincount' (" in text
+    assert "layers.0.fine" not in text
+    assert "aoti_torch" not in text
+
+
+CASES = {
+    "sparse constant": (
+        lambda module, x: torch.sparse.mm(module.held, x),
+        torch.eye(4).to_sparse(),
+        None,
+        ["constant 'inner.held'", "sparse"],
+    ),
+    "quantized result": (
+        lambda module, x: torch.dequantize(torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)),
+        None,
+        None,
+        ["'aten.quantize_per_tensor' in inner", "qint8"],
+    ),
+    "places without a bound": (lambda module, x: x[x > 0], None, {0: torch.export.Dim("n")}, ["'aten.index.Tensor' in inner", "max="]),
+    "a number without a bound": (lambda module, x: x.new_zeros(x.sum().int().item()), None, None, ["in inner", "torch._check"]),
+}
+
+
+class Held(nn.Module):
+    def __init__(self, function, held):
+        super().__init__()
+        self.function = function
+        self.register_buffer("held", held)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tensors_that_cannot_be_held_are_refused_with_their_place(case):
+    function, held, sizes, words = CASES[case]
+    program = torch.export.export(Around(Held(function, held)), (torch.rand(4, 8),), dynamic_shapes=(sizes,) if sizes else None)
+    text = error_of(lambda: ws.WeightStreamPartitioner().transform_for_pre_decomposition(program), ws.ExportError)
+    for word in words:
+        assert word in text

@@ -1,0 +1,62 @@
+"""Operators that the runtime has no function for, told by their names and by the modules that called them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor import ir
+
+from ._errors import ExportError
+from ._names import module_of, operator_of
+
+#: What the compiled code calls for every operator that has no C function of its own.
+_PROXY = "aoti_torch_proxy_executor_call_function"
+
+#: By name, without the overload. Each was exported and compared with eager PyTorch.
+_INSTEAD = {
+    "aten.median": "sort, and take the element in the middle",
+    "aten.kthvalue": "sort, and take the element at k - 1",
+    "aten._cdist_forward": "(x[:, None] - y[None]).norm(dim=-1)",
+    "aten.repeat_interleave": "index with torch.searchsorted(repeats.cumsum(0), torch.arange(total), right=True)",
+    "aten.bincount": "(x[:, None] == torch.arange(bins)).sum(0)",
+    "aten.nonzero": "torch.where(mask, x, 0) keeps the size",
+}
+
+
+def callers(graph: Any) -> dict[str, list[str]]:
+    """For each C function that ``graph``, one of the compiler, calls for an operator: the operators, each with the module it is in."""
+    found: dict[str, list[str]] = {}
+    for node in graph.operations:
+        if isinstance(node, ir.ExternKernel) and isinstance(node.op_overload, torch._ops.OpOverload):
+            names = found.setdefault(_function(graph, node), [])
+            if (told := _told(node)) not in names:
+                names.append(told)
+    return found
+
+
+def refusal(missing: list[str], known: dict[str, list[str]]) -> ExportError:
+    """What to raise for a compiled program that calls the ``missing`` C functions. Some of them only serve the call of another one."""
+    operators = [told for name in missing for told in known.get(name, ())]
+    unknown = [f"the function '{name}' (please report this)" for name in missing]
+    return ExportError(f"the runtime has no code for {'; '.join(operators or unknown)}")
+
+
+def _function(graph: Any, node: ir.ExternKernel) -> str:
+    kernel = node.cpp_kernel_name or ""
+    if getattr(node, "use_runtime_dispatch", False) or "::" not in kernel:
+        return _PROXY
+    device = node.get_device()
+    return graph.wrapper_code.get_c_shim_func_name(node.get_kernel_name(), device.type if device else graph.device_type)
+
+
+def _told(node: ir.ExternKernel) -> str:
+    origins = sorted(node.origins, key=lambda origin: (operator_of(origin) is not node.op_overload, origin.name))
+    module = next((path for origin in origins if (path := module_of(origin))), "")
+    name = _name(node.op_overload)
+    instead = f" ({_INSTEAD[name]})" if name in _INSTEAD else ""
+    return f"operator '{name}'" + (f" in {module}" if module else "") + instead
+
+
+def _name(operator: torch._ops.OpOverload) -> str:
+    return f"{operator.namespace}.{operator._schema.name.split('::')[-1]}"
