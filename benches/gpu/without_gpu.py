@@ -146,7 +146,10 @@ def model_of(layers: int) -> torch.nn.Module:
 
 def compiled(layers: int, count: int, probed: bool, reuse: bool) -> dict[str, int]:
     """How many lines of each kind the wrapper has."""
-    from weightstream import _compile, _embedding, _names, _offload, _probe, _target
+    from weightstream import _compile, _offload, _target
+    from weightstream._torch import embedding as _embedding
+    from weightstream._torch import names as _names
+    from weightstream._torch import probe as _probe
 
     mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     meta = model_of(layers)
