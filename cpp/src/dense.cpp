@@ -44,8 +44,9 @@ const std::vector<et::EValue>& DenseInputs::of(const std::vector<et::EValue>& in
 
 et::EValue DenseInputs::copy(std::size_t index, const Tensor& tensor) {
   if (!tensor.device().is_cpu()) {
-    throw std::invalid_argument("invalid input: input " + std::to_string(index) +
-                                ": its elements do not lie in row-major order in the device's memory; make it contiguous there");
+    throw std::invalid_argument(
+        "invalid input: input " + std::to_string(index) +
+        ": its elements do not lie in row-major order in the device's memory; make it contiguous there");
   }
   const std::vector<std::int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
   const std::vector<std::int64_t> strides(tensor.strides().begin(), tensor.strides().end());
@@ -59,10 +60,10 @@ et::EValue DenseInputs::copy(std::size_t index, const Tensor& tensor) {
   }
   std::vector<std::uint8_t>& bytes = bytes_[index];
   bytes.resize(tensor.nbytes());
-  rs::pack({bytes.data(), bytes.size()}, {static_cast<const std::uint8_t*>(tensor.const_data_ptr()), reach * item}, item,
-           {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
-  tensors_[index] = executorch::extension::from_blob(
-      bytes.data(), std::vector<SizesType>(sizes.begin(), sizes.end()), tensor.scalar_type());
+  rs::pack({bytes.data(), bytes.size()}, {static_cast<const std::uint8_t*>(tensor.const_data_ptr()), reach * item},
+           item, {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
+  tensors_[index] = executorch::extension::from_blob(bytes.data(), std::vector<SizesType>(sizes.begin(), sizes.end()),
+                                                     tensor.scalar_type());
   return tensors_[index];
 }
 

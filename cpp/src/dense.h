@@ -1,5 +1,5 @@
-// Inputs of a Module in any layout. ExecuTorch hands on the address of an input and its sizes, and no strides: bytes that do not
-// lie in row-major order would be taken for what they are not. So they are copied before.
+// Inputs of a Module in any layout. ExecuTorch hands on the address of an input and its sizes, and no strides: bytes
+// that do not lie in row-major order would be taken for what they are not. So they are copied before.
 #pragma once
 
 #include <executorch/extension/tensor/tensor.h>
@@ -15,8 +15,8 @@ bool is_row_major(const executorch::aten::Tensor& tensor);
 
 class DenseInputs {
  public:
-  // `inputs`, or a list with copies of those that are not row-major. It and the copies stay until the next call. Throws for
-  // one that is not in host memory.
+  // `inputs`, or a list with copies of those that are not row-major. It and the copies stay until the next call. Throws
+  // for one that is not in host memory.
   const std::vector<executorch::runtime::EValue>& of(const std::vector<executorch::runtime::EValue>& inputs);
 
   // How many were copied by the last call of of().

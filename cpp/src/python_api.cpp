@@ -138,7 +138,8 @@ void check_reach(const std::string& name, const ws_tensor& view) {
     throw std::invalid_argument(name + ": dtype number " + std::to_string(view.dtype) + " is unknown");
   }
   if (static_cast<std::size_t>(reach) > view.nbytes / et::elementSize(dtype)) {
-    throw std::invalid_argument(name + ": its sizes and strides reach beyond its " + std::to_string(view.nbytes) + " bytes");
+    throw std::invalid_argument(name + ": its sizes and strides reach beyond its " + std::to_string(view.nbytes) +
+                                " bytes");
   }
 }
 

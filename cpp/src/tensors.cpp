@@ -24,8 +24,7 @@ rs::Place place_of(const Tensor& tensor, const void* data) {
 
 }  // namespace
 
-CallArguments::CallArguments(et::Span<et::EValue*> args, const rs::Loaded& loaded)
-    : num_inputs_(loaded.num_inputs()) {
+CallArguments::CallArguments(et::Span<et::EValue*> args, const rs::Loaded& loaded) : num_inputs_(loaded.num_inputs()) {
   for (const et::EValue* value : args) {
     // None and numbers are part of the program: ExecuTorch compares them, and the compiled code takes none.
     if (value != nullptr && value->isTensor()) {

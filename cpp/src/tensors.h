@@ -14,7 +14,8 @@ namespace weightstream {
 // with the input's name where an argument cannot be used.
 class CallArguments final : public weightstream_bridge::OutputSink {
  public:
-  // `args` holds the inputs and then the outputs of `loaded`; what is no tensor is not counted. It must outlive this object.
+  // `args` holds the inputs and then the outputs of `loaded`; what is no tensor is not counted. It must outlive this
+  // object.
   CallArguments(executorch::runtime::Span<executorch::runtime::EValue*> args,
                 const weightstream_bridge::Loaded& loaded);
 
@@ -29,7 +30,7 @@ class CallArguments final : public weightstream_bridge::OutputSink {
 
   std::size_t num_inputs_;
   std::vector<const executorch::aten::Tensor*> tensors_;  // of the call, in order
-  std::vector<std::vector<std::int64_t>> shapes_;  // sizes and then strides of each input
+  std::vector<std::vector<std::int64_t>> shapes_;         // sizes and then strides of each input
   std::vector<weightstream_bridge::Input> inputs_;
 };
 

@@ -82,8 +82,8 @@ std::vector<TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta, 
     count += is_tensor(meta, index) ? 1 : 0;
   }
   if (!files.empty() && files.size() != count) {
-    throw std::runtime_error("the method takes " + std::to_string(count) + " tensors, " +
-                             std::to_string(files.size()) + " were given with --input");
+    throw std::runtime_error("the method takes " + std::to_string(count) + " tensors, " + std::to_string(files.size()) +
+                             " were given with --input");
   }
   std::mt19937_64 random(seed);
   std::vector<TensorPtr> inputs;

@@ -159,10 +159,18 @@ struct Strided {
     dtype = tensor.scalar_type();
   }
   ws_tensor view() {
-    return {bytes.data(),      bytes.size(),         static_cast<int32_t>(dtype), static_cast<int32_t>(sizes.size()),
-            wide_sizes.data(), wide_strides.data(), WS_DEVICE_CPU,               0};
+    return {bytes.data(),
+            bytes.size(),
+            static_cast<int32_t>(dtype),
+            static_cast<int32_t>(sizes.size()),
+            wide_sizes.data(),
+            wide_strides.data(),
+            WS_DEVICE_CPU,
+            0};
   }
-  bool is_row_major() const { return wide_sizes.empty() || wide_sizes == std::vector<std::int64_t>(wide_sizes.size(), 1); }
+  bool is_row_major() const {
+    return wide_sizes.empty() || wide_sizes == std::vector<std::int64_t>(wide_sizes.size(), 1);
+  }
 
   std::vector<std::int32_t> sizes;
   std::vector<std::int32_t> strides;

@@ -116,7 +116,8 @@ WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(c
 //
 // Inputs lie where the program was saved to take them: on the CPU, or with device_io on the GPU. Those on the GPU have
 // to be ready: work on the default stream is waited for, work on other streams is the caller's to wait for. Outputs are
-// there when execute() returns. Tensors may have any strides: those that are not row-major are copied first, and counted.
+// there when execute() returns. Tensors may have any strides: those that are not row-major are copied first, and
+// counted.
 //
 // None, numbers and strings among the inputs are part of the program: each call gives what the export was given.
 class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {

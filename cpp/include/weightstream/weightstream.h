@@ -131,7 +131,7 @@ typedef enum ws_device_type { WS_DEVICE_CPU = 0, WS_DEVICE_CUDA = 1 } ws_device_
  * mean host memory.
  */
 typedef struct ws_tensor {
-  void* data; /* may be NULL if nbytes is 0 */
+  void* data;    /* may be NULL if nbytes is 0 */
   size_t nbytes; /* up to the last element that sizes and strides reach, at least */
   /* ScalarType in the numbering of ExecuTorch and PyTorch: 6 float32, 15 bfloat16, 4 int64, ... */
   int32_t dtype;
