@@ -18,7 +18,7 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _convolution, _decompose, _method, _offload, _prepare, _record
+from . import _attention, _convolution, _decompose, _method, _offload, _prepare, _record, _refusals
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
@@ -52,7 +52,9 @@ class WeightStreamPartitioner(AotiPartitioner):
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program in the form that is compiled. ``to_edge_transform_and_lower`` calls this first."""
-        return _decompose.decompose(_prepare.prepare(exported_program), self.device)
+        program = _decompose.decompose(_prepare.prepare(exported_program), self.device)
+        _refusals.refuse_faulty(program, self.device)
+        return program
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags all operators for one delegate; raises :class:`ExportError`, naming the operator, if that cannot be."""

@@ -9,7 +9,7 @@ from ._errors import ExportError
 from ._progress import note, step
 
 #: A program may be meant for another machine than the one that exports it.
-_ELSEWHERE = "this processor lacks"
+_ELSEWHERE = ("this processor lacks", "out of memory:")
 
 
 def check_loads(pte: str | os.PathLike[str], ptd: str | os.PathLike[str], method: str, fields: _record.Fields) -> None:
@@ -29,7 +29,7 @@ def check_loads(pte: str | os.PathLike[str], ptd: str | os.PathLike[str], method
             specs = {"weight_offload_budget_bytes": _runtime.required_budget(pte, method)} if fields["offload"] == [1] else {}
             _runtime.Module(pte, ptd, method, **specs).close()
     except _runtime.Error as problem:
-        if _ELSEWHERE in str(problem):
+        if any(words in str(problem) for words in _ELSEWHERE):
             note(f"the files were not loaded to check them: {problem}")
             return
         raise ExportError(f"the program was written and cannot be loaded: {problem}") from None
