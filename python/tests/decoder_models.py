@@ -17,6 +17,7 @@ from zoo import Inputs, Spec, register
 
 LONGEST = 64
 PROMPT = 9
+LENGTH = Dim("length", min=1, max=LONGEST - 1)
 FAMILIES = {
     "llama": ("LlamaConfig", {}),
     "qwen3": ("Qwen3Config", {"head_dim": 16}),
@@ -42,12 +43,11 @@ class Decoder(Spec):
         from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
         tokens, positions = self.passes(1)[0]
-        length = Dim("length", min=1, max=LONGEST - 1)
         wrapper = TorchExportableModuleForDecoderOnlyLM(self.model(), batch_size=1, max_cache_len=LONGEST)
-        given: dict[str, Any] = {"input_ids": tokens, "dynamic_shapes": {"input_ids": {1: length}}}
+        given: dict[str, Any] = {"input_ids": tokens, "dynamic_shapes": {"input_ids": {1: LENGTH}}}
         if "cache_position" in inspect.signature(wrapper.export).parameters:
             given["cache_position"] = positions
-            given["dynamic_shapes"]["cache_position"] = {0: length}
+            given["dynamic_shapes"]["cache_position"] = {0: LENGTH}
         return wrapper.export(**given, strict=False)
 
     def eager(self, passes: list[Inputs]) -> list[list[torch.Tensor]]:
@@ -91,5 +91,6 @@ for family in FAMILIES:
             inputs,
             "no token can be decoded: a length of 1 is refused, or the cache is lost",
             stateful=True,
+            dynamic_shapes=({1: LENGTH}, {0: LENGTH}),
         )
     )

