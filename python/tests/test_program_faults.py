@@ -92,7 +92,37 @@ class NarrowNumbers(nn.Module):
         return self.step * 2, self.step, self.scale * 0.5, self.step + 0.5
 
 
-PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, IndexOfOne, NarrowNumbers]
+class CastAndBroadcast(nn.Module):
+    """Stores of another dtype, and of fewer elements than the buffer has; one of a part of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("counts", torch.zeros(4, 4, dtype=torch.int64))
+        self.register_buffer("wide", torch.zeros(2, 4, 4))
+        self.register_buffer("part", torch.zeros(4, 4, dtype=torch.int64))
+
+    def forward(self, x):
+        self.counts.copy_(x * 3 + self.counts)
+        self.wide.copy_(x)
+        self.part[:2] = x[0] * 5
+        return self.counts, self.wide, self.part
+
+
+class OldStateIntoState(nn.Module):
+    """A buffer takes the old value of another one that is written too; one has gaps, so that the program is traced again."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("gaps", torch.arange(24.0).view(4, 6)[:, :4])
+        self.register_buffer("other", torch.ones(4, 4))
+
+    def forward(self, x):
+        self.other.copy_(self.gaps)
+        self.gaps.copy_(self.gaps.flip(0) + 1)
+        return self.other, self.gaps.sum()
+
+
+PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, IndexOfOne, NarrowNumbers, CastAndBroadcast, OldStateIntoState]
 
 
 class Programs(nn.Module):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ._names import packet_of
 from ._signature import rename_outputs
@@ -75,17 +76,32 @@ def keep_old_values(program: ExportedProgram) -> int:
 
 
 def separate_stores(program: ExportedProgram) -> None:
-    """Gives each ``copy_`` of one value a clone of its own, before mutation is functional: afterwards the value would be the update of
-    several buffers, and the signature, a table by value, has room for one."""
+    """Writes out what ``copy_`` does, before mutation is functional: the trace drops the copy, and with it its cast and its broadcast.
+
+    What is left has to be a value of its own, too. One value as the update of several buffers has no room in the signature, a table by
+    value, and a placeholder as an update cannot be traced again.
+    """
     stored: set[torch.fx.Node] = set()
     for node in program.graph.nodes:
-        if node.target is _ATEN.copy_.default and isinstance(source := node.args[1], torch.fx.Node):
-            if source in stored:
-                with program.graph.inserting_before(node):
-                    own = program.graph.call_function(_ATEN.clone.default, (source,))
-                own.meta.update(source.meta)
-                node.replace_input_with(source, own)
+        if node.target is _ATEN.copy_.default and isinstance(node.args[1], torch.fx.Node):
+            target, source = node.args[:2]
+            with program.graph.inserting_before(node):
+                own = _as_stored(program.graph, target, source)
+                if target.op == "placeholder" and (source in stored or source.op == "placeholder" or own.target is _ATEN.expand_as.default):
+                    own = program.graph.call_function(SNAPSHOT, (own,))
+            node.args = (target, own, *node.args[2:])
             stored.add(source)
+
+
+def _as_stored(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node) -> torch.fx.Node:
+    """``source`` with the dtype and the shape of ``target``."""
+    wanted, found = target.meta["val"], source.meta["val"]
+    own = source
+    if found.dtype != wanted.dtype:
+        own = graph.call_function(_ATEN._to_copy.default, (own,), {"dtype": wanted.dtype})
+    if found.dim() != wanted.dim() or not all(statically_known_true(a == b) for a, b in zip(found.shape, wanted.shape)):
+        own = graph.call_function(_ATEN.expand_as.default, (own, target))
+    return own
 
 
 def snapshot_before(before: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
