@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from decoder_models import DECODERS
 from models import MAIN, ZOO
 from zoo import as_list, bits, largest_error, weight_bytes
 
 pytestmark = pytest.mark.no_package
 
 
-@pytest.mark.parametrize("name", ZOO)
+# torch itself cannot trace the decoders' programs again: their caches ask for gradients, and have two names.
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in DECODERS])
 def test_exported_program_equals_eager(name):
     spec = ZOO[name]
     passes = spec.passes(1)
