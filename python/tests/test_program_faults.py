@@ -122,7 +122,11 @@ class OldStateIntoState(nn.Module):
         return self.other, self.gaps.sum()
 
 
-PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, IndexOfOne, NarrowNumbers, CastAndBroadcast, OldStateIntoState]
+#: torch 2.11 cannot export an index that is a tensor of one number.
+INDEX_OF_ONE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+PROGRAMS = [CopyingReshape, CopyingReshapeOfState, Transposed, NewState, NarrowNumbers, CastAndBroadcast, OldStateIntoState] + [
+    IndexOfOne
+] * INDEX_OF_ONE
 
 
 class Programs(nn.Module):
@@ -176,6 +180,7 @@ class RowOfState(nn.Module):
 
 
 @pytest.mark.no_runtime
+@pytest.mark.skipif(not INDEX_OF_ONE, reason="torch 2.11 refuses the export itself")
 def test_a_row_of_written_state_that_is_returned_as_a_view_is_refused():
     program = torch.export.export(RowOfState(), (torch.tensor(1),))
     with pytest.raises(ws.ExportError, match=r"aten.item.*clone"):
