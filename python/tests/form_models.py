@@ -116,6 +116,19 @@ class Sizes(nn.Module):
         return (y @ y.transpose(1, 2)) * mask, y[:, -1:], y.reshape(-1, 16), longer * 2, groups.reshape(-1, 8).sum(1), both.cumsum(0)
 
 
+class Diagonals(nn.Module):
+    """Lengths that are the smaller of a dynamic size and a fixed one, on both sides of where they are equal."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        y = x * self.scale
+        return y.diagonal().sum(), y.diagonal() * 2, y.diagonal(1) + 1, y.diagonal(-1) * 3
+
+
+ROWS = Dim("rows", min=4, max=9)
 LENGTH = Dim("length", min=1, max=31)
 
 
@@ -212,6 +225,13 @@ form(
     sizes,
     "any sizes within their ranges are taken, and a size of 1 never",
     dynamic_shapes=({1: LENGTH}, {0: LENGTH + 1}, {0: 8 * LENGTH}, {0: 2 * LENGTH + 1}),
+)
+form(
+    "diagonals",
+    Diagonals,
+    lambda: [(torch.randn(rows, 6),) for rows in (4, 5, 6, 7, 9)],
+    "the smaller of two sizes is the one that is smaller for the example: elements outside of the tensor are read",
+    dynamic_shapes=({0: ROWS},),
 )
 form("names", Names, lambda: [(torch.randn(3, 16),) for _ in range(2)], "a weight's second name is read around its probe")
 form("recurrent", Recurrent, lambda: [(torch.randn(3, 5, 8),) for _ in range(2)], "states have a dimension too many")

@@ -16,4 +16,5 @@ from . import version
 version.check(torch.__version__)
 
 # torch 2.11 warns of its own code whenever a graph is copied, which lowering does a hundred times.
+warnings.filterwarnings("ignore", message=r"`torch\._prims_common\.check` is deprecated", category=FutureWarning)
 warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated", category=FutureWarning)

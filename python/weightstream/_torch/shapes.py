@@ -11,9 +11,12 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor.codegen import simd, triton_utils
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.utils import sympy_subs
 from torch._inductor.virtualized import V
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import Max, Min
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 #: The values that each symbol of a program may have.
@@ -118,11 +121,30 @@ def every_shape(inputs: tuple[Any, ...]) -> Iterator[Ranges]:
         with (
             unittest.mock.patch.object(simd, "expr_fits_within_32bit", fits_in_32_bits),
             unittest.mock.patch.object(triton_utils, "expr_fits_within_32bit", fits_in_32_bits),
+            unittest.mock.patch.object(SizeVarAllocator, "evaluate_min", least),
+            unittest.mock.patch.object(SizeVarAllocator, "evaluate_max", greatest),
         ):
             yield before
     finally:
         if environments:
             environments[0].var_to_range.update(before)
+
+
+def least(self: SizeVarAllocator, left: sympy.Expr, right: sympy.Expr) -> sympy.Expr:
+    """The smaller of two sizes for every value of their symbols. The compiler takes the one that is smaller for the example: the
+    diagonal of ``[n, 6]`` would have 6 elements if the example has 7 rows, and be read outside of a tensor of 4."""
+    left, right = (sympy_subs(sympy.sympify(size), self.inv_precomputed_replacements) for size in (left, right))
+    if self.statically_known_leq(left, right):
+        return left
+    return right if self.statically_known_leq(right, left) else Min(left, right)
+
+
+def greatest(self: SizeVarAllocator, left: sympy.Expr, right: sympy.Expr) -> sympy.Expr:
+    """The larger one, in the same way."""
+    left, right = (sympy_subs(sympy.sympify(size), self.inv_precomputed_replacements) for size in (left, right))
+    if self.statically_known_leq(left, right):
+        return right
+    return left if self.statically_known_leq(right, left) else Max(left, right)
 
 
 def fits_in_32_bits(size: sympy.Expr) -> bool:
