@@ -22,13 +22,14 @@ def run_plain(pte: str, ptd: str, shape: str, input_path: str, passes: int) -> t
     memory = ctypes.create_string_buffer(data, len(data))
     dims = (ctypes.c_int64 * len(sizes))(*sizes)
     view = _runtime._Tensor(ctypes.cast(memory, ctypes.c_void_p), len(data), 6, len(sizes), dims, None)
+    given = _runtime._Value(kind=_runtime._TENSOR_KIND, tensor=view)
     for _ in range(passes):
-        assert library.wsm_execute(handle, b"forward", ctypes.byref(view), 1, library.wsm_execute.argtypes[-1]()) == 0, (
+        assert library.wsm_execute(handle, b"forward", ctypes.byref(given), 1, library.wsm_execute.argtypes[-1]()) == 0, (
             library.ws_last_error()
         )
-    out = _runtime._Tensor()
+    out = _runtime._Value()
     assert library.wsm_output(handle, 0, ctypes.byref(out)) == 0
-    found, mapped = ctypes.string_at(out.data, out.nbytes).hex(), mapped_libraries()
+    found, mapped = ctypes.string_at(out.tensor.data, out.tensor.nbytes).hex(), mapped_libraries()
     library.wsm_close(handle)
     return found, mapped
 
