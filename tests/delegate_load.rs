@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use support::{payload, ptd, RecordSpec};
 use weightstream::config::{Options, Spec, SpecValue};
 use weightstream::delegate::program::check_files;
-use weightstream::delegate::{Delegate, LoadRequest, Program};
+use weightstream::delegate::{DataSource, Delegate, LoadRequest, Program};
 use weightstream::device::CallerStream;
 use weightstream::format::{Record, Wiring};
 use weightstream::Error;
@@ -66,7 +66,7 @@ impl Attempt {
         let request = LoadRequest {
             record,
             library: &library,
-            data,
+            data: DataSource::File(data),
             wiring: Wiring::straight(1, 1),
         };
         let options = Options::parse(&self.options).unwrap();
@@ -318,7 +318,7 @@ fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
     let request = LoadRequest {
         record,
         library: &|_: &str| panic!("the library was asked for"),
-        data: PathBuf::from("/nowhere.ptd"),
+        data: DataSource::File(PathBuf::from("/nowhere.ptd")),
         wiring: Wiring::straight(1, 1),
     };
     // SAFETY: null is the default stream.
@@ -348,7 +348,7 @@ fn graphs_and_the_default_stream_are_refused_together() {
         let request = LoadRequest {
             record: Record::from_payload("payload", &payload(&attempt.record)).unwrap(),
             library: &|_: &str| panic!("the library was asked for"),
-            data: PathBuf::from("/nowhere.ptd"),
+            data: DataSource::File(PathBuf::from("/nowhere.ptd")),
             wiring: Wiring::straight(1, 1),
         };
         // SAFETY: the two names of the default stream.

@@ -5,13 +5,19 @@
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include <algorithm>
+#include <array>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <unordered_map>
 #include <variant>
 
 #include "guarded.h"
 #include "loads.h"
+#include "specs.h"
 #include "tensors.h"
 
 namespace weightstream {
@@ -21,46 +27,72 @@ namespace rs = weightstream_bridge;
 
 namespace {
 
-// Keeps the buffers of named data alive until the delegate is loaded.
+// Keeps the buffers of named data alive: until the delegate is loaded, or for as long as it lives.
 class NamedBuffers final : public rs::NamedData {
  public:
   explicit NamedBuffers(const et::NamedDataMap* map) : map_(map) {}
 
   rust::Slice<const std::uint8_t> bytes(rust::Str key) const override {
-    if (map_ == nullptr) {
-      throw std::runtime_error("the program was loaded without named data");
-    }
     // A string, not a view: ExecuTorch reads keys up to their NUL.
-    auto buffer = map_->get_data(std::string(key));
-    if (!buffer.ok()) {
-      throw std::runtime_error(et::to_string(buffer.error()));
+    const std::string name(key);
+    auto found = buffers_.find(name);
+    if (found == buffers_.end()) {
+      auto buffer = map().get_data(name);
+      if (!buffer.ok()) {
+        throw std::runtime_error(et::to_string(buffer.error()));
+      }
+      found = buffers_.emplace(name, std::move(buffer.get())).first;
     }
-    buffers_.push_back(std::move(buffer.get()));
-    const et::FreeableBuffer& kept = buffers_.back();
+    const et::FreeableBuffer& kept = found->second;
     return {static_cast<const std::uint8_t*>(kept.data()), kept.size()};
   }
 
+  void layout(rust::Str key, rust::Vec<std::int64_t>& into) const override {
+    const auto layout = map().get_tensor_layout(std::string(key));
+    if (!layout.ok()) {
+      throw std::runtime_error(et::to_string(layout.error()));
+    }
+    into.push_back(static_cast<std::int64_t>(layout->scalar_type()));
+    for (const std::int32_t size : layout->sizes()) {
+      into.push_back(size);
+    }
+    for (const std::uint8_t dim : layout->dim_order()) {
+      into.push_back(dim);
+    }
+  }
+
+  void release() { buffers_.clear(); }
+
  private:
+  const et::NamedDataMap& map() const {
+    if (map_ == nullptr) {
+      throw std::runtime_error("the program was loaded without named data");
+    }
+    return *map_;
+  }
+
   const et::NamedDataMap* map_;
-  // A vector of non-assignable buffers: they can be moved when it grows, and their data stays in place.
-  mutable std::vector<et::FreeableBuffer> buffers_;
+  // Nodes of their own: what a buffer holds stays in place when others are added.
+  mutable std::unordered_map<std::string, et::FreeableBuffer> buffers_;
 };
 
-rs::RuntimeSpec to_spec(const et::BackendOption& option) {
-  rs::RuntimeSpec spec;
-  spec.key = option.key;
-  spec.number = 0;
-  if (const bool* flag = std::get_if<bool>(&option.value)) {
-    spec.kind = rs::SpecKind::Bool;
-    spec.number = *flag ? 1 : 0;
-  } else if (const int* number = std::get_if<int>(&option.value)) {
-    spec.kind = rs::SpecKind::Int;
-    spec.number = *number;
+// A delegate, and the buffers that it reads. Members end in the opposite order.
+struct Kept {
+  std::unique_ptr<NamedBuffers> named;
+  std::optional<rust::Box<rs::Loaded>> loaded;
+};
+
+void set_value(et::BackendOption& option, const rs::RuntimeSpec& spec) {
+  if (spec.kind == rs::SpecKind::Bool) {
+    option.value = spec.number != 0;
+  } else if (spec.kind == rs::SpecKind::Int) {
+    option.value = static_cast<int>(spec.number);
   } else {
-    spec.kind = rs::SpecKind::Text;
-    spec.text = std::get<2>(option.value).data();
+    // Shorter than the field: what is as long as that is refused when it is set.
+    std::array<char, et::kMaxOptionValueLength> text{};
+    std::copy(spec.text.begin(), spec.text.end(), text.begin());
+    option.value = text;
   }
-  return spec;
 }
 
 // The Module that loads, if it is one of ours; its spec is taken out of `specs`.
@@ -71,20 +103,38 @@ std::shared_ptr<Loads> take_module(rust::Vec<rs::RuntimeSpec>& specs, et::Span<c
     if (std::string_view(option.key) == kModuleKey && number != nullptr) {
       loads = loads_of(*number);
     } else {
-      specs.push_back(to_spec(option));
+      specs.push_back(to_spec(option.key, option.value));
     }
   }
   return loads;
 }
 
-LoadedPtr load(const et::BackendInitContext& context, const et::FreeableBuffer& processed) {
+// Defaults that the program holds for our options, as texts.
+rust::Vec<rs::RuntimeSpec> program_defaults(et::ArrayRef<et::CompileSpec> specs) {
+  rust::Vec<rs::RuntimeSpec> defaults;
+  for (const et::CompileSpec& spec : specs) {
+    if (std::string_view(spec.key).rfind("weight_offload", 0) == 0) {
+      const std::string text(static_cast<const char*>(spec.value.buffer), spec.value.nbytes);
+      defaults.push_back({spec.key, rs::SpecKind::Text, 0, text});
+    }
+  }
+  return defaults;
+}
+
+LoadedPtr load(const et::BackendInitContext& context, const et::FreeableBuffer& processed,
+               et::ArrayRef<et::CompileSpec> compile_specs) {
   rust::Vec<rs::RuntimeSpec> specs;
   const std::shared_ptr<Loads> loads = take_module(specs, context.runtime_specs());
-  const NamedBuffers named(context.get_named_data_map());
+  auto kept = std::make_shared<Kept>();
+  kept->named = std::make_unique<NamedBuffers>(context.get_named_data_map());
   const rust::Slice<const std::uint8_t> payload(static_cast<const std::uint8_t*>(processed.data()), processed.size());
   const char* method = context.get_method_name();
-  auto loaded = std::make_shared<rust::Box<rs::Loaded>>(
-      rs::load(payload, method == nullptr ? "" : method, std::move(specs), named));
+  kept->loaded = rs::load(payload, method == nullptr ? "" : method, std::move(specs), program_defaults(compile_specs),
+                          *kept->named);
+  if (!(*kept->loaded)->keeps_named_data()) {
+    kept->named->release();
+  }
+  const LoadedPtr loaded(kept, &*kept->loaded);
   if (loads != nullptr) {
     loads->add(loaded);
   }
@@ -96,9 +146,9 @@ class WeightStreamBackend final : public et::BackendInterface {
   bool is_available() const override { return true; }
 
   et::Result<et::DelegateHandle*> init(et::BackendInitContext& context, et::FreeableBuffer* processed,
-                                       et::ArrayRef<et::CompileSpec>) const override {
+                                       et::ArrayRef<et::CompileSpec> compile_specs) const override {
     LoadedPtr loaded;
-    const et::Error error = guarded("load failed", [&] { loaded = load(context, *processed); });
+    const et::Error error = guarded("load failed", [&] { loaded = load(context, *processed, compile_specs); });
     if (error != et::Error::Ok) {
       return error;
     }
@@ -116,6 +166,25 @@ class WeightStreamBackend final : public et::BackendInterface {
       const rs::Loaded& loaded = **static_cast<LoadedPtr*>(handle)->get();
       CallArguments call(args, loaded);
       loaded.execute(call.inputs(), call);
+    });
+  }
+
+  // Defaults of this process, for loads that come later.
+  et::Error set_option(et::BackendOptionContext&, const et::Span<et::BackendOption>& options) override {
+    return guarded("set_option", [&] {
+      rust::Vec<rs::RuntimeSpec> specs;
+      for (const et::BackendOption& option : options) {
+        specs.push_back(to_spec(option.key, option.value));
+      }
+      rs::set_defaults(std::move(specs));
+    });
+  }
+
+  et::Error get_option(et::BackendOptionContext&, et::Span<et::BackendOption>& options) override {
+    return guarded("get_option", [&] {
+      for (et::BackendOption& option : options) {
+        set_value(option, rs::get_default(option.key));
+      }
     });
   }
 

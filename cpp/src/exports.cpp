@@ -12,7 +12,7 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_execute_into),    reinterpret_cast<const void*>(&ws_outputs_count),
     reinterpret_cast<const void*>(&ws_outputs_get),     reinterpret_cast<const void*>(&ws_outputs_destroy),
     reinterpret_cast<const void*>(&ws_stats),           reinterpret_cast<const void*>(&ws_stats_json),
-    reinterpret_cast<const void*>(&ws_destroy),
+    reinterpret_cast<const void*>(&ws_destroy),         reinterpret_cast<const void*>(&ws_set_options),
 };
 
 }  // namespace weightstream

@@ -10,6 +10,7 @@
 #include "explain.h"
 #include "guarded.h"
 #include "loads.h"
+#include "specs.h"
 
 namespace weightstream {
 
@@ -58,23 +59,6 @@ Error fail(Error error, const std::string& text) {
 Error refused(const rust::Error& error) {
   log_text(et::LogLevel::Error, std::string("WeightStream: ") + error.what());
   return to_error(static_cast<ws_status>(rs::last_status()));
-}
-
-rs::RuntimeSpec to_spec(const std::string& key, const Options::Value& value) {
-  rs::RuntimeSpec spec;
-  spec.key = key;
-  spec.number = 0;
-  if (const auto* flag = std::get_if<bool>(&value)) {
-    spec.kind = rs::SpecKind::Bool;
-    spec.number = *flag ? 1 : 0;
-  } else if (const auto* number = std::get_if<int>(&value)) {
-    spec.kind = rs::SpecKind::Int;
-    spec.number = *number;
-  } else {
-    spec.kind = rs::SpecKind::Text;
-    spec.text = std::get<std::string>(value);
-  }
-  return spec;
 }
 
 // Checks the options and both files before ExecuTorch opens them: its own errors name neither the file nor the place.
@@ -369,6 +353,8 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.gathered_bytes = counters.gathered_bytes;
   stats.plans_made_anew = counters.plans_made_anew;
   stats.inputs_copied = counters.inputs_copied;
+  const rust::Str options = (*loaded)->options();
+  stats.options_json.assign(options.data(), options.size());
   return stats;
 }
 
@@ -403,7 +389,7 @@ std::string to_json(const Stats& stats) {
   for (const auto& [key, value] : fields) {
     json += (json.size() == 1 ? "\"" : ", \"") + std::string(key) + "\": " + std::to_string(value);
   }
-  return json + "}";
+  return json + ", \"options\": " + (stats.options_json.empty() ? "{}" : stats.options_json) + "}";
 }
 
 }  // namespace weightstream

@@ -11,6 +11,7 @@
 
 #include "errors.h"
 #include "loads.h"
+#include "specs.h"
 #include "turns.h"
 #include "weightstream/module.h"
 
@@ -308,6 +309,21 @@ wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option
     return Error::Ok;
   });
   return module;
+}
+
+int32_t wsm_check_defaults(const ws_option* options, size_t num_options) {
+  rs::clear_error();
+  return guarded([&] {
+    if (num_options != 0) {
+      require(options, "options");
+    }
+    rust::Vec<rs::RuntimeSpec> specs;
+    for (const auto& [key, value] : to_options(options, num_options).specs()) {
+      specs.push_back(weightstream::to_spec(key, value));
+    }
+    rs::check_defaults(std::move(specs));
+    return Error::Ok;
+  });
 }
 
 int32_t wsm_load_method(wsm_module* module, const char* method) {

@@ -39,6 +39,9 @@ typedef struct wsm_value {
 /* Opens a program and its weights. The options are checked when a method is loaded. NULL on failure. */
 wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option* options, size_t num_options);
 
+/* Whether these options can be defaults of a program. */
+int32_t wsm_check_defaults(const ws_option* options, size_t num_options);
+
 /* Loads a method. */
 int32_t wsm_load_method(wsm_module* module, const char* method);
 

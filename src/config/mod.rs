@@ -1,16 +1,21 @@
 //! Options of one load. Every key is known and checked here; nothing is ignored.
 #![deny(unsafe_code)]
 
+mod layers;
+mod table;
 mod values;
 
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use values::{
     budget_from_bytes, budget_from_word, choice, device_index, digest, from_mb, link_rate, path,
     refuse, refuse_cut, switch,
 };
+
+pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies, Given, Origin};
+pub use table::Row;
 
 /// Which residency policy to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,6 +129,8 @@ pub struct Options {
     pub data: Option<PathBuf>,
     /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
     pub pte_sha256: Option<Sha256Digest>,
+    /// What was given, and by whom.
+    pub given: Vec<Given>,
 }
 
 /// Key of a budget that is chosen at load: `auto`.
@@ -163,23 +170,6 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const KEYS: [&str; 15] = [
-    BUDGET,
-    BUDGET_MB,
-    BUDGET_BYTES,
-    POLICY,
-    HOST,
-    STAGING_MB,
-    GATHER,
-    LINK_GBPS,
-    KERNEL_TIMES,
-    DEVICE,
-    VERIFY,
-    SYNC,
-    CUDA_GRAPH,
-    DATA,
-    PTE_SHA256,
-];
 const MB: u64 = 1 << 20;
 const VERIFIES: [(&str, Verify); 3] = [
     ("off", Verify::Off),
@@ -237,7 +227,7 @@ impl Options {
             if specs[..at].iter().any(|earlier| earlier.key == spec.key) {
                 return Err(refuse(&spec.key, "is given twice".to_owned()));
             }
-            options.apply(spec)?;
+            options.take(spec, Origin::Load)?;
         }
         options.check_staging()?;
         Ok(options)
@@ -257,6 +247,15 @@ impl Options {
                 format!("is the size of the ring of 'staged', and {HOST} is '{unused}'"),
             )),
         }
+    }
+
+    fn take(&mut self, spec: &Spec, origin: Origin) -> Result<()> {
+        self.apply(spec)?;
+        self.given.push(Given {
+            spec: spec.clone(),
+            origin,
+        });
+        Ok(())
     }
 
     fn apply(&mut self, spec: &Spec) -> Result<()> {
@@ -316,10 +315,7 @@ impl Options {
                 self.pte_sha256 = Some(digest(spec)?);
                 Ok(())
             }
-            _ => Err(refuse(
-                &spec.key,
-                format!("is unknown; the options are {}", KEYS.join(", ")),
-            )),
+            _ => Err(unknown(&spec.key)),
         }
     }
 
@@ -333,6 +329,14 @@ impl Options {
         self.budget = budget;
         Ok(())
     }
+}
+
+fn unknown(key: &str) -> Error {
+    let keys: Vec<_> = table::ROWS.iter().map(|row| row.key).collect();
+    refuse(
+        key,
+        format!("is unknown; the options are {}", keys.join(", ")),
+    )
 }
 
 #[cfg(test)]

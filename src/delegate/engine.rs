@@ -4,8 +4,6 @@
 mod dense;
 mod graph;
 
-use std::ops::Range;
-
 use super::compiled::compiled;
 use super::held::Held;
 use super::inputs::{self, Signature};
@@ -17,11 +15,11 @@ use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Verify;
-use crate::device::{DevicePtr, HostBytes, HostFile};
+use crate::device::{DevicePtr, HostBytes, HostFile, HostSource};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Source};
 use crate::session::{Program, Session, SessionOptions, Stats};
-use crate::weights::{Catalog, MappedPtd};
+use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
 
 /// One method, ready to run, on whatever device.
 pub trait Run: Send {
@@ -37,12 +35,12 @@ pub trait Run: Send {
     fn stats(&self) -> Stats;
 }
 
-/// The bytes of a method's constants, and the file that they lie in.
+/// The bytes of a method's constants, and where they are.
 pub struct Data {
     /// The constants.
     pub catalog: Catalog,
-    /// The file.
-    pub file: MappedPtd,
+    /// The file that they lie in; `None` where they are in memory that the caller keeps.
+    pub file: Option<MappedPtd>,
     /// How they are held for copies.
     pub held: Held,
     /// When they are compared with their checksums.
@@ -88,11 +86,11 @@ impl<D: Side> Engine<D> {
         compiled(&scope, "binding placeholders to", || unsafe {
             container.bind_constants(&placeholders)
         })?;
-        let (file, ranges) = (host_file(&data), ranges(&data));
+        let from = host_source(&data);
         // After the budget was accepted: a refused one costs no registration, and no copy.
         let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
         let source = |device: &mut D| {
-            let source = device.prepare_source(file, &ranges, data.held);
+            let source = device.prepare_source(from, data.held);
             source.map_err(|error| error.during(prepared))
         };
         let mut session = Session::with_source(device, program, source, options)?;
@@ -301,28 +299,29 @@ impl<D: Side> Run for Engine<D> {
     }
 }
 
-/// The file and the whole of its mapping.
-fn host_file(data: &Data) -> HostFile {
-    let file = data.file.file();
+/// What each constant is copied from, by index.
+fn host_source(data: &Data) -> HostSource {
+    let segments = data.catalog.constants().iter();
+    let segments = segments.map(|constant| &data.catalog.segment(constant.segment).bytes);
+    let Some(file) = data.file.as_ref().map(MappedPtd::file) else {
+        // SAFETY: `Engine` keeps the catalog, whose bytes stay as they are while it lives, and ends its session, and with it the
+        // device, first.
+        let bytes = |bytes: &KeptBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
+        return HostSource::Memory(segments.map(bytes).collect());
+    };
     let all = file.bytes();
     // SAFETY: `Engine` keeps the mapping, and ends its session, and with it the device, first. A session that
     // fails in `Session::with_source` ends there.
-    let bytes = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
-    HostFile::new(file.name(), file.file().clone(), bytes)
-}
-
-/// Where in the file the bytes of each constant lie, by index.
-fn ranges(data: &Data) -> Vec<Range<u64>> {
-    let start = data.file.file().bytes().as_ptr().addr();
-    let range = |segment| {
-        let bytes = &data.catalog.segment(segment).bytes;
+    let mapping = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
+    let start = all.as_ptr().addr();
+    let range = |bytes: &KeptBytes| {
         let offset = bytes.addr().addr().wrapping_sub(start) as u64;
         // The address of no bytes may be any.
         let offset = if bytes.is_empty() { 0 } else { offset };
         offset..offset + bytes.len()
     };
-    let constants = data.catalog.constants().iter();
-    constants.map(|constant| range(constant.segment)).collect()
+    let file = HostFile::new(file.name(), file.file().clone(), mapping);
+    HostSource::File(file, segments.map(range).collect())
 }
 
 /// The recorded CRC-32 of each constant, by index.

@@ -1,13 +1,11 @@
 //! For tests: a [`Faulty`] device under the whole of a delegate.
 #![deny(unsafe_code)]
 
-use std::ops::Range;
-
 use super::held::{Copier, Held};
 use super::side::{Scope, Side};
 use super::tensor::Memory;
 use crate::device::faulty::{Faults, Faulty};
-use crate::device::{DevicePtr, HostBytes, HostFile};
+use crate::device::{DevicePtr, HostBytes, HostSource};
 use crate::error::Result;
 
 /// A scope whose entry may fail.
@@ -55,14 +53,9 @@ impl<D: Side> Side for Faulty<D> {
         self.inner.copier()
     }
 
-    fn prepare_source(
-        &mut self,
-        file: HostFile,
-        ranges: &[Range<u64>],
-        held: Held,
-    ) -> Result<Vec<HostBytes>> {
+    fn prepare_source(&mut self, source: HostSource, held: Held) -> Result<Vec<HostBytes>> {
         self.faults.call("prepare_source")?;
-        self.inner.prepare_source(file, ranges, held)
+        self.inner.prepare_source(source, held)
     }
 
     fn host_bytes(&self) -> (u64, u64) {

@@ -35,6 +35,8 @@ fn delegate() -> Delegate {
         wiring: Wiring::straight(1, 1),
         live: Live::new(Box::new(Copying(device))),
         inputs_copied: AtomicU64::new(0),
+        options: String::new(),
+        keeps_named_data: false,
     }
 }
 

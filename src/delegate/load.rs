@@ -12,8 +12,8 @@ use super::held::{self, Held, Needs};
 use super::side::{self, Side};
 use super::{times, Delegate, Live};
 use crate::config::{
-    Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
-    LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
+    Applies, Budget, HostMemory, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES,
+    BUDGET_MB, CUDA_GRAPH, DATA, HOST, LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
 };
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
@@ -23,7 +23,26 @@ use crate::format::{ConstantKind, Record, Wiring};
 use crate::schedule::{Floor, Trace, WeightKind, WeightSpec};
 use crate::session::{Layout, Program, SessionOptions};
 use crate::system_memory;
-use crate::weights::{check_target, verify_crc, Catalog, Host, MappedPtd};
+use crate::weights::{check_target, verify_crc, Catalog, Host, MappedPtd, NamedData};
+
+/// What of a record decides which options apply; `has_data` where the file of the weights is known without them.
+pub fn applies(record: &Record, has_data: bool) -> Applies<'_> {
+    Applies {
+        method: &record.method,
+        gpu: record.device != "cpu",
+        offload: record.offload,
+        has_data,
+    }
+}
+
+/// Where the bytes of constants are.
+#[derive(Clone)]
+pub enum DataSource<'a> {
+    /// In a `.ptd`, which is opened and checked.
+    File(PathBuf),
+    /// In memory that the caller has read them into, and keeps for as long as the delegate lives.
+    Kept(&'a dyn NamedData),
+}
 
 /// What a load needs beside the options.
 pub struct LoadRequest<'a> {
@@ -31,8 +50,8 @@ pub struct LoadRequest<'a> {
     pub record: Record,
     /// Gives the bytes of the compiled library by its key.
     pub library: &'a dyn Fn(&str) -> Result<&'a [u8]>,
-    /// Path of the `.ptd`.
-    pub data: PathBuf,
+    /// The weights.
+    pub data: DataSource<'a>,
     /// How inputs and outputs are given: in the method's order, or straight in the record's.
     pub wiring: Wiring,
 }
@@ -93,6 +112,7 @@ impl Delegate {
     ) -> Result<Delegate> {
         let engine: Box<dyn Run> = Box::new(engine(device, &request, options)?);
         let (record, wiring) = (request.record, request.wiring);
+        let gpu = record.device != "cpu";
         if options.budget == Budget::Floor && record.offload {
             log::info!(
                 "method '{}': no budget was given, so its weights get the least possible one, {}",
@@ -105,6 +125,8 @@ impl Delegate {
             wiring,
             live: Live::new(engine),
             inputs_copied: AtomicU64::new(0),
+            options: options.to_json(gpu),
+            keeps_named_data: matches!(request.data, DataSource::Kept(_)),
         })
     }
 }
@@ -120,9 +142,18 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
     let (times, times_file) = times::open(record, options, device.full_name())?;
     let mut program = program(record)?;
     check_floor(record, &program, options, device.granule())?;
-    let file = MappedPtd::open(&request.data)?;
-    let catalog = Catalog::build(record, &file)?;
-    let held = hold(&device, record, options, &file, &catalog)?;
+    let (file, catalog) = match &request.data {
+        DataSource::File(path) => {
+            let file = MappedPtd::open(path)?;
+            let catalog = Catalog::build(record, &file)?;
+            (Some(file), catalog)
+        }
+        DataSource::Kept(named) => (None, Catalog::build(record, *named)?),
+    };
+    let held = match &file {
+        Some(file) => hold(&device, record, options, file, &catalog)?,
+        None => keep(record, options, &catalog)?,
+    };
     if options.cuda_graph && matches!(held, Held::Staged { .. }) {
         return Err(no_graph(
             "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
@@ -304,6 +335,27 @@ fn hold<D: Side>(
     Ok(held)
 }
 
+/// Weights that are in memory already stay where they are.
+fn keep(record: &Record, options: &Options, catalog: &Catalog) -> Result<Held> {
+    if matches!(options.host, HostMemory::Pinned | HostMemory::Staged) {
+        return Err(Error::Option {
+            key: HOST.to_owned(),
+            what: format!(
+                "'pinned' and 'staged' start from the file, and ExecuTorch has read the weights of method '{}' into memory; \
+                 load it with LoadMode::Mmap, or name the file in {DATA}",
+                record.method
+            ),
+        });
+    }
+    log::info!(
+        "method '{}': {} of weights stay in memory, where ExecuTorch read them; with LoadMode::Mmap, or {DATA}, they would \
+         stay in the file",
+        record.method,
+        bytes_text(catalog.distinct_bytes())
+    );
+    Ok(Held::Mapped)
+}
+
 /// Without probes everything is loaded up front, so a budget could only be ignored.
 fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
     if record.offload || options.budget == Budget::Floor {
@@ -312,8 +364,8 @@ fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
     Err(Error::Option {
         key: format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
         what: format!(
-            "method '{}' was exported without weightstream.apply_weight_offload, so all its weights are always \
-             in memory; export it with apply_weight_offload, or give no budget",
+            "method '{}' was exported with WeightStreamPartitioner(offload=False), so all its weights are always in memory; \
+             export it with offload=True, or give no budget",
             record.method
         ),
     })

@@ -43,7 +43,7 @@ use engine::Run;
 use inputs::Signature;
 use sizes::CallSizes;
 
-pub use load::{program as session_program, LoadRequest};
+pub use load::{applies, program as session_program, DataSource, LoadRequest};
 pub use program::Program;
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
@@ -57,6 +57,9 @@ pub struct Delegate {
     live: OfProcess<Live>,
     /// Inputs that the caller copied, and not the engine.
     inputs_copied: AtomicU64,
+    /// The options that hold, as JSON.
+    options: String,
+    keeps_named_data: bool,
 }
 
 /// What runs.
@@ -172,6 +175,16 @@ impl Delegate {
             inputs_copied: stats.inputs_copied + self.inputs_copied.load(Ordering::Relaxed),
             ..stats
         })
+    }
+
+    /// The options of this load and who gave each, as a JSON object; see [`Options::to_json`](crate::config::Options::to_json).
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// Whether the caller's memory is read for as long as this lives: see [`DataSource::Kept`].
+    pub fn keeps_named_data(&self) -> bool {
+        self.keeps_named_data
     }
 
     /// Counts inputs that the caller has copied to row-major order itself.

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{Delegate, LoadRequest};
+use super::{applies, DataSource, Delegate, LoadRequest};
 use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
-use crate::format::{Pte, Record, Wiring};
+use crate::format::{Pte, Record, Wiring, BACKEND};
 use crate::weights::{check_build_id, MappedFile, MappedPtd};
 
 /// The bytes of a `.pte`.
@@ -41,33 +41,25 @@ pub fn check_files(pte: &Path, ptd: &Path, pin: Option<Sha256Digest>) -> Result<
         if delegate.backend != BACKEND {
             continue;
         }
-        let payload = Record::from_payload("the delegate's payload", delegate.processed)?;
-        let methods = Record::from_pte(&parsed, method)?;
-        if payload != methods {
-            return Err(Error::Mismatch {
-                name: method.to_owned(),
-                fact: "record",
-                expected: format!("build {} of the delegate's payload", payload.build_id),
-                found: format!(
-                    "build {} in the constant methods, or other values",
-                    methods.build_id
-                ),
-            });
-        }
-        check_build_id(&payload, &data)?;
+        let record = Record::of(&parsed, method)?;
+        check_build_id(&record, &data)?;
         check_program_crc(&parsed, method, &data)?;
     }
     Ok(())
 }
 
-/// Compares the program's tables with the checksum that the export left in the `.ptd`, if there is one: a
-/// damage that leaves the tables well-formed changes what ExecuTorch computes without an error.
+/// Compares the program's tables with the checksum that `save` left in the `.ptd`: a damage that leaves the tables well-formed
+/// changes what ExecuTorch computes without an error. ExecuTorch's own writers leave the mark that stands in its place.
 fn check_program_crc(program: &Pte<'_>, method: &str, data: &MappedPtd) -> Result<()> {
-    let key = format!("weightstream_program_crc32_{method}");
+    let key = program_crc_key(method);
     let Some(entry) = data.ptd().entry(&key) else {
         return Ok(());
     };
-    let recorded = data.file().bytes()[entry.range.clone()].get(..4);
+    let entry = &data.file().bytes()[entry.range.clone()];
+    if entry == program_crc_mark(method) {
+        return Ok(());
+    }
+    let recorded = entry.get(..4);
     let found = crc32fast::hash(program.tables());
     if recorded == Some(&found.to_le_bytes()[..]) {
         return Ok(());
@@ -83,7 +75,21 @@ fn check_program_crc(program: &Pte<'_>, method: &str, data: &MappedPtd) -> Resul
     })
 }
 
-const BACKEND: &str = "WeightStreamBackend";
+fn program_crc_key(method: &str) -> String {
+    format!("weightstream_program_crc32_{method}")
+}
+
+/// What stands in the place of a checksum that is not known: bytes that no weight has.
+fn program_crc_mark(method: &str) -> [u8; 32] {
+    Sha256::digest(program_crc_key(method)).into()
+}
+
+/// Whether the `.ptd` holds the checksum of the program's tables.
+pub fn has_program_crc(method: &str, data: &MappedPtd) -> bool {
+    let entry = data.ptd().entry(&program_crc_key(method));
+    let bytes = entry.map(|entry| &data.file().bytes()[entry.range.clone()]);
+    bytes.is_some_and(|bytes| bytes != program_crc_mark(method))
+}
 
 impl<'a> Program<'a> {
     /// Maps the file at `path`.
@@ -149,7 +155,7 @@ impl<'a> Program<'a> {
 
     /// Least budget with which `method` can be loaded, as recorded.
     pub fn required_budget(&self, method: &str) -> Result<u64> {
-        Ok(Record::from_pte(&self.parse()?, method)?.floor)
+        Ok(Record::of(&self.parse()?, method)?.floor)
     }
 
     /// Loads `method` with its weights from the file at `data`. Its inputs and outputs are the method's, in the
@@ -204,17 +210,19 @@ impl<'a> Program<'a> {
         self.check_pin(options.pte_sha256)?;
         self.check_two_files(&data)?;
         let pte = self.parse()?;
-        let record = Record::from_pte(&pte, method)?;
+        let record = Record::of(&pte, method)?;
         let wiring = Wiring::of(&pte, method, record.inputs.len(), record.outputs.len())?;
         let library = |key: &str| pte.named_data(key);
+        let defaults = config::from_program(pte.delegate(method)?.compile_specs)?;
+        let layered = options.with_defaults(&defaults, applies(&record, true))?;
         let pinned = Options {
             pte_sha256: None,
-            ..options.clone()
+            ..layered
         };
         let request = LoadRequest {
             record,
             library: &library,
-            data,
+            data: DataSource::File(data),
             wiring,
         };
         load(request, &pinned)

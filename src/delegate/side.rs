@@ -9,7 +9,7 @@ use super::tensor::Memory;
 use crate::config::{LinkRate, Options, DEVICE};
 use crate::device::{
     cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostBytes,
-    HostDevice, HostFile, Link,
+    HostDevice, HostFile, HostSource, Link,
 };
 use crate::error::{Error, Result};
 use crate::format::Record;
@@ -41,14 +41,8 @@ pub trait Side: Device {
     /// What the device does with host memory; `None` if it needs nothing to be prepared.
     fn copier(&self) -> Result<Option<Copier>>;
 
-    /// Makes ready for copies of these ranges of a file, held as `held` says. Returns what each range is to be
-    /// copied from.
-    fn prepare_source(
-        &mut self,
-        file: HostFile,
-        ranges: &[Range<u64>],
-        held: Held,
-    ) -> Result<Vec<HostBytes>>;
+    /// Makes ready for copies from `source`, held as `held` says. Returns what each of its parts is to be copied from.
+    fn prepare_source(&mut self, source: HostSource, held: Held) -> Result<Vec<HostBytes>>;
 
     /// Host memory that is pinned, and mapped memory that is registered, bytes.
     fn host_bytes(&self) -> (u64, u64);
@@ -103,13 +97,8 @@ impl Side for HostDevice {
         Ok(None)
     }
 
-    fn prepare_source(
-        &mut self,
-        file: HostFile,
-        ranges: &[Range<u64>],
-        _held: Held,
-    ) -> Result<Vec<HostBytes>> {
-        Ok(mapped(&file, ranges))
+    fn prepare_source(&mut self, source: HostSource, _held: Held) -> Result<Vec<HostBytes>> {
+        Ok(in_place(source))
     }
 
     fn host_bytes(&self) -> (u64, u64) {
@@ -168,22 +157,21 @@ impl Side for CudaDevice {
         }))
     }
 
-    fn prepare_source(
-        &mut self,
-        file: HostFile,
-        ranges: &[Range<u64>],
-        held: Held,
-    ) -> Result<Vec<HostBytes>> {
+    fn prepare_source(&mut self, source: HostSource, held: Held) -> Result<Vec<HostBytes>> {
+        let (file, ranges) = match source {
+            HostSource::File(file, ranges) => (file, ranges),
+            HostSource::Memory(parts) => return self.register_parts(&parts).map(|()| parts),
+        };
         match held {
             Held::Mapped => {
                 let mut cuts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
                 cuts.sort_unstable();
                 self.register_host(file.bytes(), &cuts)?;
-                Ok(mapped(&file, ranges))
+                Ok(mapped(&file, &ranges))
             }
-            Held::Pinned => self.pin_host(&file, ranges),
+            Held::Pinned => self.pin_host(&file, &ranges),
             Held::Staged { ring } => {
-                let bytes = mapped(&file, ranges);
+                let bytes = mapped(&file, &ranges);
                 self.stage_host(file, ring).map(|()| bytes)
             }
         }
@@ -214,6 +202,14 @@ impl Side for CudaDevice {
             Memory::Host(bytes) => self.free_scratch(ptr, bytes.len() as u64),
             Memory::Device(bytes) => self.end_lending(*bytes, ptr),
         }
+    }
+}
+
+/// Where the bytes are already.
+fn in_place(source: HostSource) -> Vec<HostBytes> {
+    match source {
+        HostSource::File(file, ranges) => mapped(&file, &ranges),
+        HostSource::Memory(parts) => parts,
     }
 }
 

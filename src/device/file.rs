@@ -5,6 +5,7 @@ use super::HostBytes;
 use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -13,6 +14,14 @@ pub(crate) trait ReadAt: Send + Sync {
     /// Fills `into` with the bytes from `offset` on. An error names the source and the bytes; a source that
     /// ends early is an error too.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+}
+
+/// What weights are copied from.
+pub enum HostSource {
+    /// These ranges of a file.
+    File(HostFile, Vec<Range<u64>>),
+    /// Memory that somebody else has read them into, and keeps.
+    Memory(Vec<HostBytes>),
 }
 
 /// A file that weights lie in, and its mapping. Addresses in the mapping say which bytes of the file are

@@ -39,7 +39,7 @@ use crate::error::{Error, Result};
 
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
-pub use file::HostFile;
+pub use file::{HostFile, HostSource};
 pub use host::HostDevice;
 pub use link::Link;
 #[cfg(feature = "sim")]

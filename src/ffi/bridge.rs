@@ -2,18 +2,20 @@
 //! Errors cross as exceptions with their text; `last_status` holds the code of the last one.
 
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::pin::Pin;
 
 use super::allocator::{device_allocate, device_copy_in, device_copy_out, device_free};
 use super::status::{caught, set_last_error, Failure, Status};
 use crate::aoti::outputs::Output;
-use crate::config::{Options, Spec, SpecValue};
-use crate::delegate::{self, mapped, program, Delegate, InputTensor, LoadRequest, Memory};
+use crate::config::{self, Options, Spec, SpecValue};
+use crate::delegate::{
+    self, applies, mapped, program, DataSource, Delegate, InputTensor, LoadRequest, Memory,
+};
 use crate::device::{DeviceBytes, HostRoom};
 use crate::error::Error;
-use crate::format::{Record, Wiring};
+use crate::format::{EntryLayout, Record, ScalarType, Wiring};
 use crate::system_memory;
+use crate::weights::{self, HostBytes};
 
 #[cxx::bridge(namespace = "weightstream_bridge")]
 #[allow(missing_docs, clippy::missing_safety_doc)]
@@ -81,6 +83,7 @@ mod ffi {
 
         type NamedData;
         fn bytes<'a>(self: &'a NamedData, key: &str) -> Result<&'a [u8]>;
+        fn layout(self: &NamedData, key: &str, into: &mut Vec<i64>) -> Result<()>;
 
         type OutputSink;
         fn room(
@@ -99,8 +102,12 @@ mod ffi {
             processed: &[u8],
             method: &str,
             specs: Vec<RuntimeSpec>,
+            program: Vec<RuntimeSpec>,
             named: &NamedData,
         ) -> Result<Box<Loaded>>;
+        fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
+        fn get_default(key: &str) -> Result<RuntimeSpec>;
+        fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
         fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<()>;
         fn check_plan(method: &str, bytes: u64) -> Result<()>;
         /// The places of the inputs and of the room must be what they say, during the call.
@@ -110,6 +117,8 @@ mod ffi {
             outputs: Pin<&mut OutputSink>,
         ) -> Result<()>;
         fn stats(self: &Loaded) -> Result<Counters>;
+        fn options(self: &Loaded) -> &str;
+        fn keeps_named_data(self: &Loaded) -> bool;
         fn check_process(self: &Loaded) -> Result<()>;
         fn count_inputs_copied(self: &Loaded, count: u64);
         fn pack(
@@ -179,11 +188,12 @@ fn load(
     processed: &[u8],
     method: &str,
     specs: Vec<RuntimeSpec>,
+    program: Vec<RuntimeSpec>,
     named: &NamedData,
 ) -> Result<Box<Loaded>, String> {
     super::log::install();
     crossing(|| {
-        let options = options(specs)?;
+        let given = options(specs)?;
         let record = Record::from_payload("the delegate's payload", processed)?;
         if record.method != method {
             return Err(Failure::from(Error::Mismatch {
@@ -193,7 +203,21 @@ fn load(
                 found: record.method,
             }));
         }
-        let data = data_file(&options, &record, named)?;
+        let texts = program
+            .iter()
+            .map(|spec| (spec.key.as_str(), spec.text.as_bytes()));
+        let defaults = config::from_program(texts)?;
+        let id = named_bytes(named, &record.build_id_key())?;
+        let mapped = match given.data {
+            Some(_) => None,
+            None => mapped::file_at(id.as_ptr() as usize)?,
+        };
+        let options = given.with_defaults(&defaults, applies(&record, mapped.is_some()))?;
+        let kept = KeptData(named);
+        let data = match options.data.clone().or(mapped) {
+            Some(path) => DataSource::File(path),
+            None => DataSource::Kept(&kept),
+        };
         let library = |key: &str| named_bytes(named, key);
         // ExecuTorch calls the delegate by the program's wiring itself.
         let wiring = Wiring::of_delegate(record.inputs.len(), record.outputs.len());
@@ -206,6 +230,38 @@ fn load(
         let delegate = Delegate::load(request, &options)?;
         Ok(Box::new(Loaded { delegate }))
     })
+}
+
+/// See [`config::set_defaults`].
+fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<(), String> {
+    crossing(|| Ok(config::set_defaults(&parsed(specs)?)?))
+}
+
+/// See [`config::get_default`].
+fn get_default(key: &str) -> Result<RuntimeSpec, String> {
+    crossing(|| {
+        let value = config::get_default(key)?.ok_or_else(|| Error::Option {
+            key: key.to_owned(),
+            what: "has no default in this process; set_option sets one".to_owned(),
+        })?;
+        let (kind, number, text) = match value {
+            SpecValue::Bool(value) => (SpecKind::Bool, value.into(), String::new()),
+            SpecValue::Int(value) => (SpecKind::Int, value, String::new()),
+            SpecValue::Text(value) => (SpecKind::Text, 0, value),
+        };
+        let key = key.to_owned();
+        Ok(RuntimeSpec {
+            key,
+            kind,
+            number,
+            text,
+        })
+    })
+}
+
+/// See [`config::check_defaults`].
+fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<(), String> {
+    crossing(|| Ok(config::check_defaults(&parsed(specs)?)?))
 }
 
 /// See [`program::check_files`]. `specs` are all that the load will have: what is wrong with them is said first.
@@ -228,8 +284,11 @@ fn check_plan(method: &str, bytes: u64) -> Result<(), String> {
 }
 
 fn options(specs: Vec<RuntimeSpec>) -> crate::Result<Options> {
-    let specs: Vec<Spec> = specs.into_iter().map(spec).collect::<crate::Result<_>>()?;
-    Options::parse(&specs)
+    Options::parse(&parsed(specs)?)
+}
+
+fn parsed(specs: Vec<RuntimeSpec>) -> crate::Result<Vec<Spec>> {
+    specs.into_iter().map(spec).collect()
 }
 
 fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {
@@ -250,20 +309,51 @@ fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {
     })
 }
 
-/// The `.ptd`: as the options say, else the file in which the mapped build id lies.
-fn data_file(options: &Options, record: &Record, named: &NamedData) -> crate::Result<PathBuf> {
-    if let Some(path) = &options.data {
-        return Ok(path.clone());
+/// Named data that ExecuTorch has read into memory. The adapter keeps it for as long as the delegate that is made of it.
+struct KeptData<'a>(&'a NamedData);
+
+impl weights::NamedData for KeptData<'_> {
+    fn name(&self) -> &str {
+        "the program's named data"
     }
-    let id = named_bytes(named, &record.build_id_key())?;
-    mapped::file_at(id.as_ptr() as usize)
+
+    fn layout(&self, key: &str) -> crate::Result<Option<EntryLayout>> {
+        let missing = |error: cxx::Exception| missing(key, &error);
+        let mut numbers = Vec::new();
+        self.0.layout(key, &mut numbers).map_err(missing)?;
+        let (dtype, rest) = numbers
+            .split_first()
+            .ok_or_else(|| Error::Internal(format!("'{key}' has a layout without a dtype")))?;
+        let (sizes, dim_order) = rest.split_at(rest.len() / 2);
+        let dtype = ScalarType::from_number(*dtype).ok_or_else(|| Error::Mismatch {
+            name: key.to_owned(),
+            fact: "dtype",
+            expected: "a scalar type".to_owned(),
+            found: format!("number {dtype} in {}", self.name()),
+        })?;
+        Ok(Some(EntryLayout {
+            dtype,
+            sizes: sizes.to_vec(),
+            dim_order: dim_order.iter().map(|&dim| dim as u8).collect(),
+        }))
+    }
+
+    fn bytes(&self, key: &str) -> crate::Result<HostBytes> {
+        let bytes = named_bytes(self.0, key)?;
+        // SAFETY: the adapter keeps the buffers until the delegate has ended (`Kept` in backend.cpp), and nobody writes to them.
+        unsafe { HostBytes::foreign(bytes.as_ptr(), bytes.len()) }
+    }
 }
 
 fn named_bytes<'a>(named: &'a NamedData, key: &str) -> crate::Result<&'a [u8]> {
-    named.bytes(key).map_err(|error| Error::Missing {
+    named.bytes(key).map_err(|error| missing(key, &error))
+}
+
+fn missing(key: &str, error: &cxx::Exception) -> Error {
+    Error::Missing {
         name: key.to_owned(),
         place: format!("the program's named data ({error})"),
-    })
+    }
 }
 
 impl Loaded {
@@ -313,6 +403,14 @@ impl Loaded {
             plans_made_anew: stats.plans_made_anew,
             inputs_copied: stats.inputs_copied,
         })
+    }
+
+    fn options(&self) -> &str {
+        self.delegate.options()
+    }
+
+    fn keeps_named_data(&self) -> bool {
+        self.delegate.keeps_named_data()
     }
 
     /// See [`Delegate::check_process`].

@@ -29,7 +29,7 @@ impl Model {
         let folder = given(name).or_else(|| exported(name))?;
         let pte = folder.join(format!("{name}.pte"));
         let bytes = std::fs::read(&pte).unwrap();
-        let record = Record::from_pte(&Pte::parse(name, &bytes).unwrap(), "forward").unwrap();
+        let record = Record::of(&Pte::parse(name, &bytes).unwrap(), "forward").unwrap();
         Some(Model {
             name: name.to_owned(),
             ptd: pte.with_extension("ptd"),

@@ -99,6 +99,9 @@ struct Stats {
   std::uint64_t plans_made_anew = 0;
   // Since load: inputs that did not lie in row-major order, and were copied so that they do.
   std::uint64_t inputs_copied = 0;
+  // The options that hold for this load, as a JSON object: {"weight_offload_policy": {"value": "lru", "from":
+  // "environment"}}; "from" is load, set_option, environment, program or default.
+  std::string options_json;
 };
 
 // The counters as a JSON object.

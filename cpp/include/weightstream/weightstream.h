@@ -227,6 +227,17 @@ void ws_while_waiting(ws_wait_fn call, void* data);
 ws_status ws_required_budget(const char* pte_path, const char* method, uint64_t* bytes);
 
 /*
+ * Sets defaults of this process, for loads that come later: options that such a load does not give. They are stronger
+ * than environment variables (WEIGHTSTREAM_POLICY for weight_offload_policy) and than the program's own defaults. One
+ * that cannot apply to a program is left out there, and a log line says so.
+ *
+ * Parameters:
+ *   options: setting an option again replaces its value.
+ * Returns: WS_OK; WS_INVALID_OPTION for an unknown key or a wrong value: then none of them is set.
+ */
+ws_status ws_set_options(const ws_options* options);
+
+/*
  * Loads a method.
  *
  * Parameters:

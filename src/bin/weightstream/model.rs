@@ -47,7 +47,7 @@ impl Model {
         }
         let mapped = MappedFile::open(&files.pte)?;
         let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
-        let record = Record::from_pte(&parsed, &files.method)?;
+        let record = Record::of(&parsed, &files.method)?;
         if let Some(ptd) = &files.ptd {
             Catalog::build(&record, &MappedPtd::open(ptd)?)?;
         }

@@ -235,6 +235,18 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// Registers memory that weights were read into, part by part, so that copies from it run at full link speed. Parts
+    /// that share a page are registered together.
+    pub fn register_parts(&mut self, parts: &[HostBytes]) -> Result<()> {
+        let entered = self.context.enter()?;
+        for run in register::page_runs(parts) {
+            let registration =
+                Registration::new(&self.context, run, &[], Access::ReadWrite, &entered)?;
+            self.registrations.push(registration);
+        }
+        Ok(())
+    }
+
     /// Whether [`CudaDevice::register_host`] can work: not every device reads a mapping that is read-only.
     pub fn can_register_mapped(&self) -> Result<bool> {
         register::can_read_only(&self.context)

@@ -102,9 +102,18 @@ unsafe fn array_mut<'a>(name: &str, items: *mut u8, count: usize) -> Result<&'a 
 /// # Safety
 /// `options` is NULL or points to options whose items, keys and texts live during the call.
 pub unsafe fn options(options: *const ws_options) -> Result<Options, Failure> {
+    // SAFETY: by this function's contract.
+    Ok(Options::parse(&unsafe { specs(options) }?)?)
+}
+
+/// Options as they were given; NULL is none.
+///
+/// # Safety
+/// As for [`options`].
+pub unsafe fn specs(options: *const ws_options) -> Result<Vec<Spec>, Failure> {
     // SAFETY: NULL or live, by this function's contract.
     let Some(options) = (unsafe { options.as_ref() }) else {
-        return Ok(Options::default());
+        return Ok(Vec::new());
     };
     if options.count > MAX_ITEMS {
         return Err(Failure::Argument(format!(
@@ -115,11 +124,7 @@ pub unsafe fn options(options: *const ws_options) -> Result<Options, Failure> {
     // SAFETY: the items live, by this function's contract.
     let items = unsafe { array("options->items", options.items, options.count) }?;
     // SAFETY: keys and texts live, by this function's contract.
-    let specs: Vec<Spec> = items
-        .iter()
-        .map(|item| unsafe { spec(item) })
-        .collect::<Result<_, _>>()?;
-    Ok(Options::parse(&specs)?)
+    items.iter().map(|item| unsafe { spec(item) }).collect()
 }
 
 /// # Safety

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use super::args;
 use super::types::{ws_options, ws_program};
+use crate::config;
 use crate::delegate::{Delegate, Program};
 use crate::device::CallerStream;
 use crate::ffi::status::{guarded, Failure, Status};
@@ -34,6 +35,19 @@ pub unsafe extern "C" fn ws_required_budget(
         };
         *bytes = Program::open(&path)?.required_budget(method)?;
         Ok(())
+    })
+}
+
+/// Sets defaults of this process for later loads.
+///
+/// # Safety
+/// `options` is NULL or valid as the header says.
+#[no_mangle]
+pub unsafe extern "C" fn ws_set_options(options: *const ws_options) -> Status {
+    guarded(|| {
+        // SAFETY: by this function's contract.
+        let specs = unsafe { args::specs(options) }?;
+        Ok(config::set_defaults(&specs)?)
     })
 }
 

@@ -91,8 +91,9 @@ pub unsafe extern "C" fn ws_stats_json(model: *const Model, json: *mut *const c_
                 args::output("json", json)?,
             )
         };
-        // The JSON holds names and numbers only.
-        let text = CString::new(to_json(&model.delegate.stats()?)).unwrap_or_default();
+        let (stats, options) = (model.delegate.stats()?, model.delegate.options());
+        // Names and numbers, and texts in which a NUL is written out.
+        let text = CString::new(to_json(&stats, options)).unwrap_or_default();
         *json = LAST_JSON.with_borrow_mut(|last| {
             *last = text;
             last.as_ptr()
@@ -101,14 +102,14 @@ pub unsafe extern "C" fn ws_stats_json(model: *const Model, json: *mut *const c_
     })
 }
 
-/// The counters as a JSON object, keys as in the README.
-pub fn to_json(stats: &Stats) -> String {
+/// The counters as a JSON object, keys as in the README; `options` is an object too.
+pub fn to_json(stats: &Stats, options: &str) -> String {
     let fields: Vec<String> = stats
         .entries()
         .iter()
         .map(|(key, value)| format!("\"{key}\": {value}"))
         .collect();
-    format!("{{{}}}", fields.join(", "))
+    format!("{{{}, \"options\": {options}}}", fields.join(", "))
 }
 
 #[cfg(test)]

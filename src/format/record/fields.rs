@@ -56,6 +56,17 @@ struct Field<'a> {
     strings: Vec<&'a str>,
 }
 
+/// What the names of the constant methods start with that hold the record of `method`.
+fn prefix(method: &str) -> String {
+    format!("{method}__weight_offload__")
+}
+
+/// Whether the program has such methods.
+pub fn has_methods(pte: &Pte<'_>, method: &str) -> bool {
+    let prefix = prefix(method);
+    pte.methods().any(|name| name.starts_with(&prefix))
+}
+
 impl<'a> Fields<'a> {
     pub fn from_payload(name: &str, bytes: &'a [u8]) -> Result<Self> {
         check_identifier(name, bytes)?;
@@ -74,7 +85,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn from_pte(pte: &Pte<'a>, method: &str) -> Result<Self> {
-        let prefix = format!("{method}__weight_offload__");
+        let prefix = prefix(method);
         let mut bag = Fields::new(pte.name(), pte.root_offset());
         for name in pte.methods() {
             if let Some(field) = name.strip_prefix(prefix.as_str()) {

@@ -1,9 +1,9 @@
 //! What the export recorded about one method: its constants, the order in which the compiled code reads
 //! them, and what it was compiled for.
 //!
-//! A record is a bag of named lists of integers or strings, written twice: as constant methods
-//! `{method}__weight_offload__{field}` of the program, and in the delegate's processed bytes
-//! (`schema/record.fbs`, identifier `WSR1`). An absent field is an empty list. A field that is not in this
+//! A record is a bag of named lists of integers or strings in the delegate's processed bytes (`schema/record.fbs`,
+//! identifier `WSR1`). `save` writes it a second time, as constant methods `{method}__weight_offload__{field}` of the program;
+//! ExecuTorch's own writers do not. An absent field is an empty list. A field that is not in this
 //! table is an error, unless its name starts with `x_`.
 //!
 //! | field | holds | meaning |
@@ -53,6 +53,9 @@ use crate::schedule::{Event, ProbeId, WeightIndex};
 
 pub use expression::Expression;
 pub use sizes::{Relation, Sizes, Solution, Symbol};
+
+/// The backend whose delegates have records.
+pub const BACKEND: &str = "WeightStreamBackend";
 
 /// Everything recorded about one method, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,19 +219,51 @@ impl Record {
         decode::record(&fields::Fields::from_payload(name, bytes)?)
     }
 
-    /// Reads the record of `method` from the program's constant methods.
-    pub fn from_pte(pte: &Pte<'_>, method: &str) -> Result<Self> {
-        let fields = fields::Fields::from_pte(pte, method)?;
-        let record = decode::record(&fields)?;
-        if record.method != method {
+    /// Reads the record of `method` from its delegate, and compares it with that in the constant methods if the program has them.
+    pub fn of(pte: &Pte<'_>, method: &str) -> Result<Self> {
+        let delegate = pte.delegate(method)?;
+        if delegate.backend != BACKEND {
             return Err(crate::Error::Mismatch {
                 name: method.to_owned(),
-                fact: "method of its record",
-                expected: method.to_owned(),
-                found: format!("{} in {}", record.method, pte.name()),
+                fact: "backend",
+                expected: BACKEND.to_owned(),
+                found: format!("{} in {}", delegate.backend, pte.name()),
             });
         }
-        Ok(record)
+        let name = format!("{}, the delegate's payload", pte.name());
+        let payload = Record::from_payload(&name, delegate.processed)?.named(method, pte)?;
+        if fields::has_methods(pte, method) {
+            let written = Record::from_pte(pte, method)?;
+            if payload != written {
+                return Err(crate::Error::Mismatch {
+                    name: method.to_owned(),
+                    fact: "record",
+                    expected: format!("build {} of the delegate's payload", payload.build_id),
+                    found: format!(
+                        "build {} in the constant methods, or other values",
+                        written.build_id
+                    ),
+                });
+            }
+        }
+        Ok(payload)
+    }
+
+    /// Reads the record of `method` from the program's constant methods.
+    pub fn from_pte(pte: &Pte<'_>, method: &str) -> Result<Self> {
+        decode::record(&fields::Fields::from_pte(pte, method)?)?.named(method, pte)
+    }
+
+    fn named(self, method: &str, pte: &Pte<'_>) -> Result<Self> {
+        if self.method == method {
+            return Ok(self);
+        }
+        Err(crate::Error::Mismatch {
+            name: method.to_owned(),
+            fact: "method of its record",
+            expected: method.to_owned(),
+            found: format!("{} in {}", self.method, pte.name()),
+        })
     }
 
     /// Key of the entry in the `.ptd` that holds the 16 raw bytes of the build id.

@@ -20,6 +20,10 @@ class NamedData {
 
   // The bytes stored under `key`, valid while this object lives. Throws if there are none.
   virtual rust::Slice<const std::uint8_t> bytes(rust::Str key) const = 0;
+
+  // Appends the number of the dtype, the sizes, and as many places of the dimension order. Throws if there is no such
+  // tensor.
+  virtual void layout(rust::Str key, rust::Vec<std::int64_t>& into) const = 0;
 };
 
 // Takes the outputs of a pass, one after the other.
