@@ -12,6 +12,7 @@
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
+//! | `command` | `weightstream plan` and `inspect` (feature `cli`) |
 //! | [`ffi`] | the C ABI and the bridge to the C++ adapter |
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
@@ -20,6 +21,8 @@
 //! and `session → aoti`.
 
 pub mod aoti;
+#[cfg(feature = "cli")]
+pub mod command;
 pub mod config;
 pub mod delegate;
 pub mod device;

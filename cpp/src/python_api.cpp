@@ -311,6 +311,25 @@ wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option
   return module;
 }
 
+const char* wsm_command(const char* const* arguments, size_t count, int32_t* status) {
+  static thread_local std::string text;
+  rs::clear_error();
+  const int32_t failed = guarded([&] {
+    require(arguments, "arguments");
+    require(status, "status");
+    std::vector<rust::String> given;
+    for (std::size_t at = 0; at < count; ++at) {
+      require(arguments[at], "an argument");
+      given.emplace_back(arguments[at]);
+    }
+    std::uint8_t code = 0;
+    text = std::string(rs::command({given.data(), given.size()}, code));
+    *status = code;
+    return Error::Ok;
+  });
+  return failed == 0 ? text.c_str() : nullptr;
+}
+
 int32_t wsm_check_defaults(const ws_option* options, size_t num_options) {
   rs::clear_error();
   return guarded([&] {
@@ -318,7 +337,8 @@ int32_t wsm_check_defaults(const ws_option* options, size_t num_options) {
       require(options, "options");
     }
     rust::Vec<rs::RuntimeSpec> specs;
-    for (const auto& [key, value] : to_options(options, num_options).specs()) {
+    const weightstream::Options given = to_options(options, num_options);
+    for (const auto& [key, value] : given.specs()) {
       specs.push_back(weightstream::to_spec(key, value));
     }
     rs::check_defaults(std::move(specs));

@@ -39,6 +39,12 @@ typedef struct wsm_value {
 /* Opens a program and its weights. The options are checked when a method is loaded. NULL on failure. */
 wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option* options, size_t num_options);
 
+/*
+ * Runs the command `weightstream` with these arguments. Returns its text, for standard output or, if `status` is not 0, for
+ * standard error; valid until the next call on this thread. NULL if the library has no command.
+ */
+const char* wsm_command(const char* const* arguments, size_t count, int32_t* status);
+
 /* Whether these options can be defaults of a program. */
 int32_t wsm_check_defaults(const ws_option* options, size_t num_options);
 

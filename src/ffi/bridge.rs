@@ -108,6 +108,8 @@ mod ffi {
         fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
         fn get_default(key: &str) -> Result<RuntimeSpec>;
         fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
+        /// Runs the command `weightstream`; its exit status is `status`.
+        fn command(arguments: &[String], status: &mut u8) -> Result<String>;
         fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<()>;
         fn check_plan(method: &str, bytes: u64) -> Result<()>;
         /// The places of the inputs and of the room must be what they say, during the call.
@@ -262,6 +264,25 @@ fn get_default(key: &str) -> Result<RuntimeSpec, String> {
 /// See [`config::check_defaults`].
 fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<(), String> {
     crossing(|| Ok(config::check_defaults(&parsed(specs)?)?))
+}
+
+#[cfg(feature = "cli")]
+fn command(arguments: &[String], status: &mut u8) -> Result<String, String> {
+    crossing(|| {
+        let arguments = arguments.iter().map(|argument| argument.into());
+        let outcome = crate::command::run("weightstream", arguments);
+        *status = outcome.status;
+        Ok(outcome.text)
+    })
+}
+
+#[cfg(not(feature = "cli"))]
+fn command(_arguments: &[String], _status: &mut u8) -> Result<String, String> {
+    crossing(|| {
+        Err(Failure::from(Error::Unsupported(
+            "this library was built without its command (the crate's feature `cli`)".to_owned(),
+        )))
+    })
 }
 
 /// See [`program::check_files`]. `specs` are all that the load will have: what is wrong with them is said first.

@@ -5,12 +5,12 @@ use super::model::{Files, Model};
 use super::picture;
 use super::size::{grouped, with_megabytes, Budget};
 use super::tables;
+use crate::residency::planned::Plan;
+use crate::{Error, Result};
 use clap::Args;
 use serde_json::{json, Value};
 use std::fmt::Write;
 use std::path::PathBuf;
-use weightstream::residency::planned::Plan;
-use weightstream::{Error, Result};
 
 /// Largest number of budgets in a sweep.
 const MOST: u64 = 10_000;

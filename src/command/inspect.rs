@@ -3,11 +3,11 @@
 use super::model::{Files, Model};
 use super::size::{grouped, with_megabytes};
 use super::tables;
+use crate::format::{sizes_text, ConstantKind, InputSpec, RecordedConstant};
+use crate::Result;
 use clap::Args;
 use serde_json::{json, Value};
 use std::fmt::Write;
-use weightstream::format::{sizes_text, ConstantKind, InputSpec, RecordedConstant};
-use weightstream::Result;
 
 #[derive(Args)]
 pub struct Arguments {

@@ -1,14 +1,14 @@
 //! A program's record, and what follows from it.
 
+use crate::delegate::{program::check_files, session_program};
+use crate::device::Figures;
+use crate::format::{times, Pte, Record};
+use crate::schedule::{Floor, KernelTimes};
+use crate::session::Program;
+use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
+use crate::{config::PolicyKind, Error, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use weightstream::delegate::{program::check_files, session_program};
-use weightstream::device::Figures;
-use weightstream::format::{times, Pte, Record};
-use weightstream::schedule::{Floor, KernelTimes};
-use weightstream::session::Program;
-use weightstream::weights::{read_regular, Catalog, MappedFile, MappedPtd};
-use weightstream::{config::PolicyKind, Error, Result};
 
 #[derive(Args)]
 pub struct Files {

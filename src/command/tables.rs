@@ -2,9 +2,9 @@
 
 use super::model::Model;
 use super::size::grouped;
+use crate::format::Gather;
 use serde_json::{json, Value};
 use std::fmt::Write;
-use weightstream::format::Gather;
 
 /// A line for each read of rows, with the figures that decide.
 pub fn text(model: &Model) -> String {

@@ -1,11 +1,11 @@
 //! What a pass costs at a budget.
 
 use super::model::Model;
+use crate::device::{self, Figures};
+use crate::residency::planned::{lru_price, plan, refine, Plan, Price};
+use crate::schedule::KernelTimes;
+use crate::{error::bytes_text, Error, Result};
 use clap::Args;
-use weightstream::device::{self, Figures};
-use weightstream::residency::planned::{lru_price, plan, refine, Plan, Price};
-use weightstream::schedule::KernelTimes;
-use weightstream::{error::bytes_text, Error, Result};
 
 #[derive(Args)]
 pub struct Link {

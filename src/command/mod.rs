@@ -1,0 +1,70 @@
+//! The command `weightstream`: what a budget will cost, and what the files hold, without loading anything.
+#![deny(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "clap's help is made of these comments, and clippy knows no others"
+)]
+
+mod cost;
+mod inspect;
+mod model;
+mod picture;
+mod plan;
+mod size;
+mod tables;
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+#[derive(Parser)]
+#[command(version, about, arg_required_else_help = true)]
+/// Tells what a budget will cost, and what a program's files hold. Nothing is loaded and no GPU is needed.
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What a pass copies at a budget, under each policy, and how long a link takes for it.
+    Plan(plan::Arguments),
+    /// What a program and its weights hold: method, target, inputs, constants, floor.
+    Inspect(inspect::Arguments),
+}
+
+/// What a command has to say, and its exit status.
+pub struct Outcome {
+    /// For standard output, or after a failure for standard error.
+    pub text: String,
+    /// 0, or that of a failure.
+    pub status: u8,
+}
+
+impl Outcome {
+    /// Whether the text is that of an error.
+    pub fn failed(&self) -> bool {
+        self.status != 0
+    }
+}
+
+/// Runs the command called `name` with these arguments.
+pub fn run(name: &str, arguments: impl IntoIterator<Item = OsString>) -> Outcome {
+    let whole = std::iter::once(OsString::from(name)).chain(arguments);
+    let outcome = match Arguments::try_parse_from(whole).map(|parsed| parsed.command) {
+        Ok(Command::Plan(arguments)) => plan::run(&arguments),
+        Ok(Command::Inspect(arguments)) => inspect::run(&arguments),
+        Err(usage) => {
+            return Outcome {
+                text: usage.render().to_string(),
+                status: usage.exit_code() as u8,
+            }
+        }
+    };
+    match outcome {
+        Ok(text) => Outcome { text, status: 0 },
+        Err(error) => Outcome {
+            text: format!("{name}: {error}\n"),
+            status: 1,
+        },
+    }
+}
