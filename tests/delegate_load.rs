@@ -137,7 +137,7 @@ fn a_budget_without_offload_names_the_cure() {
     }
     let error = attempt.early_error();
     assert!(
-        matches!(&error, Error::Option { what, .. } if what.contains("apply_weight_offload")),
+        matches!(&error, Error::Option { what, .. } if what.contains("offload=True")),
         "{error}"
     );
 }

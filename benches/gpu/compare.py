@@ -2,7 +2,7 @@
 
 Every section runs in a process of its own and writes its figures to `--out` at once, one JSON object per line, so that a run that is
 cut short loses one section. Prints Markdown tables of ratios at the end; `--table FILE...` prints them from files of earlier runs.
-The *baseline* is the same program exported without `apply_weight_offload`, compiled with the same choice of kernels and run by the same
+The *baseline* is the same program exported with `offload=False`, compiled with the same choice of kernels and run by the same
 runtime: no probes, all weights loaded up front. Needs torch, ExecuTorch and the runtime library (WEIGHTSTREAM_LIBRARY, or the installed package).
 
     python benches/gpu/compare.py --tokens 1 --keep /tmp/models --out results.jsonl

@@ -102,7 +102,7 @@ def measured_once(file: Path):
 
 
 def export(job: Job, kind: str) -> None:
-    """`offload`: as the README shows it; `baseline`: the same without `apply_weight_offload`, so that nothing is probed or streamed."""
+    """`offload`: as the README shows it; `baseline`: the same with `offload=False`, so that nothing is probed or streamed."""
     import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
 
@@ -115,11 +115,8 @@ def export(job: Job, kind: str) -> None:
     model = build(job.layers)
     with into(job.folder / f"{kind}.log"), tuning_of(job):
         program = torch.export.export(model, (tokens(job.count),))
-        if kind == "offload":
-            program = ws.apply_weight_offload(program)
-        edge = to_edge_transform_and_lower(
-            program, partitioner=[ws.WeightStreamPartitioner(device="cuda")], compile_config=ws.edge_compile_config()
-        )
+        partitioner = ws.WeightStreamPartitioner(device="cuda", offload=kind == "offload")
+        edge = to_edge_transform_and_lower(program, partitioner=[partitioner], compile_config=ws.edge_compile_config())
         # Under another name until it is complete.
         ws.save(edge, f"{pte}.part", f"{ptd}.part")
     os.replace(f"{pte}.part", pte)

@@ -45,7 +45,7 @@ def table(lines: list[Line], count: int) -> str:
     if pairs:
         rows += [
             "",
-            f"Everything resident against the non-offloaded baseline (the same program exported without `apply_weight_offload`, interleaved "
+            f"Everything resident against the non-offloaded baseline (the same program exported with `offload=False`, interleaved "
             f"pairs): {pairs['ratio_of_medians']:.3f} (median of ratios {pairs['median_of_ratios']:.3f}).",
         ]
     return "\n".join(rows)

@@ -40,8 +40,8 @@ typedef struct wsm_value {
 wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option* options, size_t num_options);
 
 /*
- * Runs the command `weightstream` with these arguments. Returns its text, for standard output or, if `status` is not 0, for
- * standard error; valid until the next call on this thread. NULL if the library has no command.
+ * Runs the command `weightstream` with these arguments. Returns its text, for standard output or, if `status` is not 0,
+ * for standard error; valid until the next call on this thread. NULL if the library has no command.
  */
 const char* wsm_command(const char* const* arguments, size_t count, int32_t* status);
 

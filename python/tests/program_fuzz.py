@@ -84,9 +84,7 @@ def exported(programs: list[Program]) -> torch.export.ExportedProgram:
 def lower(programs: list[Program], folder: Path) -> None:
     program = exported(programs)
     with torch.no_grad():
-        edge = to_edge_transform_and_lower(
-            ws.apply_weight_offload(program), partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config()
-        )
+        edge = to_edge_transform_and_lower(program, partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config())
         ws.save(edge, folder / "model.pte", folder / "model.ptd")
 
 

@@ -80,9 +80,7 @@ def test_ranges_are_those_of_the_exported_program(exported):
 def refused(model: nn.Module, *inputs: torch.Tensor, dynamic_shapes=None) -> str:
     program = torch.export.export(model.eval(), inputs, dynamic_shapes=dynamic_shapes)
     with pytest.raises(ws.ExportError) as caught:
-        to_edge_transform_and_lower(
-            ws.apply_weight_offload(program), partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config()
-        )
+        to_edge_transform_and_lower(program, partitioner=[ws.WeightStreamPartitioner()], compile_config=ws.edge_compile_config())
     return str(caught.value)
 
 

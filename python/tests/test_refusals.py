@@ -72,10 +72,10 @@ def test_required_budget_of_an_unknown_method(mlp):
     assert "backward" in error_of(lambda: ws.required_budget(str(mlp.pte), method="backward"))
 
 
-def test_a_budget_for_a_program_without_the_pass(exported):
+def test_a_budget_for_a_program_without_offloading(exported):
     message = error_of(lambda: open_module(exported("mlp_baseline"), 1 << 30))
     assert "weight_offload_budget" in message
-    assert "apply_weight_offload" in message
+    assert "offload=True" in message
 
 
 # --- runtime specs

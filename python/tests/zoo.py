@@ -38,7 +38,7 @@ class Spec:
     tolerance: float = 1e-4
     #: A model with a mutated buffer: pass k must follow pass k-1, and the reference is run once per sequence.
     stateful: bool = False
-    #: Exported with `apply_weight_offload`; without it the program is the non-offloaded baseline.
+    #: Without it the program is the non-offloaded baseline.
     offload: bool = True
     #: The name of the model whose weights and inputs it shares (default: its own).
     seed_name: str = ""

@@ -2,6 +2,10 @@
 
 Export::
 
+    ws.export(model, inputs, "model.pte", "model.ptd", device="cpu")
+
+which is short for::
+
     ep   = torch.export.export(model, inputs)
     ep   = ws.apply_weight_offload(ep)
     edge = to_edge_transform_and_lower(ep, partitioner=[ws.WeightStreamPartitioner(device="cpu")],
@@ -26,10 +30,12 @@ _EXPORTS = {
     "WeightStreamPartitioner": "_backend",
     "edge_compile_config": "_save",
     "save": "_save",
+    "export": "_export",
     "ExportError": "_errors",
     "Module": "_runtime",
     "Error": "_runtime",
     "required_budget": "_runtime",
+    "set_options": "_runtime",
 }
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"

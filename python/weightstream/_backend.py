@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -18,7 +19,7 @@ from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _convolution, _decompose, _method, _offload, _prepare, _record, _refusals
+from . import _attention, _convolution, _decompose, _method, _offload, _prepare, _record, _refusals, _specs
 from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
@@ -33,25 +34,56 @@ WEIGHTS_TAG = "weightstream_weights"
 class WeightStreamPartitioner(AotiPartitioner):
     """Gives a whole method to WeightStream.
 
-    ``device``: where the compiled code runs, ``"cpu"`` or ``"cuda"`` (which needs the GPU at export). ``isa``: the x86-64 level the CPU code is compiled for, one of
+    ``device``: where the compiled code runs, ``"cpu"`` (the default) or ``"cuda"`` (which needs the GPU at export). ``isa``: the x86-64 level the CPU code is compiled for, one of
     ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
     without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
     ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that can (bfloat16; a
     line of progress says where it cannot, and why), ``"math"`` always by separate operators, which hold the scores of all queries and
-    keys in memory.
+    keys in memory. ``offload=False`` keeps all weights in memory: the baseline for any measurement.
+
+    ``compile_specs``: those of ExecuTorch's CUDA backend, in the place of the keywords: ``method_name``, ``target_device``,
+    ``triton_kernel_mode``, ``platform``; and options of the runtime (``weight_offload_budget_mb``), which become the program's defaults.
+
+    Lower with ``to_edge_transform_and_lower``: it lets the partitioner prepare the program first.
 
     Export from one thread at a time: ``torch.export`` and the compiler keep their state per process. While the compiler runs, this
     process's ``TORCHINDUCTOR_CACHE_DIR`` and ``LIBRARY_PATH`` name a folder that is removed afterwards; give child processes that
     other threads start meanwhile an environment of their own.
     """
 
-    def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto") -> None:
-        specs = [CompileSpec("method_name", method.encode()), *Target(device, isa, attention).specs()]
+    def __init__(
+        self,
+        compile_specs: Sequence[CompileSpec] = (),
+        *,
+        device: str | None = None,
+        isa: str = "x86-64-v3",
+        method: str | None = None,
+        attention: str | None = None,
+        offload: bool = True,
+    ) -> None:
+        stock, options = _specs.read_stock(compile_specs)
+        given = {"device": device, "method": method, "attention": attention}
+        for name in stock:
+            if given[name] not in (None, stock[name]):
+                raise ExportError(f"{name} is given twice: '{given[name]}', and '{stock[name]}' by the compile specs")
+        chosen = {"device": "cpu", "method": "forward", "attention": "auto", **stock, **{k: v for k, v in given.items() if v is not None}}
+        target = Target(chosen["device"], isa, chosen["attention"])
+        specs = [
+            CompileSpec("method_name", chosen["method"].encode()),
+            CompileSpec("offload", b"1" if offload else b"0"),
+            *target.specs(),
+            *options,
+        ]
         super().__init__(BACKEND_ID, specs)
-        self.device = device
+        self.device = target.device
+        self.offload = offload
+        self._prepared = False
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program in the form that is compiled. ``to_edge_transform_and_lower`` calls this first."""
+        if not self.offload and _offload.has_probes(exported_program):
+            raise ExportError("offload=False was given, and apply_weight_offload was applied to the program: leave one of the two out")
+        self._prepared = True
         program = _decompose.decompose(_prepare.prepare(exported_program), self.device)
         _refusals.refuse_faulty(program, self.device)
         return program
@@ -59,6 +91,12 @@ class WeightStreamPartitioner(AotiPartitioner):
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags all operators for one delegate; raises :class:`ExportError`, naming the operator, if that cannot be."""
         _offload.refuse_control_flow(exported_program)
+        if not self._prepared and not _offload.has_probes(exported_program):
+            raise ExportError(
+                "this program was not prepared by WeightStreamPartitioner: lower it with to_edge_transform_and_lower(program, "
+                "partitioner=[...]) instead of to_edge(program).to_backend(...)"
+            )
+        self._prepared = False
         result = super().partition(exported_program)
         if len(result.partition_tags) == 0:
             raise ExportError("there is nothing to delegate: another partitioner took every operator, or the program has none")
@@ -107,15 +145,23 @@ class WeightStreamBackend(BackendDetails):
         _offload.refuse_mixed_devices(edge_program)
         edge_program = move_to_device_pass(edge_program, target.device)
         # Signature, mutation and ties are final here; the user's probes served to show and to mark.
-        offload = _offload.remove_probes(edge_program) > 0
+        offload = specs["offload"] == "1"
+        _offload.remove_probes(edge_program)
         ReplaceViewCopyWithViewPass()(edge_program.graph_module)
         if target.device == "cuda":
             _convolution.widen(edge_program)
         if target.fuses_attention():
             _attention.fuse(edge_program)
         probes = _offload.insert_probes(edge_program) if offload else []
+        _keep_calls_without_outputs(edge_program)
         compiled = _compile_until_probes_stay(edge_program, probes, target)
         return _package(method, edge_program, compiled, offload, target)
+
+
+def _keep_calls_without_outputs(program: ExportedProgram) -> None:
+    """ExecuTorch removes the call of a method that only changes its state, unless calls of delegates are known to do more than return."""
+    if not program.graph_signature.user_outputs:
+        torch.fx.node.has_side_effect(executorch_call_delegate)
 
 
 def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], target: Target) -> Compiled:

@@ -9,19 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import executorch.exir.tensor
-import torch
-from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import Verifier
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
 @contextlib.contextmanager
 def corrected() -> Iterator[None]:
-    """Outputs may have sizes that depend on data, and a method may have no outputs: its one call is no dead code."""
+    """Outputs may have sizes that depend on data, and a method may have no outputs."""
     with (
-        unittest.mock.patch.object(
-            torch.fx.node, "_side_effectful_functions", {*torch.fx.node._side_effectful_functions, executorch_call_delegate}
-        ),
         unittest.mock.patch.object(executorch.exir.tensor, "dim_order_from_stride", _dim_order),
         unittest.mock.patch.object(Verifier, "verify_graph_input_output", _verify),
     ):

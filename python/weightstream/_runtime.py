@@ -17,7 +17,7 @@ from typing import Any
 
 from ._meanwhile import Callback, Meanwhile
 
-__all__ = ["Error", "Module", "required_budget"]
+__all__ = ["Error", "Module", "required_budget", "set_options"]
 
 
 class Error(RuntimeError):
@@ -31,6 +31,10 @@ class _Option(ctypes.Structure):
         ("number", ctypes.c_int64),
         ("text", ctypes.c_char_p),
     ]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("items", ctypes.POINTER(_Option)), ("count", ctypes.c_size_t)]
 
 
 class _Tensor(ctypes.Structure):
@@ -73,6 +77,9 @@ _SIGNATURES = {
         ctypes.c_int,
         [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
     ),
+    "ws_set_options": (ctypes.c_int, [ctypes.POINTER(_Options)]),
+    "wsm_check_defaults": (ctypes.c_int32, [ctypes.POINTER(_Option), ctypes.c_size_t]),
+    "wsm_command": (ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),
     "wsm_open": (
         ctypes.c_void_p,
         [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_Option), ctypes.c_size_t],
@@ -277,6 +284,39 @@ def _device_copy(view: _Tensor) -> Any:
     return copy
 
 
+def _options(specs: dict[str, Any]) -> ctypes.Array:
+    options = [_option(key, value) for key, value in specs.items()]
+    return (_Option * len(options))(*options)
+
+
+def set_options(**specs: Any) -> None:
+    """Sets defaults of this process for programs that are loaded later, by whatever runner: the runtime specs by name.
+
+    A load that gives an option itself is stronger; environment variables (``WEIGHTSTREAM_BUDGET_MB`` for ``weight_offload_budget_mb``)
+    and the program's own defaults are weaker. One that cannot apply to a program is left out there, and a log line says so.
+    """
+    array = _options(specs)
+    if _library().ws_set_options(ctypes.byref(_Options(array, len(array)))) != 0:
+        raise Error(_last_error())
+
+
+def check_defaults(specs: dict[str, Any]) -> None:
+    """Raises :class:`Error` for what cannot be a program's default."""
+    array = _options(specs)
+    if _library().wsm_check_defaults(array, len(array)) != 0:
+        raise Error(_last_error())
+
+
+def command(arguments: list[str]) -> tuple[int, str]:
+    """Runs the command ``weightstream``, but for what needs Python; its exit status, and its text."""
+    given = (ctypes.c_char_p * len(arguments))(*[os.fsencode(argument) for argument in arguments])
+    status = ctypes.c_int32()
+    text = _library().wsm_command(given, len(arguments), ctypes.byref(status))
+    if text is None:
+        raise Error(_last_error())
+    return status.value, text.decode()
+
+
 class Module:
     """A program and its weights, loaded with a budget.
 
@@ -332,9 +372,8 @@ class Module:
         self._given: tuple[Any, ...] = ()
         self._spare = (ctypes.c_char * _BRIEF)()
         self._lib = _library()
-        options = [_option(key, value) for key, value in specs.items()]
-        array = (_Option * len(options))(*options)
-        handle = self._lib.wsm_open(os.fsencode(pte), os.fsencode(ptd), array, len(options))
+        array = _options(specs)
+        handle = self._lib.wsm_open(os.fsencode(pte), os.fsencode(ptd), array, len(array))
         if not handle:
             raise Error(_last_error())
         self._handle = ctypes.c_void_p(handle)
@@ -418,8 +457,11 @@ class Module:
                 output.tensor.data = ctypes.addressof(self._spare)
                 _to_torch(output.tensor)
 
-    def stats(self, method: str | None = None) -> dict[str, int]:
+    def stats(self, method: str | None = None) -> dict[str, Any]:
         """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on.
+
+        ``options`` holds each option of the load with its value and who gave it: ``load``, ``set_option``, ``environment``, ``program``
+        or ``default``.
 
         Not part of the budget: ``activation_peak_bytes``, the most bytes of activations at one time, outputs
         included; ``io_bytes``, the most device memory that a call took for its inputs (0 on the CPU, where they

@@ -20,7 +20,7 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.schema import DeviceType
 from executorch.exir.tensor import TensorSpec
 
-from . import _executorch, _method, _record
+from . import _executorch, _method, _record, _specs
 from ._backend import BACKEND_ID, WEIGHTS_TAG
 from ._check import check_loads
 from ._errors import ExportError
@@ -42,6 +42,7 @@ def save(
     *,
     device_io: bool | str = False,
     check: bool = True,
+    defaults: dict[str, Any] | None = None,
 ) -> None:
     """Writes the program and its weights, adding the record as constant methods.
 
@@ -54,6 +55,9 @@ def save(
     reason if that fails. The files stay. A machine without the native library, or without the instructions that the program was
     compiled for, loads nothing and says so.
 
+    ``defaults``: options of the runtime that hold where a load, ``set_option`` and the environment say nothing:
+    ``{"weight_offload_budget_mb": 512}``. They stand in the program.
+
     The files are written beside their final places and renamed, so that a mapped older file is never truncated under its readers.
     """
     _check_two_files(pte_path, ptd_path)
@@ -61,6 +65,7 @@ def save(
         raise TypeError(f"save takes what to_edge_transform_and_lower returns (an EdgeProgramManager), not {type(edge).__name__}")
     method, fields, delegate = _record_of(edge)
     config = _config(delegate, _device_of_io(method, fields, device_io))
+    delegate._compile_specs = _specs.replaced(delegate.compile_specs, _specs.option_specs(defaults or {}))
     _forget_plan(edge.exported_program(method).graph_module)
     methods: dict[str, Any] = edge._config_methods or {}
     methods.update(_record.constant_methods(method, fields))

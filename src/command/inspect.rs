@@ -56,6 +56,17 @@ fn dims_text(input: &InputSpec) -> String {
     format!("[{}]", dims.collect::<Vec<_>>().join(", "))
 }
 
+/// What the files lack where `save` did not write them.
+fn writers(model: &Model) -> &'static str {
+    match model.has_program_crc {
+        true => "the program's tables are as `save` wrote them",
+        false => {
+            "written by ExecuTorch's own writers: without a checksum of the program's tables, and without segments that begin at \
+             pages, which `weightstream.save` gives"
+        }
+    }
+}
+
 fn text(model: &Model, checked: Option<&str>) -> String {
     let record = &model.record;
     let target = &record.target;
@@ -76,12 +87,15 @@ fn text(model: &Model, checked: Option<&str>) -> String {
         grouped(model.floor.bytes()),
         grouped(model.floor.hard_minimum),
         match checked {
-            Some(ptd) => format!("{ptd} belongs to it and holds every constant (the bytes themselves were not compared)"),
+            Some(ptd) => format!(
+                "{ptd} belongs to it and holds every constant (the bytes themselves were not compared); {}",
+                writers(model)
+            ),
             None => "no WEIGHTS.ptd was given to check".to_owned(),
         }
     );
     if !record.offload {
-        text += "exported without apply_weight_offload: everything is resident\n";
+        text += "exported with offload=False: everything is resident\n";
     }
     text += "\ncompiled code takes, in its own order:\n";
     for input in &record.inputs {
@@ -150,6 +164,7 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
         },
         "offload": record.offload,
         "weights_checked": checked,
+        "program_checksum": model.has_program_crc,
         "everything_bytes": model.everything(),
         "floor_bytes": model.floor.bytes(),
         "hard_minimum_bytes": model.floor.hard_minimum,

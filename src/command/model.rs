@@ -1,6 +1,6 @@
 //! A program's record, and what follows from it.
 
-use crate::delegate::{program::check_files, session_program};
+use crate::delegate::{program, program::check_files, session_program};
 use crate::device::Figures;
 use crate::format::{times, Pte, Record};
 use crate::schedule::{Floor, KernelTimes};
@@ -36,6 +36,8 @@ pub struct Model {
     pub program: Program,
     pub figures: Figures,
     pub floor: Floor,
+    /// Whether the data hold the checksum of the program's tables.
+    pub has_program_crc: bool,
     /// How long kernels run, if that is known.
     pub times: Option<KernelTimes>,
 }
@@ -48,8 +50,11 @@ impl Model {
         let mapped = MappedFile::open(&files.pte)?;
         let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
         let record = Record::of(&parsed, &files.method)?;
+        let mut has_program_crc = false;
         if let Some(ptd) = &files.ptd {
-            Catalog::build(&record, &MappedPtd::open(ptd)?)?;
+            let data = MappedPtd::open(ptd)?;
+            Catalog::build(&record, &data)?;
+            has_program_crc = program::has_program_crc(&record.method, &data);
         }
         let whole = session_program(&record)?;
         let figures = Figures::of(&record.device).ok_or_else(|| {
@@ -73,6 +78,7 @@ impl Model {
             program,
             figures,
             floor,
+            has_program_crc,
             times: None,
         })
     }

@@ -1,0 +1,76 @@
+"""The command ``weightstream``: ``plan`` and ``inspect`` by the native library, ``export`` here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import _runtime
+
+_EXPORT = "  export   Compiles a program that torch.export.save wrote (.pt2), and writes the .pte and the .ptd\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; its exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if given[:1] == ["export"]:
+            return _export(given[1:])
+        status, text = _runtime.command(given)
+    except _runtime.Error as error:
+        print(f"weightstream: {error}", file=sys.stderr)
+        return 1
+    if given in ([], ["--help"], ["-h"], ["help"]):
+        text = text.replace("  help ", _EXPORT + "  help ", 1)
+    print(text, end="", file=sys.stderr if status else sys.stdout)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="weightstream export", description="Compiles an exported program for WeightStream.")
+    parser.add_argument("program", metavar="MODEL.pt2", help="what torch.export.save wrote")
+    parser.add_argument("pte", metavar="MODEL.pte", help="the program to write")
+    parser.add_argument("ptd", metavar="WEIGHTS.ptd", help="its weights")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where it runs (default: cpu)")
+    parser.add_argument("--isa", default="x86-64-v3", help="x86-64 level of the host's code (default: x86-64-v3)")
+    parser.add_argument("--attention", default="auto", choices=("auto", "math"), help="how a GPU computes attention (default: auto)")
+    parser.add_argument("--no-offload", action="store_true", help="keep all weights in memory: the baseline for measurements")
+    parser.add_argument("--device-io", action="store_true", help="inputs and outputs lie on the first GPU")
+    parser.add_argument(
+        "--default", action="append", default=[], metavar="KEY=VALUE", help="a default for an option: weight_offload_budget_mb=512"
+    )
+    return parser
+
+
+def _export(arguments: list[str]) -> int:
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    defaults = dict(text.partition("=")[::2] for text in given.default)
+    # Late: `plan` and `inspect` need no torch.
+    import torch
+
+    from ._errors import ExportError
+    from ._export import export
+
+    try:
+        program = torch.export.load(given.program)
+    except Exception as error:  # torch raises what its parts raise
+        print(f"weightstream export: cannot load {given.program}: {error}", file=sys.stderr)
+        return 1
+    try:
+        export(
+            program,
+            None,
+            given.pte,
+            given.ptd,
+            device=given.device,
+            isa=given.isa,
+            attention=given.attention,
+            offload=not given.no_offload,
+            device_io=given.device_io,
+            defaults={key: int(value) if value.isdigit() else value for key, value in defaults.items()},
+        )
+    except (ExportError, OSError) as error:
+        print(f"weightstream export: {error}", file=sys.stderr)
+        return 1
+    return 0
