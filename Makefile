@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build demo test mutants fuzz soak lint check sanitize format bench gpu-bundle clean distclean
+.PHONY: help bootstrap build wheel demo test mutants fuzz soak lint check sanitize format bench gpu-bundle clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ bootstrap: ## create .venv and look for what the system must provide
 
 build: bootstrap ## build the library, the runner and the tests into build/, install the Python package into .venv
 	@scripts/build
+
+wheel: bootstrap ## build the wheel of the Python package into dist/
+	@scripts/wheel
 
 demo: build ## export a transformer and run it at five budgets, compared with eager PyTorch
 	@$(PYTHON) scripts/demo.py
@@ -53,7 +56,7 @@ gpu-bundle: bootstrap ## make gpu-bundle/: the GPU tests and benches for a machi
 
 clean: ## remove everything built, but not .venv
 	cargo clean
-	rm -rf build .demo gpu-bundle
+	rm -rf build dist .demo gpu-bundle
 
 distclean: clean ## remove .venv too
 	rm -rf .venv

@@ -2,18 +2,42 @@
 
 include(CMakePackageConfigHelpers)
 
-# The wheel of ExecuTorch may lie anywhere: keep the place it was found in, and look beside the library first.
-set_target_properties(weightstream PROPERTIES INSTALL_RPATH "$ORIGIN;${executorch_library_dir}")
+# The wheel of ExecuTorch may lie anywhere: keep the place it was found in, and look beside the library first. A wheel of ours
+# lies beside ExecuTorch's.
+if(SKBUILD)
+  set(executorch_rpath "$ORIGIN/../../executorch/lib")
+else()
+  set(executorch_rpath "${executorch_library_dir}")
+endif()
+set_target_properties(weightstream PROPERTIES INSTALL_RPATH "$ORIGIN;${executorch_rpath}")
 
 install(TARGETS weightstream EXPORT weightstreamTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime
-  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
 install(DIRECTORY cpp/include/weightstream DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
   FILES_MATCHING PATTERN "*.h" PATTERN "detail" EXCLUDE)
 if(TARGET weightstream-run)
-  set_target_properties(weightstream-run PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${executorch_library_dir}")
+  set_target_properties(weightstream-run PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${executorch_rpath}")
   install(TARGETS weightstream-run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+endif()
+
+# For linking into an application. Not in the wheel: it would be five times as large.
+if(NOT SKBUILD)
+  install(TARGETS weightstream_static weightstream_objects EXPORT weightstreamTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+  install(FILES "${rust_library}" RENAME libweightstream_rust.a
+    DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+endif()
+
+# Nine tenths of what cargo builds are names and lines for debuggers.
+function(strip_installed component)
+  foreach(file IN LISTS ARGN)
+    install(CODE "execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug --strip-unneeded
+      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${file}\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${component})
+  endforeach()
+endfunction()
+strip_installed(runtime ${CMAKE_INSTALL_LIBDIR}/libweightstream.so)
+if(NOT SKBUILD)
+  strip_installed(development ${CMAKE_INSTALL_LIBDIR}/libweightstream_rust.a)
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weightstream)
@@ -26,8 +50,3 @@ install(FILES
   ${CMAKE_CURRENT_BINARY_DIR}/weightstreamConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/weightstreamConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT development)
-
-# The Python package carries the library beside its modules.
-if(SKBUILD)
-  install(TARGETS weightstream LIBRARY DESTINATION . COMPONENT python)
-endif()

@@ -24,7 +24,7 @@ def library_path() -> Path:
         return Path(chosen)
     import weightstream
 
-    return Path(weightstream.__file__).parent / "libweightstream.so"
+    return Path(weightstream.__file__).parent / "lib" / "libweightstream.so"
 
 
 def called_functions() -> set[str]:

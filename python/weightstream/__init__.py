@@ -23,6 +23,7 @@ Running needs neither torch's compiler nor the export side: both are imported at
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 _EXPORTS = {
@@ -39,6 +40,8 @@ _EXPORTS = {
 }
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"
+#: For CMake: `-DCMAKE_PREFIX_PATH="$(python -c 'import weightstream; print(weightstream.cmake_prefix_path)')"`.
+cmake_prefix_path = str(Path(__file__).parent)
 
 
 def __getattr__(name: str) -> Any:

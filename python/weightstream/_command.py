@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
 from . import _runtime
 
@@ -24,6 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
         text = text.replace("  help ", _EXPORT + "  help ", 1)
     print(text, end="", file=sys.stderr if status else sys.stdout)
     return status
+
+
+def run() -> int:
+    """Becomes the program ``weightstream-run``, which runs a program's files."""
+    program = Path(__file__).parent / "bin" / "weightstream-run"
+    if not program.is_file():
+        print(f"weightstream-run: {program} is missing: install the package with pip", file=sys.stderr)
+        return 1
+    os.execv(program, [str(program), *sys.argv[1:]])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -117,7 +117,7 @@ def _library_path() -> Path:
     chosen = os.environ.get("WEIGHTSTREAM_LIBRARY")
     if chosen:
         return Path(chosen)
-    path = Path(__file__).parent / "libweightstream.so"
+    path = Path(__file__).parent / "lib" / "libweightstream.so"
     if not path.is_file():
         raise Error(f"{path} is missing: install the package with pip, or set WEIGHTSTREAM_LIBRARY to a libweightstream.so")
     return path

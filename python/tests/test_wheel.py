@@ -1,0 +1,92 @@
+"""The wheel in an empty environment: the README's lines, the commands, and a C++ project against its CMake package."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.cpu_only("the package is the same for every device"), pytest.mark.no_package]
+
+
+def run(*command: object, **options) -> str:
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
+    assert ran.returncode == 0, f"{command}: {ran.stdout}\n{ran.stderr}"
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    """An environment that has the wheel, and of this one only what the wheel depends on."""
+    if not (ROOT / "scripts" / "wheel").is_file() or not (ROOT / ".venv").exists():
+        pytest.skip("needs the project's sources and .venv")
+    folder = tmp_path_factory.mktemp("wheel")
+    run(ROOT / "scripts" / "wheel", folder)
+    (wheel,) = folder.glob("weightstream-*-py3-none-*.whl")
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    # Behind the environment's own: the package that is found is the wheel's.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def environment(python: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WEIGHTSTREAM_", "PYTHONPATH"))}
+    return {**kept, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def readme(section: str) -> list[str]:
+    """The Python examples of a section of the README."""
+    text = (ROOT / "README.md").read_text().split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+MODEL = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 256))
+inputs = (torch.randn(8, 256),)
+"""
+CHECK = """
+import pathlib
+assert pathlib.Path(ws.__file__).is_relative_to(pathlib.Path(sys.prefix)), ws.__file__
+torch.testing.assert_close(y, model(x), atol=1e-5, rtol=1e-5)
+torch.export.save(torch.export.export(model.eval(), inputs), "model.pt2")
+"""
+
+
+def test_the_readme_and_the_commands(python, tmp_path):
+    (one, five), (load,) = readme("Export (Python)"), readme("Run (Python)")
+    script = "\n".join(["import sys", MODEL, one, "x = inputs[0]", load, CHECK, five])
+    options = {"cwd": tmp_path, "env": environment(python)}
+    run(python, "-c", script, **options)
+    command = python.parent / "weightstream"
+    assert "plan" in run(command, "--help", **options)
+    assert "export" in run(command, "--help", **options)
+    assert "floor" in run(command, "plan", "model.pte", "model.ptd", "--budget", "floor", **options)
+    assert "0.weight" in run(command, "inspect", "model.pte", "model.ptd", **options)
+    run(command, "export", "model.pt2", "n.pte", "n.ptd", "--default", "weight_offload_budget_mb=1", **options)
+    text = run(python.parent / "weightstream-run", "n.pte", "n.ptd", "--json", **options)
+    assert '"weight_offload_budget_mb": {"value": 1, "from": "program"}' in text
+    failed = subprocess.run([command, "inspect", "nowhere.pte"], capture_output=True, text=True, **options)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "nowhere.pte" in failed.stderr
+
+
+def test_a_project_in_cpp_finds_the_wheel(python, tmp_path):
+    prefix = run(python, "-c", "import weightstream; print(weightstream.cmake_prefix_path)").strip()
+    executorch = run(python, "-c", "import importlib.util as u; print(u.find_spec('executorch').submodule_search_locations[0])").strip()
+    build = tmp_path / "build"
+    cmake = Path(sys.executable).parent / "cmake"
+    run(cmake, "-S", ROOT / "tests" / "consumer", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix};{executorch}", env=environment(python))
+    run(cmake, "--build", build, "--target", "registered")
+    run(build / "registered")
