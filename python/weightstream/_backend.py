@@ -23,6 +23,7 @@ from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
 from ._target import Target
+from ._torch import cross
 from ._torch.shapes import forget_pending
 from ._trace import DroppedProbes
 
@@ -33,20 +34,21 @@ WEIGHTS_TAG = "weightstream_weights"
 class WeightStreamPartitioner(AotiPartitioner):
     """Gives a whole method to WeightStream.
 
-    ``device``: where the compiled code runs, ``"cpu"`` or ``"cuda"`` (which needs the GPU at export). ``isa``: the x86-64 level the CPU code is compiled for, one of
+    ``device``: where the compiled code runs, ``"cpu"`` or ``"cuda"``, which needs the GPU at export, or ``sm``. ``isa``: the x86-64 level the CPU code is compiled for, one of
     ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
     without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
     ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that can (bfloat16; a
     line of progress says where it cannot, and why), ``"math"`` always by separate operators, which hold the scores of all queries and
-    keys in memory.
+    keys in memory. ``sm``: the compute capability of a GPU that need not be here, ``"80"``, ``"86"``, ``"89"``, ``"90"``, ``"100"`` or
+    ``"120"``: kernels are compiled for it, in a child process, and are not tuned.
 
     Export from one thread at a time: ``torch.export`` and the compiler keep their state per process. While the compiler runs, this
     process's ``TORCHINDUCTOR_CACHE_DIR`` and ``LIBRARY_PATH`` name a folder that is removed afterwards; give child processes that
     other threads start meanwhile an environment of their own.
     """
 
-    def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto") -> None:
-        specs = [CompileSpec("method_name", method.encode()), *Target(device, isa, attention).specs()]
+    def __init__(self, device: str = "cpu", isa: str = "x86-64-v3", method: str = "forward", attention: str = "auto", sm: str = "") -> None:
+        specs = [CompileSpec("method_name", method.encode()), *Target(device, isa, attention, sm).specs()]
         super().__init__(BACKEND_ID, specs)
         self.device = device
 
@@ -105,17 +107,29 @@ class WeightStreamBackend(BackendDetails):
         specs = {spec.key: spec.value.decode() for spec in compile_specs}
         method, target = specs["method_name"], Target.of(specs)
         _offload.refuse_mixed_devices(edge_program)
-        edge_program = move_to_device_pass(edge_program, target.device)
-        # Signature, mutation and ties are final here; the user's probes served to show and to mark.
-        offload = _offload.remove_probes(edge_program) > 0
-        ReplaceViewCopyWithViewPass()(edge_program.graph_module)
-        if target.device == "cuda":
-            _convolution.widen(edge_program)
-        if target.fuses_attention():
-            _attention.fuse(edge_program)
-        probes = _offload.insert_probes(edge_program) if offload else []
-        compiled = _compile_until_probes_stay(edge_program, probes, target)
-        return _package(method, edge_program, compiled, offload, target)
+
+        def compile_here(program: ExportedProgram) -> tuple[Compiled, _method.Facts]:
+            return _compile(program, target)
+
+        if target.sm:
+            compiled, facts = cross.compile_apart(edge_program, target.sm, compile_here)
+        else:
+            compiled, facts = compile_here(move_to_device_pass(edge_program, target.device))
+        return _package(method, compiled, facts, target)
+
+
+def _compile(program: ExportedProgram, target: Target) -> tuple[Compiled, _method.Facts]:
+    """Compiles what ``to_edge`` left, whose values are on the target's device."""
+    # Signature, mutation and ties are final here; the user's probes served to show and to mark.
+    offload = _offload.remove_probes(program) > 0
+    ReplaceViewCopyWithViewPass()(program.graph_module)
+    if target.device == "cuda":
+        _convolution.widen(program)
+    if target.fuses_attention():
+        _attention.fuse(program)
+    probes = _offload.insert_probes(program) if offload else []
+    compiled = _compile_until_probes_stay(program, probes, target)
+    return compiled, _method.facts_of(program, offload)
 
 
 def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], target: Target) -> Compiled:
@@ -127,6 +141,9 @@ def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], targ
         except DroppedProbes as dropped:
             note(f"{dropped}: nobody reads their values; compiling again without them")
             probes = _offload.drop_probes(program, dropped.ids)
+        except Exception:
+            if not cross.another_try():
+                raise
 
 
 def _example_inputs(program: ExportedProgram) -> tuple[Any, ...]:
@@ -139,11 +156,11 @@ def _dim_order(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
 
 
-def _package(method: str, program: ExportedProgram, compiled: Compiled, offload: bool, target: Target) -> PreprocessResult:
+def _package(method: str, compiled: Compiled, facts: _method.Facts, target: Target) -> PreprocessResult:
     store = NamedDataStore()
     with step("taking the weights out"):
         held = {fqn: _method.dense(constant) for fqn, constant in compiled.trace.constants.items()}
-        fields = _method.record_of(method, compiled, program, offload, target, held)
+        fields = _method.record_of(method, compiled, facts, target, held)
         for fqn, tensor in held.items():
             layout = TensorLayout(scalar_type_enum(tensor.dtype), list(tensor.shape), _dim_order(tensor))
             store.add_named_data(fqn, bytes(_method.raw_bytes(tensor)), 1, WEIGHTS_TAG, layout)
