@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class Mlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         sizes = (96, 256, 256, 64)
-        self.layers = nn.ModuleList(nn.Linear(one, other) for one, other in zip(sizes, sizes[1:]))
+        self.layers = nn.ModuleList(nn.Linear(one, other) for one, other in itertools.pairwise(sizes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers[:-1]:

@@ -85,19 +85,27 @@ def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[Exp
 
 
 def _imitate(sm: str, work: Path) -> None:
-    import triton
-    from torch._inductor.fx_passes import joint_graph
-
-    from . import answers, toolkit
-    from .driver import Driver
+    """All that a whole compilation needs. Nothing is put back."""
+    from . import toolkit
     from .launches import Launches
 
     global _launches
-    card = CARDS[sm]
+    toolkit.provide(work)
+    imitate_device(sm)
+    _launches = Launches(CARDS[sm])
+
+
+def imitate_device(sm: str) -> None:
+    """Lets this process's compiler believe that a card of ``sm`` is there, for good."""
+    import triton
+    from torch._inductor.fx_passes import joint_graph
+
+    from . import answers, weights
+    from .driver import Driver
+
     # Patterns are traced with real tensors on a device; what they find does not depend on it.
     joint_graph.lazy_init(torch.device("cpu"))
     joint_graph.lazy_init = lambda *_: None
-    toolkit.provide(work)
-    answers.give(card)
-    triton.runtime.driver.set_active(Driver(card))
-    _launches = Launches(card)
+    answers.give(CARDS[sm])
+    weights.compare_by_storage()
+    triton.runtime.driver.set_active(Driver(CARDS[sm]))

@@ -17,7 +17,7 @@ _NV_TARGET = "#pragma once\n#define NV_IF_ELSE_TARGET(condition, device, host) {
 
 
 def provide(work: Path) -> None:
-    """Points this process's compilers to Triton's copy of CUDA's headers and to a driver library made in ``work``."""
+    """Points this process's compilers to CUDA's headers and to a driver library made in ``work``."""
     from torch.utils import cpp_extension
 
     home = _home()
@@ -33,13 +33,19 @@ def provide(work: Path) -> None:
 
 
 def _home() -> Path:
-    """The folder above CUDA's headers. Triton's wheel has all that are needed; torch's wheels lack `crt`."""
+    """The folder above CUDA's headers: the machine's toolkit, or Triton's wheel. torch's own wheels lack `crt`."""
     import triton
+    from torch.utils import cpp_extension
 
-    home = Path(triton.__file__).parent / "backends" / "nvidia"
-    if missing := [name for name in _HEADERS if not (home / "include" / name).exists()]:
-        raise ExportError(f"the installed Triton lacks CUDA's headers {', '.join(missing)} ({home / 'include'}); install Triton's own wheel")
-    return home
+    wheel = Path(triton.__file__).parent / "backends" / "nvidia"
+    homes = [Path(cpp_extension.CUDA_HOME), wheel] if cpp_extension.CUDA_HOME else [wheel]
+    for home in homes:
+        if all((home / "include" / name).exists() for name in _HEADERS):
+            return home
+    raise ExportError(
+        f"the installed Triton lacks CUDA's headers {', '.join(_HEADERS)} ({wheel / 'include'}), and there is no CUDA toolkit; "
+        "install Triton's own wheel, or set CUDA_HOME"
+    )
 
 
 def _driver_stub(header: Path, folder: Path) -> Path:

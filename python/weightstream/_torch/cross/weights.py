@@ -35,7 +35,6 @@ def move(program: ExportedProgram) -> None:
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             _move_nodes(module.graph, mode)
-    _compare_by_storage()
 
 
 def _mode(program: ExportedProgram) -> FakeTensorMode:
@@ -57,7 +56,7 @@ def _move_nodes(graph: torch.fx.Graph, mode: FakeTensorMode) -> None:
                 node.meta["val"] = tree_map(moved, node.meta["val"])
 
 
-def _compare_by_storage() -> None:
+def compare_by_storage() -> None:
     """The compiler finds tied constants by their addresses. Fake tensors have none, so that all weights of one shape would be one."""
     from torch._inductor import graph, utils
 
