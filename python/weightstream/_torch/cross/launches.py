@@ -18,6 +18,8 @@ from ..._errors import ExportError
 from .cards import Card
 from .tiles import Chooser, Tile, tile_of_kernel
 
+#: How the compiler begins to say that a kernel needs more than the card has.
+_NOTHING_FITS = "No valid triton configs"
 #: Elements of a tile beyond which a larger one of attention is no better.
 _LARGE = 64 * 64
 
@@ -67,7 +69,7 @@ class Launches:
         failed, self.failed = self.failed, []
         tiles = []
         for kernel, reason in failed:
-            tile = tile_of_kernel(kernel.fn.src, kernel.configs[0])
+            tile = _tile(kernel)
             if tile is None or tile in self.chooser.refused:
                 name = kernel.inductor_meta.get("kernel_name", kernel.fn.__name__)
                 raise ExportError(f"kernel '{name}' cannot be compiled for {self.card.name}: {reason}; please report this") from None
@@ -79,9 +81,14 @@ class Launches:
         original = triton_heuristics.CachingAutotuner.precompile
 
         def precompile(kernel: Any, *args: Any, **named: Any) -> None:
+            if _tile(kernel) is not None:
+                # torch 2.14 would give up a template's pipelining instead; a smaller tile is faster.
+                kernel.inductor_meta["dynamic_disable_pipelining"] = False
             try:
                 original(kernel, *args, **named)
-            except triton_heuristics.NoTritonConfigsError as reason:
+            except RuntimeError as reason:
+                if not str(reason).startswith(_NOTHING_FITS):
+                    raise
                 # The others are compiled first, so that one more attempt suffices for all of them.
                 self.failed.append((kernel, reason))
 
@@ -99,6 +106,12 @@ class Launches:
             raise RuntimeError(f"{len(self.failed)} kernels need more than the card has")
         for kernel in kernels:
             kernel.save_gpu_kernel(0, _chosen(kernel))
+
+
+def _tile(kernel: Any) -> Tile | None:
+    """The tile of a template's kernel, before it is compiled or afterwards."""
+    configs = kernel.configs or [result.config for result in kernel.compile_results]
+    return tile_of_kernel(kernel.fn.src, configs[0]) if configs else None
 
 
 def _chosen(kernel: Any) -> Any:

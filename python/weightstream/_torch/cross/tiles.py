@@ -82,7 +82,7 @@ def seconds(card: Card, product: Product, tile: Tile) -> float:
     accumulators = tile.m * tile.n / (32 * tile.warps)
     if shared > card.shared_memory_per_block_optin or accumulators > _MOST_ACCUMULATORS:
         return math.inf
-    by_memory = card.shared_memory_per_multiprocessor // (shared + 1024)
+    by_memory = card.shared_memory_per_multiprocessor // shared
     by_threads = card.max_threads_per_multi_processor // (32 * tile.warps)
     by_registers = int(_REGISTERS / (32 * tile.warps * (accumulators + _OTHERS)))
     resident = max(1, min(by_memory, by_threads, by_registers))
