@@ -287,6 +287,27 @@ fn an_inspection_lists_constants_inputs_and_outputs() {
 }
 
 #[test]
+fn an_inspection_names_the_gpu_and_says_if_nothing_was_tuned() {
+    let text = printed(&Files::new().run("inspect", &[]));
+    assert!(!text.contains("GPU:"), "{text}");
+    let mut cuda = RecordSpec::small();
+    cuda.set_strings("device", &["cuda"]);
+    cuda.set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90,120"]);
+    let text = printed(&Files::of(&cuda).run("inspect", &[]));
+    assert!(
+        text.contains("GPU: compute capability 9.0, 12.0, tuned\n"),
+        "{text}"
+    );
+    cuda.set_ints("x_tuned", &[0]);
+    let files = Files::of(&cuda);
+    let text = printed(&files.run("inspect", &[]));
+    assert!(text.contains("12.0, not tuned (no GPU"), "{text}");
+    let target = json(&files.run("inspect", &["--json"]))["target"].take();
+    assert_eq!(target["sms"], serde_json::json!([90, 120]));
+    assert_eq!(target["tuned"], false);
+}
+
+#[test]
 fn files_that_are_not_right_are_named() {
     let files = Files::new();
     let error = refused(&run("plan", &[Path::new("/nowhere.pte").to_owned()], &[]));

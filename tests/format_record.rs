@@ -160,7 +160,14 @@ fn the_target_is_complete() {
         spec.set_strings("device", &["cuda"]);
         spec.set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90,100"]);
     });
-    assert_eq!(cuda.unwrap().target.sms, [90, 100]);
+    let tuned = cuda.unwrap().target;
+    assert_eq!((tuned.sms.as_slice(), tuned.tuned), (&[90, 100][..], true));
+    let untuned = parse(|spec| {
+        spec.set_strings("device", &["cuda"]);
+        spec.set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "120"]);
+        spec.set_ints("x_tuned", &[0]);
+    });
+    assert!(!untuned.unwrap().target.tuned);
     bad("target", "0 SM versions for device 'cuda'", |spec| {
         spec.set_strings("device", &["cuda"]);
     });

@@ -24,6 +24,7 @@ from ._compile import Compiled, compile_program
 from ._errors import ExportError
 from ._progress import note, step
 from ._target import Target
+from ._torch import cross
 from ._torch.shapes import forget_pending
 from ._trace import DroppedProbes
 
@@ -34,12 +35,14 @@ WEIGHTS_TAG = "weightstream_weights"
 class WeightStreamPartitioner(AotiPartitioner):
     """Gives a whole method to WeightStream.
 
-    ``device``: where the compiled code runs, ``"cpu"`` (the default) or ``"cuda"`` (which needs the GPU at export). ``isa``: the x86-64 level the CPU code is compiled for, one of
+    ``device``: where the compiled code runs, ``"cpu"`` (the default) or ``"cuda"``, which needs the GPU at export, or ``sm``. ``isa``: the x86-64 level the CPU code is compiled for, one of
     ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
     without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
     ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that can (bfloat16; a
     line of progress says where it cannot, and why), ``"math"`` always by separate operators, which hold the scores of all queries and
-    keys in memory. ``offload=False`` keeps all weights in memory: the baseline for any measurement.
+    keys in memory. ``sm``: the compute capability of a GPU that need not be here, ``"80"``, ``"86"``, ``"89"``, ``"90"``, ``"100"`` or
+    ``"120"``: kernels are compiled for it, in a child process, and are not tuned. ``offload=False`` keeps all weights in memory: the
+    baseline for any measurement.
 
     ``compile_specs``: those of ExecuTorch's CUDA backend, in the place of the keywords: ``method_name``, ``target_device``,
     ``triton_kernel_mode``, ``platform``; and options of the runtime (``weight_offload_budget_mb``), which become the program's defaults.
@@ -59,6 +62,7 @@ class WeightStreamPartitioner(AotiPartitioner):
         isa: str = "x86-64-v3",
         method: str | None = None,
         attention: str | None = None,
+        sm: str = "",
         offload: bool = True,
     ) -> None:
         stock, options = _specs.read_stock(compile_specs)
@@ -67,7 +71,7 @@ class WeightStreamPartitioner(AotiPartitioner):
             if given[name] not in (None, stock[name]):
                 raise ExportError(f"{name} is given twice: '{given[name]}', and '{stock[name]}' by the compile specs")
         chosen = {"device": "cpu", "method": "forward", "attention": "auto", **stock, **{k: v for k, v in given.items() if v is not None}}
-        target = Target(chosen["device"], isa, chosen["attention"])
+        target = Target(chosen["device"], isa, chosen["attention"], sm)
         specs = [
             CompileSpec("method_name", chosen["method"].encode()),
             CompileSpec("offload", b"1" if offload else b"0"),
@@ -143,19 +147,31 @@ class WeightStreamBackend(BackendDetails):
         specs = {spec.key: spec.value.decode() for spec in compile_specs}
         method, target = specs["method_name"], Target.of(specs)
         _offload.refuse_mixed_devices(edge_program)
-        edge_program = move_to_device_pass(edge_program, target.device)
-        # Signature, mutation and ties are final here; the user's probes served to show and to mark.
         offload = specs["offload"] == "1"
-        _offload.remove_probes(edge_program)
-        ReplaceViewCopyWithViewPass()(edge_program.graph_module)
-        if target.device == "cuda":
-            _convolution.widen(edge_program)
-        if target.fuses_attention():
-            _attention.fuse(edge_program)
-        probes = _offload.insert_probes(edge_program) if offload else []
+
+        def compile_here(program: ExportedProgram) -> tuple[Compiled, _method.Facts]:
+            return _compile(program, offload, target)
+
+        if target.sm:
+            compiled, facts = cross.compile_apart(edge_program, target.sm, compile_here)
+        else:
+            compiled, facts = compile_here(move_to_device_pass(edge_program, target.device))
         _keep_calls_without_outputs(edge_program)
-        compiled = _compile_until_probes_stay(edge_program, probes, target)
-        return _package(method, edge_program, compiled, offload, target)
+        return _package(method, compiled, facts, target)
+
+
+def _compile(program: ExportedProgram, offload: bool, target: Target) -> tuple[Compiled, _method.Facts]:
+    """Compiles what ``to_edge`` left, whose values are on the target's device."""
+    # Signature, mutation and ties are final here; the user's probes served to show and to mark.
+    _offload.remove_probes(program)
+    ReplaceViewCopyWithViewPass()(program.graph_module)
+    if target.device == "cuda":
+        _convolution.widen(program)
+    if target.fuses_attention():
+        _attention.fuse(program)
+    probes = _offload.insert_probes(program) if offload else []
+    compiled = _compile_until_probes_stay(program, probes, target)
+    return compiled, _method.facts_of(program, offload)
 
 
 def _keep_calls_without_outputs(program: ExportedProgram) -> None:
@@ -173,6 +189,9 @@ def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], targ
         except DroppedProbes as dropped:
             note(f"{dropped}: nobody reads their values; compiling again without them")
             probes = _offload.drop_probes(program, dropped.ids)
+        except Exception:
+            if not cross.another_try():
+                raise
 
 
 def _example_inputs(program: ExportedProgram) -> tuple[Any, ...]:
@@ -185,11 +204,11 @@ def _dim_order(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
 
 
-def _package(method: str, program: ExportedProgram, compiled: Compiled, offload: bool, target: Target) -> PreprocessResult:
+def _package(method: str, compiled: Compiled, facts: _method.Facts, target: Target) -> PreprocessResult:
     store = NamedDataStore()
     with step("taking the weights out"):
         held = {fqn: _method.dense(constant) for fqn, constant in compiled.trace.constants.items()}
-        fields = _method.record_of(method, compiled, program, offload, target, held)
+        fields = _method.record_of(method, compiled, facts, target, held)
         for fqn, tensor in held.items():
             layout = TensorLayout(scalar_type_enum(tensor.dtype), list(tensor.shape), _dim_order(tensor))
             store.add_named_data(fqn, bytes(_method.raw_bytes(tensor)), 1, WEIGHTS_TAG, layout)

@@ -29,12 +29,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Becomes the program ``weightstream-run``, which runs a program's files."""
+    """Becomes the program ``weightstream-run``, which runs a program's files; returns only if that is not there."""
     program = Path(__file__).parent / "bin" / "weightstream-run"
-    if not program.is_file():
-        print(f"weightstream-run: {program} is missing: install the package with pip", file=sys.stderr)
-        return 1
-    os.execv(program, [str(program), *sys.argv[1:]])
+    if program.is_file():
+        os.execv(program, [str(program), *sys.argv[1:]])
+    print(f"weightstream-run: {program} is missing: install the package with pip", file=sys.stderr)
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("pte", metavar="MODEL.pte", help="the program to write")
     parser.add_argument("ptd", metavar="WEIGHTS.ptd", help="its weights")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where it runs (default: cpu)")
+    parser.add_argument("--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120")
     parser.add_argument("--isa", default="x86-64-v3", help="x86-64 level of the host's code (default: x86-64-v3)")
     parser.add_argument("--attention", default="auto", choices=("auto", "math"), help="how a GPU computes attention (default: auto)")
     parser.add_argument("--no-offload", action="store_true", help="keep all weights in memory: the baseline for measurements")
@@ -76,6 +77,7 @@ def _export(arguments: list[str]) -> int:
             given.ptd,
             device=given.device,
             isa=given.isa,
+            sm=given.sm,
             attention=given.attention,
             offload=not given.no_offload,
             device_io=given.device_io,

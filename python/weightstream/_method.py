@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import platform
 import zlib
@@ -54,25 +55,38 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def record_of(
-    method: str, compiled: Compiled, program: ExportedProgram, offload: bool, target: Target, held: dict[str, torch.Tensor]
-) -> Fields:
+@dataclasses.dataclass
+class Facts:
+    """What the record says of the program beside what its compiler did. Plain values: they may come from another process."""
+
+    offload: bool
+    #: :func:`row_reads`.
+    gathers: dict[int, int]
+    #: Fields of inputs, outputs and sizes.
+    signature: Fields
+
+
+def facts_of(program: ExportedProgram, offload: bool) -> Facts:
+    """The facts of a program that has its final probes."""
+    return Facts(offload, row_reads(program), _signature(program))
+
+
+def record_of(method: str, compiled: Compiled, facts: Facts, target: Target, held: dict[str, torch.Tensor]) -> Fields:
     """The fields of the record; ``held`` maps each FQN to what :func:`dense` made of it."""
     constants = list(compiled.trace.constants.values())
     index = {constant.fqn: number for number, constant in enumerate(constants)}
     probes = [index[fqn] for fqn in compiled.trace.probes]
-    kinds = [_kind(constant, offload) for constant in constants]
+    kinds = [_kind(constant, facts.offload) for constant in constants]
     nbytes = [held[constant.fqn].untyped_storage().nbytes() for constant in constants]
     sizes = [occupied(n, target.device) for n in nbytes]
     direct = sum(size for size, kind in zip(sizes, kinds) if kind != WEIGHT)
-    gathers = row_reads(program)
-    in_place = reads_in_place(gathers, probes, nbytes, [c.sizes[0] if c.sizes else 0 for c in constants])
+    in_place = reads_in_place(facts.gathers, probes, nbytes, [c.sizes[0] if c.sizes else 0 for c in constants])
     floor, hard_minimum = least_budgets(compiled.trace.events, probes, sizes, direct, in_place)
     fields: Fields = {
         "format_version": [FORMAT_VERSION],
         "method": [method],
         "so_key": [LIBRARY_PREFIX + hashlib.sha256(compiled.library).hexdigest()],
-        "offload": [int(offload)],
+        "offload": [int(facts.offload)],
         "device": [target.device],
         "target": [platform.system().lower(), platform.machine(), target.isa, torch.__version__.split("+")[0], target.sms()],
         "fqns": [constant.fqn for constant in constants],
@@ -82,14 +96,17 @@ def record_of(
         "crc32": [zlib.crc32(raw_bytes(held[constant.fqn])) for constant in constants],
         "layouts": _flatten((len(c.sizes), *c.sizes, *c.strides) for c in constants),
         "probes": probes,
-        "gathers": flatten(gathers),
+        "gathers": flatten(facts.gathers),
         "access_order": [probes[number] for op, number in compiled.trace.events if op == PROBE],
         "trace": [op + 4 * number for op, number in compiled.trace.events],
         "floor": [floor],
         "hard_minimum": [hard_minimum],
         "activations": [UNKNOWN if compiled.trace.activations is None else compiled.trace.activations],
-        **_signature(program),
+        **facts.signature,
     }
+    if target.sm:
+        # For people and tools: the runtime needs none of it.
+        fields["x_tuned"] = [0]
     fields["build_id"] = [build_id(fields)]
     return fields
 

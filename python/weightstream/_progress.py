@@ -6,7 +6,21 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+
+def _print(text: str) -> None:
+    print(f"weightstream: {text}", file=sys.stderr, flush=True)
+
+
+#: Where lines go.
+_write: Callable[[str], None] = _print
+
+
+def send_to(write: Callable[[str], None]) -> None:
+    """Lets ``write`` have this process's lines: a child sends them to its parent, whose standard error may be another one."""
+    global _write
+    _write = write
 
 
 def _enabled() -> bool:
@@ -16,7 +30,7 @@ def _enabled() -> bool:
 def note(text: str) -> None:
     """Prints one line, unless ``WEIGHTSTREAM_PROGRESS=0``."""
     if _enabled():
-        print(f"weightstream: {text}", file=sys.stderr, flush=True)
+        _write(text)
 
 
 @contextlib.contextmanager

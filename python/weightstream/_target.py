@@ -10,6 +10,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from . import _attention, _decompose
 from ._errors import ExportError
+from ._torch import cross
 from ._torch.probe import PROBE
 
 DEVICES = ("cpu", "cuda")
@@ -18,11 +19,14 @@ ISA_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A device, the x86-64 level of the code that runs on the host, and how attention is computed."""
+    """A device, the x86-64 level of the code that runs on the host, and how attention is computed.
+
+    ``sm``: the compute capability of a GPU that need not be here (``90``: 9.0); empty for the one that is."""
 
     device: str
     isa: str
     attention: str = "auto"
+    sm: str = ""
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -31,15 +35,25 @@ class Target:
             raise ExportError(f"isa '{self.isa}' is unknown; use one of {', '.join(ISA_LEVELS)}")
         if self.attention not in _attention.MODES:
             raise ExportError(f"attention '{self.attention}' is unknown; use one of {', '.join(_attention.MODES)}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ExportError("device 'cuda' needs an NVIDIA GPU and its driver at export: kernels are tuned and compiled on it")
+        self._check_gpu()
+
+    def _check_gpu(self) -> None:
+        if self.sm and self.device != "cuda":
+            raise ExportError(f"sm '{self.sm}' could have no effect: the device is '{self.device}'; it is for device 'cuda'")
+        if self.sm:
+            cross.check(self.sm)
+        elif self.device == "cuda" and not torch.cuda.is_available():
+            raise ExportError(
+                "device 'cuda' needs an NVIDIA GPU and its driver at export: kernels are tuned and compiled on it; "
+                f"sm, one of {', '.join(cross.CARDS)}, exports for a GPU that is not here, untuned"
+            )
 
     def specs(self) -> list[CompileSpec]:
         return [CompileSpec(field.name, getattr(self, field.name).encode()) for field in dataclasses.fields(self)]
 
     @staticmethod
     def of(specs: dict[str, str]) -> Target:
-        return Target(specs["device"], specs["isa"], specs["attention"])
+        return Target(specs["device"], specs["isa"], specs["attention"], specs["sm"])
 
     def fuses_attention(self) -> bool:
         """Whether attention is given to a fused kernel where one can compute it."""
@@ -47,8 +61,8 @@ class Target:
 
     def sms(self) -> str:
         """Compute capabilities that the kernels were compiled for: ``90`` for 9.0. Empty on the CPU."""
-        if self.device != "cuda":
-            return ""
+        if self.sm or self.device != "cuda":
+            return self.sm
         major, minor = torch.cuda.get_device_capability()
         return f"{major}{minor}"
 
@@ -60,7 +74,7 @@ class Target:
             # Casts as eager mode does them, so that bf16 results agree.
             "emulate_precision_casts": True,
         }
-        return {**shared, **(_CUDA if self.device == "cuda" else _CPU)}
+        return {**shared, **(_CUDA if self.device == "cuda" else _CPU), **(cross.options() if self.sm else {})}
 
 
 _CPU = {

@@ -3,7 +3,7 @@
 use super::model::{Files, Model};
 use super::size::{grouped, with_megabytes};
 use super::tables;
-use crate::format::{sizes_text, ConstantKind, InputSpec, RecordedConstant};
+use crate::format::{sizes_text, ConstantKind, InputSpec, RecordedConstant, Target};
 use crate::Result;
 use clap::Args;
 use serde_json::{json, Value};
@@ -67,13 +67,27 @@ fn writers(model: &Model) -> &'static str {
     }
 }
 
+/// `GPU: compute capability 9.0, not tuned`; nothing for a program of the CPU.
+fn gpu_text(target: &Target) -> String {
+    if target.sms.is_empty() {
+        return String::new();
+    }
+    let sms = target.sms.iter();
+    let sms: Vec<_> = sms.map(|sm| format!("{}.{}", sm / 10, sm % 10)).collect();
+    let tuned = match target.tuned {
+        true => "tuned",
+        false => "not tuned (no GPU was there at export)",
+    };
+    format!("GPU: compute capability {}, {tuned}\n", sms.join(", "))
+}
+
 fn text(model: &Model, checked: Option<&str>) -> String {
     let record = &model.record;
     let target = &record.target;
     let mut text = format!(
         "{}: method '{}', build {}\n\
          compiled for {} on {} {}, {}, torch {}\n\
-         constants: {}, without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
+         {}constants: {}, without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
          {}\n",
         model.name,
         record.method,
@@ -83,6 +97,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
         target.arch,
         target.isa,
         target.torch,
+        gpu_text(target),
         with_megabytes(model.everything()),
         grouped(model.floor.bytes()),
         grouped(model.floor.hard_minimum),
@@ -161,6 +176,8 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
             "arch": record.target.arch,
             "isa": record.target.isa,
             "torch": record.target.torch,
+            "sms": record.target.sms,
+            "tuned": record.target.tuned,
         },
         "offload": record.offload,
         "weights_checked": checked,

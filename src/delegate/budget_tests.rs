@@ -28,6 +28,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
             isa: String::new(),
             torch: String::new(),
             sms: Vec::new(),
+            tuned: true,
         },
         constants: Vec::new(),
         probes: Vec::new(),

@@ -281,7 +281,7 @@ fn check_sm(record: &Record, found: u32, device: &str) -> Result<()> {
         .map(|sm| format!("sm_{sm}"))
         .collect();
     Err(Error::Unsupported(format!(
-        "method '{}' has kernels for {}, and {device} is sm_{found}; export it on a GPU of that kind",
+        "method '{}' has kernels for {}, and {device} is sm_{found}; export it for that kind of GPU",
         record.method,
         names.join(", ")
     )))

@@ -165,6 +165,7 @@ mod tests {
             isa: isa.to_owned(),
             torch,
             sms: Vec::new(),
+            tuned: true,
         }
     }
 

@@ -146,6 +146,7 @@ fn target(fields: &Fields<'_>, device: &str) -> Result<Target> {
         isa: owned(isa),
         torch: owned(torch),
         sms,
+        tuned: fields.ints("x_tuned") != [0],
     })
 }
 

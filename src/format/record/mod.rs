@@ -33,6 +33,7 @@
 //! | `solutions` | strings | `k i d postfix`: symbol k follows from x, the size of dimension d of input i, and symbols that have a value |
 //! | `relations` | strings | `i0.1 postfix`, `o0.1 postfix`: the size that dimension 1 of input or output 0 must have |
 //! | `guards` | strings | postfix that is not zero in any call: the compiler took it for granted |
+//! | `x_tuned` | 1 int | 0: kernels were compiled for a GPU that was not there, and not tuned. For people: the runtime does not ask |
 //!
 //! Postfix is that of `expression`. A symbol has its value from a dimension of `inputs` or from exactly one solution. The last four
 //! fields number inputs and outputs as the delegate does. Each call is checked against them (`delegate/inputs`).
@@ -126,6 +127,8 @@ pub struct Target {
     pub torch: String,
     /// SM versions of the embedded kernels; empty on `cpu`.
     pub sms: Vec<u32>,
+    /// Whether the kernels were chosen by running them, where there are any: false if no GPU was there at export.
+    pub tuned: bool,
 }
 
 /// How a constant is read.

@@ -1,0 +1,111 @@
+"""Compiling for an NVIDIA GPU that is not there.
+
+    the export's process          a child of it
+    weights, record, files   <--  library and trace   <--  the compiler, which sees a card of the table and fake weights on it
+
+The compiler asks a device four kinds of things, and each has a module here:
+
+* what it is: ``answers`` (torch and its compiler) and ``driver`` (Triton), from the figures in ``cards``;
+* how fast something ran on it: nothing is run. ``tiles`` and ``launches`` choose by a rule;
+* its memory: ``weights`` gives fake tensors for the constants;
+* the toolkit's headers and the driver's library: ``toolkit``.
+
+All of it changes torch's modules and caches for good. So it happens in a child process (``_child.py``) and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export import ExportedProgram
+
+from ... import _child
+from ..._errors import ExportError
+from ..._progress import note
+from .cards import CARDS
+
+if TYPE_CHECKING:
+    from .launches import Launches
+
+#: What the child imitates; None in every other process.
+_launches: Launches | None = None
+
+
+def check(sm: str) -> None:
+    """Raises :class:`ExportError` if nothing can be compiled for ``sm`` here."""
+    if sm not in CARDS:
+        raise ExportError(f"sm '{sm}' is unknown; use one of {', '.join(CARDS)}")
+    if importlib.util.find_spec("triton") is None or torch.version.cuda is None:
+        raise ExportError(
+            f"sm '{sm}' needs Triton, which compiles the kernels, and the installed torch {torch.__version__} is a wheel without it: "
+            "install torch's wheel for CUDA, which brings Triton and needs no GPU"
+        )
+
+
+def options() -> dict[str, Any]:
+    """The compiler's options in the place of those that tune."""
+    from . import launches
+
+    return launches.options()
+
+
+def another_try() -> bool:
+    """Whether a compilation failed because of tiles that the next one avoids. Never outside of the child."""
+    tiles = _launches.another() if _launches is not None else []
+    if tiles:
+        note(f"too much shared memory for {'; '.join(map(str, tiles))}: compiling again with the next choice")
+    return bool(tiles)
+
+
+def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[ExportedProgram], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """What ``compile_here`` gives for ``program`` in a process where a card of ``sm`` seems to be: a ``Compiled`` and plain facts."""
+    card = CARDS[sm]
+    note(f"kernels were not tuned: compiled for SM {card.major}.{card.minor} without running, tiles by a model of {card.name}")
+    known = {*program.state_dict, *program.constants}
+    with _child.workspace() as work:
+
+        def inside() -> tuple[Any, Any]:
+            _imitate(sm, work)
+            from . import weights
+
+            weights.move(program)
+            compiled, facts = compile_here(program)
+            weights.strip(compiled.trace.constants, known)
+            return compiled, facts
+
+        compiled, facts = _child.run(inside, f"compiling for SM {card.major}.{card.minor}")
+    from . import weights
+
+    weights.give_back(compiled.trace.constants, program)
+    return compiled, facts
+
+
+def _imitate(sm: str, work: Path) -> None:
+    """All that a whole compilation needs. Nothing is put back."""
+    from . import toolkit
+    from .launches import Launches
+
+    global _launches
+    toolkit.provide(work)
+    imitate_device(sm)
+    _launches = Launches(CARDS[sm])
+
+
+def imitate_device(sm: str) -> None:
+    """Lets this process's compiler believe that a card of ``sm`` is there, for good."""
+    import triton
+    from torch._inductor.fx_passes import joint_graph
+
+    from . import answers, weights
+    from .driver import Driver
+
+    # Patterns are traced with real tensors on a device; what they find does not depend on it.
+    joint_graph.lazy_init(torch.device("cpu"))
+    joint_graph.lazy_init = lambda *_: None
+    answers.give(CARDS[sm])
+    weights.compare_by_storage()
+    triton.runtime.driver.set_active(Driver(CARDS[sm]))
