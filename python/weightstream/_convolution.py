@@ -36,6 +36,41 @@ def _with_numbers(
     return _ATEN.convolution.default(x, weight, bias, stride, halves, dilation, False, [0] * dims, groups)
 
 
+def transposed(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    is_transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> torch.Tensor:
+    """A transposed convolution as a plain one: zeros between the input's elements, and a weight that is turned around."""
+    if not is_transposed:
+        return NotImplemented
+    dims = x.dim() - 2
+    stride, padding, dilation, output_padding = (
+        list(one) * (dims if len(one) == 1 else 1) for one in (stride, padding, dilation, output_padding)
+    )
+    for dim, step in enumerate(stride, start=2):
+        x = _spread(x, dim, step)
+    before = [step * (size - 1) - inner for step, size, inner in zip(dilation, weight.shape[2:], padding)]
+    sides = [side for start, more in zip(reversed(before), reversed(output_padding)) for side in (start, start + more)]
+    x = _ATEN.constant_pad_nd.default(x, sides, 0.0)
+    turned = weight.flip(list(range(2, weight.dim()))).unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    return _ATEN.convolution.default(x, turned, bias, [1] * dims, [0] * dims, dilation, False, [0] * dims, groups)
+
+
+def _spread(x: torch.Tensor, dim: int, step: int) -> torch.Tensor:
+    if step == 1:
+        return x
+    size = x.shape[dim]
+    wide = _ATEN.constant_pad_nd.default(x.unsqueeze(dim + 1), [0, 0] * (x.dim() - 1 - dim) + [0, step - 1], 0.0)
+    return wide.flatten(dim, dim + 1).narrow(dim, 0, (size - 1) * step + 1)
+
+
 def widen(program: ExportedProgram) -> int:
     """Gives convolutions of one dimension a second one of size 1, and each list a number a dimension; returns how many were changed."""
     changed = 0

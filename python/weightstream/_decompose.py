@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import custom_op
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import _order
+from . import _convolution, _order
 from ._errors import ExportError
 from ._offload import rename_outputs
 from ._torch.probe import is_probe
@@ -51,6 +51,8 @@ def decompose(program: ExportedProgram, device: str) -> ExportedProgram:
     graph = program.graph_module.graph
     for node in list(graph.nodes):
         op = _operator(node)
+        if op is aten.convolution.default and not node.args[6]:
+            continue
         if op in table or op in _COMPOSITES or (op is not None and _is_composite(op) and _touches_complex(node)):
             values = _inline(graph, node, lambda *args, op=op, **kwargs: table.get(op, op)(*args, **kwargs), table)
             _replace(graph, node, values)
@@ -373,6 +375,19 @@ def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor |
     return out.to(out_dtype or a.dtype)
 
 
+def _transposed_as_in_eager(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Any = (1,),
+    padding: Any = (0,),
+    output_padding: Any = (0,),
+    groups: int = 1,
+    dilation: Any = (1,),
+) -> Tensor:
+    return _convolution.transposed(x, weight, bias, stride, padding, dilation, True, output_padding, groups)
+
+
 def _table() -> Table:
     table = {
         aten.detach.default: lambda x: x,
@@ -398,6 +413,9 @@ def _table() -> Table:
         aten.sort.default: _order.sort,
         aten.sort.stable: _order.sort_stable,
         aten.topk.default: _order.topk,
+        aten.convolution.default: _convolution.transposed,
+        aten.conv_transpose2d.input: _transposed_as_in_eager,
+        aten.conv_transpose3d.input: _transposed_as_in_eager,
     }
     # Operators of other packages: there only if the program's author imported them.
     for namespace, name, function in (("torchvision", "roi_align", _roi_align), ("transformers", "grouped_mm_fallback", _grouped_mm)):
@@ -416,7 +434,14 @@ _COMPOSITES = {
 
 _CPU_ONLY = {aten._grouped_mm.default}
 #: The runtime has functions for them on the CPU.
-_CUDA_ONLY = {aten.sort.default, aten.sort.stable, aten.topk.default}
+_CUDA_ONLY = {
+    aten.sort.default,
+    aten.sort.stable,
+    aten.topk.default,
+    aten.convolution.default,
+    aten.conv_transpose2d.input,
+    aten.conv_transpose3d.input,
+}
 
 
 # Complex operators

@@ -65,7 +65,6 @@ def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[Exp
     """What ``compile_here`` gives for ``program`` in a process where a card of ``sm`` seems to be: a ``Compiled`` and plain facts."""
     card = CARDS[sm]
     note(f"kernels were not tuned: compiled for SM {card.major}.{card.minor} without running, tiles by a model of {card.name}")
-    known = {*program.state_dict, *program.constants}
     with _child.workspace() as work:
 
         def inside() -> tuple[Any, Any]:
@@ -74,7 +73,7 @@ def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[Exp
 
             weights.move(program)
             compiled, facts = compile_here(program)
-            weights.strip(compiled.trace.constants, known)
+            weights.strip(compiled.trace.constants, program)
             return compiled, facts
 
         compiled, facts = _child.run(inside, f"compiling for SM {card.major}.{card.minor}")

@@ -44,6 +44,9 @@ def _mode(program: ExportedProgram) -> FakeTensorMode:
 
 def _move_nodes(graph: torch.fx.Graph, mode: FakeTensorMode) -> None:
     def moved(value: Any) -> Any:
+        if isinstance(value, FakeTensor):
+            # Of a literal: its number would be moved too, to a device that is not there.
+            value.constant = None
         return value.to(_DEVICE) if isinstance(value, torch.Tensor) else value
 
     for node in graph.nodes:
@@ -77,18 +80,24 @@ def _is_same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def strip(constants: dict[str, Any], known: set[str]) -> None:
-    """Takes the tensors out of a trace's ``constants``, which go to another process, except for those that the compiler made itself."""
+def strip(constants: dict[str, Any], program: ExportedProgram) -> None:
+    """Names of the program's tensors take the places of those in a trace's ``constants``, which go to another process. What the compiler
+    made itself stays."""
+    held = {**program.constants, **program.state_dict}
     for fqn, constant in constants.items():
-        if fqn in known:
-            constant.tensor = None
+        if fqn in held:
+            constant.tensor = fqn
         elif isinstance(constant.tensor, FakeTensor):
-            raise ExportError(f"constant '{fqn}' was computed by the compiler, which had no bytes to compute with; please report this")
+            # Literals get a name of the compiler's.
+            same = (name for name, tensor in held.items() if isinstance(tensor, torch.Tensor) and _is_same_tensor(tensor, constant.tensor))
+            constant.tensor = next(same, None)
+            if constant.tensor is None:
+                raise ExportError(f"constant '{fqn}' was computed by the compiler, which had no bytes to compute with; please report this")
 
 
 def give_back(constants: dict[str, Any], program: ExportedProgram) -> None:
     """Puts the program's own tensors, with their bytes, in."""
     held = {**program.constants, **program.state_dict}
-    for fqn, constant in constants.items():
-        if constant.tensor is None:
-            constant.tensor = held[fqn]
+    for constant in constants.values():
+        if isinstance(constant.tensor, str):
+            constant.tensor = held[constant.tensor]
