@@ -32,3 +32,15 @@ def test_one_dimension_becomes_two_and_lists_are_written_out():
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     lists = [node.args[3] for node in program.graph.nodes if node.target is torch.ops.aten.convolution.default]
     assert all(len(strides) == 2 for strides in lists)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("padding", "dilation", "more", "groups"), [(0, 1, 0, 1), (1, 2, 1, 2), (3, 1, 0, 2), (2, 2, 1, 1)])
+def test_a_transposed_convolution_is_a_plain_one(dims, stride, padding, dilation, more, groups):
+    if more >= max(stride, dilation):
+        pytest.skip("torch refuses an output padding that is no smaller than stride and dilation")
+    x, weight = torch.randn(2, 4, *[6] * dims), torch.randn(4, 3, *[3] * dims)
+    arguments = (x, weight, torch.randn(3 * groups), [stride], [padding], [dilation], True, [more], groups)
+    expected = torch.ops.aten.convolution.default(*arguments)
+    torch.testing.assert_close(_convolution.transposed(*arguments), expected, atol=1e-4, rtol=1e-4)

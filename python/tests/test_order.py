@@ -49,9 +49,9 @@ def test_of_few_elements(shape):
 def test_a_mixture_of_experts_for_cuda_sorts_nothing_itself():
     model, x = Experts().eval(), torch.randn(7, 32)
     program = decompose(prepare(export(model, (x,), dynamic_shapes=({0: Dim("rows", min=2, max=4096)},))), "cuda")
-    _refusals.refuse_faulty(program, "cpu")
+    _refusals.refuse_on_a_gpu(program, "cpu")
     with pytest.raises(ws.ExportError, match=r"aten\._grouped_mm.*cannot run on a GPU"):
-        _refusals.refuse_faulty(program, "cuda")
+        _refusals.refuse_on_a_gpu(program, "cuda")
     left = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert not [name for name in left if "sort" in name or "topk" in name]
     for rows in (2, 7, 40):

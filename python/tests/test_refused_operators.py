@@ -110,3 +110,11 @@ def test_tensors_that_cannot_be_held_are_refused_with_their_place(case):
     text = error_of(lambda: ws.WeightStreamPartitioner().transform_for_pre_decomposition(program), ws.ExportError)
     for word in words:
         assert word in text
+
+
+def test_a_number_that_the_host_reads_is_refused_for_a_gpu():
+    program = torch.export.export(Around(Call(lambda x: x.narrow(0, 0, 1) * x.sum().item())), (torch.rand(4, 8),))
+    partitioner = ws.WeightStreamPartitioner(device="cuda", sm="90")
+    text = error_of(lambda: partitioner.transform_for_pre_decomposition(program), ws.ExportError)
+    assert "aten.item' in inner cannot run on a GPU" in text
+    assert "index_copy" in text

@@ -89,7 +89,7 @@ class WeightStreamPartitioner(AotiPartitioner):
             raise ExportError("offload=False was given, and apply_weight_offload was applied to the program: leave one of the two out")
         self._prepared = True
         program = _decompose.decompose(_prepare.prepare(exported_program), self.device)
-        _refusals.refuse_faulty(program, self.device)
+        _refusals.refuse_on_a_gpu(program, self.device)
         return program
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:

@@ -9,6 +9,7 @@ from torch._inductor import ir
 from torch.export import ExportedProgram
 
 from ._errors import ExportError
+from ._index import NUMBERS
 from ._names import module_of, operator_of, place_of
 
 #: What the compiled code calls for every operator that has no C function of its own.
@@ -25,18 +26,26 @@ _INSTEAD = {
 }
 
 
-#: Operators whose kernel for a GPU faulted when it ran: an illegal memory access at the first pass (torch 2.11, H100).
-_FAULTY_ON_A_GPU = {torch.ops.aten._grouped_mm.default}
+_NUMBER = (
+    "a number that the host reads in the middle of a pass would have to wait for the GPU; index with the tensor (index_copy, index_select), "
+    "or make it a size of an input"
+)
+#: Operators that compile for a GPU and cannot run there.
+_NOT_ON_A_GPU = {
+    # An illegal memory access at the first pass (torch 2.11, H100).
+    torch.ops.aten._grouped_mm.default: (
+        "the compiler's kernel for grouped products reads outside of its inputs; export a mixture of experts for the CPU, or with experts "
+        "that are computed one by one"
+    ),
+    **dict.fromkeys(NUMBERS, _NUMBER),
+}
 
 
-def refuse_faulty(program: ExportedProgram, device: str) -> None:
-    """Raises :class:`ExportError` for an operator that compiles for a GPU and then reads outside of its inputs."""
+def refuse_on_a_gpu(program: ExportedProgram, device: str) -> None:
+    """Raises :class:`ExportError` for an operator that compiles for a GPU and cannot run there."""
     for node in program.graph.nodes:
-        if device == "cuda" and operator_of(node) in _FAULTY_ON_A_GPU:
-            raise ExportError(
-                f"{place_of(node)} cannot run on a GPU yet: the compiler's kernel for grouped products reads outside of its inputs; "
-                "export a mixture of experts for the CPU, or with experts that are computed one by one"
-            )
+        if device == "cuda" and operator_of(node) in _NOT_ON_A_GPU:
+            raise ExportError(f"{place_of(node)} cannot run on a GPU: {_NOT_ON_A_GPU[operator_of(node)]}")
 
 
 def callers(graph: Any) -> dict[str, list[str]]:

@@ -139,6 +139,15 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def is_here() -> bool:
+    """Whether the library can be loaded."""
+    try:
+        _library()
+    except (Error, OSError):
+        return False
+    return True
+
+
 def _last_error() -> str:
     return (_library().ws_last_error() or b"").decode("utf-8", "replace")
 

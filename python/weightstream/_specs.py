@@ -57,12 +57,12 @@ def option_specs(defaults: dict[str, Any]) -> list[CompileSpec]:
             raise ExportError(f"default '{key}' is unknown: options of the runtime start with '{OPTION}'")
         if not isinstance(value, (bool, int, str, os.PathLike)):
             raise ExportError(f"default '{key}': takes an int, a str or a bool, not {type(value).__name__}")
-    try:
-        _runtime.check_defaults(defaults)
-    except _runtime.Error as error:
-        raise ExportError(f"default: {error}") from None
-    except OSError:
-        pass  # no library here: the runtime that loads the program refuses what is wrong
+    # Without the library here, the one that loads the program refuses what is wrong.
+    if defaults and _runtime.is_here():
+        try:
+            _runtime.check_defaults(defaults)
+        except _runtime.Error as error:
+            raise ExportError(f"default: {error}") from None
     return [CompileSpec(key, _text(value).encode()) for key, value in defaults.items()]
 
 

@@ -34,6 +34,8 @@ OPTIONS = {
     "shape_padding": False,
     "benchmark_fusion": False,
     "benchmark_epilogue_fusion": False,
+    # Writes a kernel that does not compile where an operand is a constant; measuring would only have dropped it.
+    "prologue_fusion": False,
     "triton.multi_kernel": 0,
     "coordinate_descent_tuning": False,
     # Adds configurations of reductions that only measuring could choose.
