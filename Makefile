@@ -51,8 +51,8 @@ format: bootstrap ## rewrite all sources in the project's format
 bench: bootstrap ## measure the cost of a probe
 	cargo bench
 
-gpu-bundle: bootstrap ## make gpu-bundle/: the GPU tests and benches for a machine with an NVIDIA GPU (WHEELS=folder adds wheels)
-	@scripts/gpu_bundle $(if $(WHEELS),--wheels $(WHEELS))
+gpu-bundle: bootstrap ## make gpu-bundle/: the GPU tests and benches for a machine with an NVIDIA GPU (WHEELS=folder adds wheels, EXPORTER=python programs)
+	@scripts/gpu_bundle $(if $(WHEELS),--wheels $(WHEELS)) $(if $(EXPORTER),--exporter $(EXPORTER)) $(if $(PROGRAMS),--programs $(PROGRAMS))
 
 clean: ## remove everything built, but not .venv
 	cargo clean

@@ -10,6 +10,8 @@ DEVICE = os.environ.get("WEIGHTSTREAM_TEST_DEVICE", "cpu")
 if DEVICE not in ("cpu", "cuda"):
     raise SystemExit(f"WEIGHTSTREAM_TEST_DEVICE is '{DEVICE}'; expected 'cpu' or 'cuda'")
 ON_GPU = DEVICE == "cuda"
+#: Exports for a GPU of this compute capability, which need not be here.
+SM = os.environ.get("WEIGHTSTREAM_TEST_SM", "")
 
 
 def problem() -> str | None:
@@ -26,5 +28,7 @@ def exact_products() -> None:
 
 
 def kind() -> str:
-    """What the kernels of an export are made for."""
-    return f"cuda {torch.cuda.get_device_capability()}" if ON_GPU else "cpu"
+    """What the kernels of an export are made for: the same whether the GPU is here or not, so that exports can be carried to it."""
+    if not ON_GPU:
+        return "cpu"
+    return f"cuda {SM or ''.join(map(str, torch.cuda.get_device_capability()))}"

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_under_test import DEVICE, ON_GPU, exact_products, kind
+from device_under_test import DEVICE, ON_GPU, SM, exact_products, kind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -50,7 +50,7 @@ def export_model(name: str, folder: Path) -> None:
     spec = ZOO[name]
     exact_products()
     ep = spec.export()
-    partitioner = ws.WeightStreamPartitioner(device=DEVICE, offload=spec.offload)
+    partitioner = ws.WeightStreamPartitioner(device=DEVICE, sm=SM, offload=spec.offload)
     edge = to_edge_transform_and_lower(ep, partitioner=[partitioner], compile_config=ws.edge_compile_config())
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
     # For the runner, which makes up numbers: indices must lie in their tables. It wants tensors of the largest size.
@@ -94,7 +94,8 @@ def fingerprint() -> str:
     """Changes whenever an export could come out differently."""
     digest = hashlib.sha256()
     for package in ("torch", "executorch"):
-        digest.update(importlib.metadata.version(package).encode())
+        # Not for which CUDA its wheel was built: exports are carried between wheels.
+        digest.update(importlib.metadata.version(package).split("+")[0].encode())
     digest.update(kind().encode())
     for path in source_files():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -125,6 +126,10 @@ def probe_cost(runner: Runner) -> Counts:
 def exports(runner: Runner) -> Counts:
     """Exports every model of the tests once, so that the suites find them; one failed export fails here and where it is used."""
     names = QUICK_MODELS if runner.settings.quick else []
+    carried = BUNDLE / "programs"
+    if carried.is_dir() and not runner.settings.dry_run:
+        say(f"{len(list(carried.rglob('*.pte')))} programs were carried along")
+        shutil.copytree(carried, runner.settings.work / "models", dirs_exist_ok=True)
     command = [sys.executable, "python/tests/exports.py", "--all", *names]
     if runner.settings.dry_run:
         runner.run("exports", command)
