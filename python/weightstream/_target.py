@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-from . import _attention, _decompose
+from . import _attention, _operators
 from ._errors import ExportError
 from ._torch import cross
 from ._torch.probe import PROBE
@@ -70,7 +70,7 @@ class Target:
         """AOTInductor's options for this device."""
         signature = f"AOTITorchError aoti_torch_{self.device}_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"
         shared = {
-            "aot_inductor.custom_ops_to_c_shims": {PROBE: [signature], **_decompose.c_shims(self.device)},
+            "aot_inductor.custom_ops_to_c_shims": {PROBE: [signature], **_operators.c_shims(self.device)},
             # Casts as eager mode does them, so that bf16 results agree.
             "emulate_precision_casts": True,
         }
