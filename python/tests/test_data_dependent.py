@@ -124,9 +124,9 @@ def test_a_program_that_cannot_be_loaded_is_told_at_once(silent, tmp_path, monke
 
 def test_without_the_native_library_nothing_is_loaded(silent, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("WEIGHTSTREAM_LIBRARY", str(tmp_path / "absent.so"))
-    ws._runtime._library.cache_clear()
+    ws._native.library.cache_clear()
     try:
         ws.save(silent, tmp_path / "model.pte", tmp_path / "model.ptd")
     finally:
-        ws._runtime._library.cache_clear()
+        ws._native.library.cache_clear()
     assert "the files were not loaded to check them" in capfd.readouterr().err

@@ -18,7 +18,7 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import DeviceType
 from support import error_of
 from torch import nn
-from weightstream import _runtime, _save
+from weightstream import _native, _save, _values
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing without a GPU")
@@ -141,7 +141,7 @@ class Program(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("items", ctypes.POINTER(_runtime._Option)), ("count", ctypes.c_size_t)]
+    _fields_ = [("items", ctypes.POINTER(_native.Option)), ("count", ctypes.c_size_t)]
 
 
 OK, INVALID_INPUT, BUSY, UNSUPPORTED = 0, 3, 11, 9
@@ -152,22 +152,22 @@ def view(tensor: torch.Tensor):
     """A tensor for the C interface, with its strides; contiguous ones as they are."""
     sizes = (ctypes.c_int64 * tensor.dim())(*tensor.shape)
     strides = (ctypes.c_int64 * tensor.dim())(*tensor.stride())
-    number = _runtime._dtypes()[tensor.dtype]
+    number = _values.dtypes()[tensor.dtype]
     device = (1, tensor.device.index) if tensor.is_cuda else (0, 0)
-    return _runtime._Tensor(tensor.data_ptr(), tensor.numel() * tensor.element_size(), number, tensor.dim(), sizes, strides, *device)
+    return _native.Tensor(tensor.data_ptr(), tensor.numel() * tensor.element_size(), number, tensor.dim(), sizes, strides, *device)
 
 
 def views(tensors):
-    return (_runtime._Tensor * len(tensors))(*map(view, tensors))
+    return (_native.Tensor * len(tensors))(*map(view, tensors))
 
 
 class Native:
     """A model of the C interface."""
 
     def __init__(self, paths, stream=NO_STREAM, **options):
-        self.lib = _runtime._library()
-        items = [_runtime._option(key, value) for key, value in options.items()]
-        given = Options((_runtime._Option * len(items))(*items), len(items))
+        self.lib = _native.library()
+        items = [_native.option(key, value) for key, value in options.items()]
+        given = Options((_native.Option * len(items))(*items), len(items))
         program = Program(None, 0, paths[0].encode())
         self.model = ctypes.c_void_p()
         start = [ctypes.byref(program), paths[1].encode(), b"forward", ctypes.byref(given)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import _record, _runtime
+from . import _native, _record, _runtime
 from ._errors import ExportError
 from ._progress import note, step
 
@@ -20,15 +20,15 @@ def check_loads(pte: str | os.PathLike[str], ptd: str | os.PathLike[str], method
     if fields["device"] != ["cpu"]:
         return
     try:
-        _runtime._library()
-    except (_runtime.Error, OSError) as absent:
+        _native.library()
+    except (_native.Error, OSError) as absent:
         note(f"the files were not loaded to check them: {absent}")
         return
     try:
         with step("loading the program to check it"):
             specs = {"weight_offload_budget_bytes": _runtime.required_budget(pte, method)} if fields["offload"] == [1] else {}
             _runtime.Module(pte, ptd, method, **specs).close()
-    except _runtime.Error as problem:
+    except _native.Error as problem:
         if any(words in str(problem) for words in _ELSEWHERE):
             note(f"the files were not loaded to check them: {problem}")
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-from . import _runtime
+from . import _native, _runtime
 from ._errors import ExportError
 
 #: What the keys of the runtime's options start with.
@@ -58,10 +58,10 @@ def option_specs(defaults: dict[str, Any]) -> list[CompileSpec]:
         if not isinstance(value, (bool, int, str, os.PathLike)):
             raise ExportError(f"default '{key}': takes an int, a str or a bool, not {type(value).__name__}")
     # Without the library here, the one that loads the program refuses what is wrong.
-    if defaults and _runtime.is_here():
+    if defaults and _native.is_here():
         try:
             _runtime.check_defaults(defaults)
-        except _runtime.Error as error:
+        except _native.Error as error:
             raise ExportError(f"default: {error}") from None
     return [CompileSpec(key, _text(value).encode()) for key, value in defaults.items()]
 

@@ -1,0 +1,163 @@
+"""Binding of libweightstream.so: the library is a part of this package; the environment variable WEIGHTSTREAM_LIBRARY names another one."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from ._meanwhile import Callback
+
+
+class Error(RuntimeError):
+    """What the runtime refused or failed at; the text names the thing, what was expected and found."""
+
+
+class Option(ctypes.Structure):
+    _fields_ = [
+        ("key", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("number", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+    ]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("items", ctypes.POINTER(Option)), ("count", ctypes.c_size_t)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("nbytes", ctypes.c_size_t),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("device_type", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+    ]
+
+
+class Value(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("integer", ctypes.c_int64),
+        ("number", ctypes.c_double),
+        ("text", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+        ("tensor", Tensor),
+    ]
+
+
+TENSOR, NONE, INT, FLOAT, BOOL, STRING = range(6)
+
+CPU, CUDA = 0, 1
+# Types of options.
+_BOOL, _INT, _STRING = 0, 1, 2
+
+# Function: (result, arguments).
+_SIGNATURES = {
+    "ws_last_error": (ctypes.c_char_p, []),
+    "ws_version": (ctypes.c_char_p, []),
+    "ws_required_budget": (
+        ctypes.c_int,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
+    ),
+    "ws_set_options": (ctypes.c_int, [ctypes.POINTER(Options)]),
+    "wsm_check_defaults": (ctypes.c_int32, [ctypes.POINTER(Option), ctypes.c_size_t]),
+    "wsm_command": (ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),
+    "wsm_open": (
+        ctypes.c_void_p,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(Option), ctypes.c_size_t],
+    ),
+    "wsm_load_method": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p]),
+    "wsm_execute": (
+        ctypes.c_int32,
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(Value), ctypes.c_size_t, Callback],
+    ),
+    "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
+    "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Value)]),
+    "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
+    "wsm_close": (None, [ctypes.c_void_p]),
+}
+
+
+def _executorch_libraries() -> list[Path]:
+    """The shared libraries of the executorch wheel that the runtime needs, in the order of loading.
+
+    They are loaded by path first, so that ours and ExecuTorch's own Python extension share one copy and
+    with it one registry of backends.
+    """
+    spec = importlib.util.find_spec("executorch")
+    if spec is None or not spec.submodule_search_locations:
+        raise Error("the package executorch is not installed; install executorch==1.5.1")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
+    runtime = folder / "libexecutorch.so"
+    if not runtime.is_file():
+        raise Error(f"{runtime} is missing: this executorch package has no C++ runtime")
+    threadpool = folder / "libexecutorch_threadpool.so"
+    return [runtime] + ([threadpool] if threadpool.is_file() else [])
+
+
+def _library_path() -> Path:
+    chosen = os.environ.get("WEIGHTSTREAM_LIBRARY")
+    if chosen:
+        return Path(chosen)
+    path = Path(__file__).parent / "lib" / "libweightstream.so"
+    if not path.is_file():
+        raise Error(f"{path} is missing: install the package with pip, or set WEIGHTSTREAM_LIBRARY to a libweightstream.so")
+    return path
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The loaded library. RTLD_LOCAL, the default: its symbols must not meet those of torch."""
+    for path in _executorch_libraries():
+        ctypes.CDLL(str(path))
+    path = _library_path()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise Error(f"cannot load {path}: {error}") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def is_here() -> bool:
+    """Whether the library can be loaded."""
+    try:
+        library()
+    except (Error, OSError):
+        return False
+    return True
+
+
+def last_error() -> str:
+    return (library().ws_last_error() or b"").decode("utf-8", "replace")
+
+
+def option(key: str, value: Any) -> Option:
+    name = key.encode()
+    if isinstance(value, bool):
+        return Option(name, _BOOL, int(value), None)
+    if isinstance(value, int):
+        if key == "weight_offload_budget_bytes":
+            # ExecuTorch's integers have 32 bits; this key is a decimal string for that reason.
+            return Option(name, _STRING, 0, str(value).encode())
+        if not -(2**63) <= value < 2**63:
+            raise Error(f"option '{key}': {value} does not fit into an integer of 64 bits")
+        return Option(name, _INT, value, None)
+    if isinstance(value, (str, os.PathLike)):
+        return Option(name, _STRING, 0, os.fsencode(value))
+    raise Error(f"option '{key}': takes an int, a str or a bool, not {type(value).__name__}")
+
+
+def options_of(specs: dict[str, Any]) -> ctypes.Array:
+    options = [option(key, value) for key, value in specs.items()]
+    return (Option * len(options))(*options)
