@@ -10,6 +10,8 @@ from typing import Any
 Row = dict[str, Any]
 HEADINGS = ["model", "library", "called with", "weights, MB", "floor, %", "copied per pass at 50 %", "largest error", "result"]
 PACKAGES = ("torch", "executorch", "transformers", "timm", "torchvision", "diffusers")
+#: Share of the models that must be right.
+ENOUGH = 0.95
 RESULTS = ("right", "refused", "failed", "wrong")
 HEAD = """# Models of public libraries
 
@@ -47,6 +49,12 @@ def table(rows: list[Row]) -> str:
 def summary(rows: list[Row]) -> str:
     counts = Counter(row["result"] for row in rows)
     return f"{len(rows)} models: " + ", ".join(f"{counts[result]} {result}" for result in RESULTS)
+
+
+def enough(rows: list[Row]) -> bool:
+    """Whether no model is wrong and nearly all are right."""
+    right = sum(row["result"] == "right" for row in rows)
+    return all(row["result"] != "wrong" for row in rows) and right >= ENOUGH * len(rows)
 
 
 def write_page(path: Path, rows: list[Row]) -> None:
