@@ -10,18 +10,18 @@ from public_models.entry import PUBLIC, Entry
 
 #: Run by `make test`: small, quick to compile, of every library.
 A_DOZEN = [
-    "transformers_qwen2",
+    "transformers_granite",
     "transformers_gpt_neox",
     "transformers_bert",
-    "transformers_t5_encoder",
-    "transformers_clip_text",
-    "transformers_vit",
-    "timm_vit",
-    "timm_mixer",
-    "timm_resnet",
+    "transformers_bart_encoder",
+    "transformers_whisper_encoder",
+    "transformers_clip_vision",
+    "timm_eva",
+    "timm_poolformer",
     "torchvision_squeezenet",
+    "torchvision_densenet",
+    "diffusers_tiny_vae_decoder",
     "diffusers_dit",
-    "diffusers_sd3",
 ]
 
 __all__ = ["A_DOZEN", "PUBLIC", "Entry"]

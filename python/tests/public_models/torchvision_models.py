@@ -44,15 +44,22 @@ def detector_backbone() -> nn.Module:
 
 
 def video() -> nn.Module:
-    from torchvision.models.video.resnet import BasicBlock, BasicStem, Conv3DSimple, VideoResNet
+    from torchvision.models.video.swin_transformer import SwinTransformer3d
 
-    return Positional(VideoResNet(BasicBlock, [Conv3DSimple] * 4, [1, 1, 1, 1], BasicStem, num_classes=10))
+    sizes = {"patch_size": [2, 4, 4], "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], "window_size": [2, 4, 4]}
+    return Positional(SwinTransformer3d(num_classes=10, **sizes))
+
+
+def shufflenet() -> nn.Module:
+    from torchvision.models import ShuffleNetV2
+
+    return Positional(ShuffleNetV2([2, 4, 2], [24, 48, 96, 192, 256], num_classes=10))
 
 
 BATCHES = ({0: BATCH},)
 model_of(LIBRARY, "resnet", lambda: small("resnet18"), pictures(64), "any batch", BATCHES)
 model_of(LIBRARY, "mobilenet_v3", lambda: small("mobilenet_v3_small"), pictures(64), "any batch", BATCHES)
-model_of(LIBRARY, "shufflenet", lambda: small("shufflenet_v2_x0_5"), pictures(64), "any batch", BATCHES)
+model_of(LIBRARY, "shufflenet", shufflenet, pictures(64), "any batch", BATCHES)
 model_of(LIBRARY, "densenet", densenet, pictures(64), "any batch", BATCHES)
 model_of(LIBRARY, "vit", vision_transformer, pictures(64), "any batch", BATCHES)
 SIDE = Dim("side", min=4, max=12)
@@ -66,4 +73,4 @@ model_of(
 )
 model_of(LIBRARY, "lraspp", segmentation, pictures(64, (1, 1)), "one size")
 model_of(LIBRARY, "detector_backbone", detector_backbone, pictures(64, (1, 1)), "one size")
-model_of(LIBRARY, "video", video, lambda: [(torch.randn(1, 3, 4, 32, 32),) for _ in range(2)], "one size")
+model_of(LIBRARY, "video_swin", video, lambda: [(torch.randn(b, 3, 4, 32, 32),) for b in (2, 1, 4)], "any batch", BATCHES)
