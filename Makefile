@@ -20,7 +20,7 @@ demo: build ## export a transformer and run it at five budgets, compared with ea
 test: bootstrap ## build, then run all tests: Rust, C++, Python
 	@scripts/run_tests
 
-zoo: build ## export 65 models of transformers, timm, torchvision and diffusers, run each at three budgets, write docs/models.md (ONLY=name JOBS=n)
+zoo: build ## export 65 models of transformers, timm, torchvision and diffusers, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
 	@$(PYTHON) scripts/zoo $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; all take hours)
