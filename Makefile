@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build wheel demo test mutants fuzz soak lint check sanitize format bench gpu-bundle clean distclean
+.PHONY: help bootstrap build wheel demo test zoo mutants fuzz soak lint check sanitize format bench gpu-bundle clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo: build ## export a transformer and run it at five budgets, compared with ea
 
 test: bootstrap ## build, then run all tests: Rust, C++, Python
 	@scripts/run_tests
+
+zoo: build ## export 65 models of transformers, timm, torchvision and diffusers, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
+	@$(PYTHON) scripts/zoo $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; all take hours)
 	@$(PYTHON) scripts/mutants $(if $(ONLY),--only '$(ONLY)')

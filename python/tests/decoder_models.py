@@ -60,10 +60,15 @@ class Decoder(Spec):
 
 
 def build(family: str) -> nn.Module:
+    name, more = FAMILIES[family]
+    return causal(name, **COMMON, **more)
+
+
+def causal(config_name: str, **settings: Any) -> nn.Module:
+    """The causal language model of a configuration, prepared for a static cache."""
     import transformers
 
-    name, more = FAMILIES[family]
-    config = getattr(transformers, name)(**COMMON, **more)
+    config = getattr(transformers, config_name)(**settings)
     config._attn_implementation = "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(config)
     cache = {"batch_size": 1, "max_cache_len": LONGEST}

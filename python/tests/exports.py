@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from device_under_test import DEVICE, ON_GPU, SM, exact_products, kind
 
@@ -40,14 +41,21 @@ class Files:
     ptd: Path
 
 
+def spec_of(name: str) -> Any:
+    """A model of ours, or one of a public library."""
+    from models import ZOO
+    from public_models import PUBLIC
+
+    return ZOO[name] if name in ZOO else PUBLIC[name].spec
+
+
 def export_model(name: str, folder: Path) -> None:
     """The export as the README shows it."""
     import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
-    from models import ZOO
     from zoo import bits
 
-    spec = ZOO[name]
+    spec = spec_of(name)
     exact_products()
     ep = spec.export()
     partitioner = ws.WeightStreamPartitioner(device=DEVICE, sm=SM, offload=spec.offload)
@@ -87,6 +95,7 @@ def source_files() -> list[Path]:
             "exports.py",
         )
     ]
+    inputs += sorted((HERE / "public_models").glob("*.py"))
     return sorted(p for p in package.rglob("*") if p.suffix in SOURCES and "__pycache__" not in p.parts) + inputs
 
 
