@@ -209,3 +209,34 @@ def test_defaults_of_the_process_and_of_the_environment(stock):
     assert "'weight_offload_policy': {'value': 'planned', 'from': 'environment'}" in ran.stdout
     assert "'weight_offload_verified': is unknown" in ran.stdout
     assert "'weight_offload_cuda_graph' of the environment is left out" in ran.stderr
+
+
+RUNNER = """
+import sys, torch
+from weightstream import _native
+_native.library()  # registers the backend, as linking it does for a runner in C++
+from executorch.extension.pybindings import portable_lib
+module = portable_lib._load_for_executorch(*sys.argv[1:3])
+torch.save([module.forward(inputs) for inputs in torch.load(sys.argv[3])], sys.argv[4])
+"""
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_executorchs_own_python_runner_gets_its_budget_from_the_environment(stock, tmp_path, short):
+    import os
+
+    floor = ws.required_budget(stock[0])
+    torch.save([example()] * 3, tmp_path / "inputs.pt")
+    files = [str(tmp_path / name) for name in ("inputs.pt", "outputs.pt")]
+    environment = {**os.environ, "WEIGHTSTREAM_BUDGET_BYTES": str(floor - short)}
+    command = [sys.executable, "-c", RUNNER, *map(str, stock), *files]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if short:
+        assert f"needs at least {floor} bytes" in ran.stderr
+        return
+    assert ran.returncode == 0, ran.stderr
+    torch.manual_seed(0)
+    model = Mixed().eval()
+    for outputs in torch.load(files[1]):
+        for found, expected in zip(outputs, model(*example())):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
