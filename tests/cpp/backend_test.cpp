@@ -6,6 +6,9 @@
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/backend/interface.h>
 
+#include <string>
+#include <vector>
+
 #include "support.h"
 #include "weightstream/weightstream.h"
 
@@ -23,6 +26,17 @@ TEST(Backend, IsRegisteredOnceByLoadingTheLibrary) {
   EXPECT_EQ(weightstream::register_backend(), Error::Ok);
   EXPECT_EQ(executorch::runtime::get_num_registered_backends(), count);
   EXPECT_TRUE(executorch::runtime::get_backend_class(weightstream::kBackendId)->is_available());
+}
+
+// Memory of all sizes that was freed before, filled with what no weight holds.
+std::vector<std::string> use_freed_memory() {
+  std::vector<std::string> blocks;
+  for (std::size_t size = 32; size <= std::size_t{1} << 17; size += size / 4) {
+    for (int count = 0; count < 20; ++count) {
+      blocks.emplace_back(size, '\x7f');
+    }
+  }
+  return blocks;
 }
 
 class StockModule : public ::testing::Test {
@@ -71,6 +85,7 @@ TEST_F(StockModule, EveryLoadModeGivesTheSameBits) {
   for (const auto mode :
        {Module::LoadMode::File, Module::LoadMode::MmapUseMlock, Module::LoadMode::MmapUseMlockIgnoreErrors}) {
     ASSERT_EQ(load(model, mode), Error::Ok) << weightstream::last_error();
+    const auto others = use_freed_memory();
     EXPECT_EQ(run(), expected);
     EXPECT_EQ(run(), expected);
   }
