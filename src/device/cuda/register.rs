@@ -198,7 +198,7 @@ pub(super) fn page_runs(parts: &[HostBytes]) -> Vec<HostBytes> {
     };
     let mut pages: Vec<Range<u64>> = parts
         .iter()
-        .filter(|part| part.len() > 0)
+        .filter(|part| !part.is_empty())
         .map(pages)
         .collect();
     pages.sort_unstable_by_key(|range| range.start);
