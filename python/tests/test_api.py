@@ -38,6 +38,8 @@ def test_stats_and_required_budget_agree(exported):
     record = Pte(files.pte).payload
     module = open_module(files)
     stats = module.stats()
+    options = stats.pop("options")
+    assert options["weight_offload_policy"] == {"value": "planned", "from": "default"}
     assert set(stats) == STATS_KEYS
     assert all(isinstance(value, int) for value in stats.values())
     floor = ws.required_budget(str(files.pte), method="forward")

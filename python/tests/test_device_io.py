@@ -86,7 +86,7 @@ def devices(plan, indices):
 @pytest.mark.no_runtime
 def test_device_io_needs_a_program_for_cuda_and_a_device_of_that_kind(cpu_edge, tmp_path):
     def save(device_io):
-        ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=device_io)
+        ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=device_io, check=False)
 
     assert "was exported for the device 'cpu'" in error_of(lambda: save(True), ws.ExportError)
     for wrong in ("cpu", "cuda:", "cuda:-1", "gpu", 1, None, ""):
@@ -105,7 +105,7 @@ def test_the_file_says_where_inputs_and_outputs_lie(cpu_edge, tmp_path, monkeypa
     monkeypatch.setattr(_save, "_device_of_io", as_for_cuda)
     # Saved again and again: nothing of one save is left in the next.
     for device_io, expected in ((True, (DeviceType.CUDA, 0)), (False, (DeviceType.CPU, 0)), ("cuda:1", (DeviceType.CUDA, 1))):
-        ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=device_io)
+        ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=device_io, check=False)
         plan = forward_plan(tmp_path / "model.pte")
         assert devices(plan, [*plan.inputs, *plan.outputs]) == [expected] * 4
         planned = [(buffer.device_type, buffer.device_index) for buffer in plan.non_const_buffer_device or []]
@@ -119,7 +119,7 @@ def test_the_file_says_where_inputs_and_outputs_lie(cpu_edge, tmp_path, monkeypa
 @no_gpu
 def test_a_program_with_device_io_says_what_this_machine_lacks(cpu_edge, tmp_path, monkeypatch):
     monkeypatch.setattr(_save, "_device_of_io", lambda *_: "cuda:0")
-    ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=True)
+    ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=True, check=False)
     text = error_of(lambda: ws.Module(tmp_path / "model.pte", tmp_path / "model.ptd"))
     assert "'libcuda.so.1' is missing" in text or "GPU" in text
 

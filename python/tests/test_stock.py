@@ -185,6 +185,13 @@ def test_one_line_and_its_command(tmp_path, capsys):
     assert names[0] in capsys.readouterr().err
 
 
+def test_a_default_budget_that_is_too_small_is_refused_when_it_is_saved(tmp_path):
+    names = tmp_path / "m.pte", tmp_path / "m.ptd"
+    message = error_of(lambda: ws.export(Mixed(), example(), *names, defaults={"weight_offload_budget_bytes": 1000}), ws.ExportError)
+    assert "1000 bytes" in message
+    assert "needs at least" in message
+
+
 def test_export_of_a_program_takes_nothing_that_could_have_no_effect(tmp_path):
     program = torch.export.export(Mixed().eval(), example())
     names = tmp_path / "m.pte", tmp_path / "m.ptd"

@@ -74,9 +74,9 @@ def test_the_readme_and_the_commands(python, tmp_path):
     assert "export" in run(command, "--help", **options)
     assert "floor" in run(command, "plan", "model.pte", "model.ptd", "--budget", "floor", **options)
     assert "0.weight" in run(command, "inspect", "model.pte", "model.ptd", **options)
-    run(command, "export", "model.pt2", "n.pte", "n.ptd", "--default", "weight_offload_budget_mb=1", **options)
+    run(command, "export", "model.pt2", "n.pte", "n.ptd", "--default", "weight_offload_budget_mb=3", **options)
     text = run(python.parent / "weightstream-run", "n.pte", "n.ptd", "--json", **options)
-    assert '"weight_offload_budget_mb": {"value": 1, "from": "program"}' in text
+    assert '"weight_offload_budget_mb": {"value": 3, "from": "program"}' in text
     failed = subprocess.run([command, "inspect", "nowhere.pte"], capture_output=True, text=True, **options)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "nowhere.pte" in failed.stderr

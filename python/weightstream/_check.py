@@ -12,8 +12,10 @@ from ._progress import note, step
 _ELSEWHERE = ("this processor lacks", "out of memory:")
 
 
-def check_loads(pte: str | os.PathLike[str], ptd: str | os.PathLike[str], method: str, fields: _record.Fields) -> None:
-    """Loads the files with the least budget, as a user would, and closes them. Runs nothing of the program.
+def check_loads(
+    pte: str | os.PathLike[str], ptd: str | os.PathLike[str], method: str, fields: _record.Fields, *, has_budget: bool = False
+) -> None:
+    """Loads the files as a user would, and closes them: with the program's own budget if it has one, else with the least. Runs nothing.
 
     Programs for a GPU are not loaded: the process that exports may hold most of its memory.
     """
@@ -26,7 +28,8 @@ def check_loads(pte: str | os.PathLike[str], ptd: str | os.PathLike[str], method
         return
     try:
         with step("loading the program to check it"):
-            specs = {"weight_offload_budget_bytes": _runtime.required_budget(pte, method)} if fields["offload"] == [1] else {}
+            least = fields["offload"] == [1] and not has_budget
+            specs = {"weight_offload_budget_bytes": _runtime.required_budget(pte, method)} if least else {}
             _runtime.Module(pte, ptd, method, **specs).close()
     except _native.Error as problem:
         if any(words in str(problem) for words in _ELSEWHERE):

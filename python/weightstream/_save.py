@@ -80,7 +80,8 @@ def save(
         checksum = _program_crc32(Path(pte_path))
         _write(ptd_path, lambda file: _write_with_checksum(weights, method, checksum, file))
     if check:
-        check_loads(pte_path, ptd_path, method, fields)
+        has_budget = any(spec.key.startswith("weight_offload_budget") for spec in delegate.compile_specs)
+        check_loads(pte_path, ptd_path, method, fields, has_budget=has_budget)
 
 
 def _check_two_files(pte_path: str | os.PathLike[str], ptd_path: str | os.PathLike[str]) -> None:

@@ -7,6 +7,7 @@ TARGET = "src/weights/target.rs"
 LOAD = "src/delegate/load.rs"
 COMPILED = "src/delegate/compiled.rs"
 PROGRAM = "src/delegate/program.rs"
+RECORD = "src/format/record/mod.rs"
 
 MUTANTS = [
     Mutant(
@@ -139,8 +140,8 @@ MUTANTS = [
     ),
     Mutant(
         "record-differs-from-itself",
-        PROGRAM,
-        "if payload != methods {",
+        RECORD,
+        "if payload != written {",
         "if false {",
         "the two places of the record may say different things",
         ("delegate_files",),
