@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import unittest.mock
 from pathlib import Path
 
 from . import _runtime
@@ -65,7 +66,9 @@ def _export(arguments: list[str]) -> int:
     from ._export import export
 
     try:
-        program = torch.export.load(given.program)
+        # It would log a traceback beside what it raises.
+        with unittest.mock.patch.object(torch.export.log, "disabled", True):
+            program = torch.export.load(given.program)
     except Exception as error:  # torch raises what its parts raise
         print(f"weightstream export: cannot load {given.program}: {error}", file=sys.stderr)
         return 1

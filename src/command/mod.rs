@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 
 #[derive(Parser)]
-#[command(version, about, arg_required_else_help = true)]
+#[command(version, arg_required_else_help = true)]
 /// Tells what a budget will cost, and what a program's files hold. Nothing is loaded and no GPU is needed.
 struct Arguments {
     #[command(subcommand)]
