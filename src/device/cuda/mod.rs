@@ -241,8 +241,14 @@ impl CudaDevice {
         let entered = self.context.enter()?;
         for run in register::page_runs(parts) {
             let registration =
-                Registration::new(&self.context, run, &[], Access::ReadWrite, &entered)?;
-            self.registrations.push(registration);
+                Registration::new(&self.context, run, &[], Access::ReadWrite, &entered);
+            // Two loads may share a page of the heap, and a page is registered once.
+            let hint = || {
+                "registering weights where ExecuTorch read them (LoadMode::Mmap needs no such memory)"
+                    .to_owned()
+            };
+            self.registrations
+                .push(registration.map_err(|error| error.during(hint))?);
         }
         Ok(())
     }
