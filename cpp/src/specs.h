@@ -20,6 +20,8 @@ weightstream_bridge::RuntimeSpec to_spec(const std::string& key, const Value& va
   } else if (const int* number = std::get_if<int>(&value)) {
     spec.kind = SpecKind::Int;
     spec.number = *number;
+  } else if constexpr (std::is_same_v<std::variant_alternative_t<2, Value>, std::string>) {
+    spec.text = std::get<2>(value);
   } else {
     spec.text = std::string(std::get<2>(value).data());
   }

@@ -137,7 +137,6 @@ def variables(settings: Settings, path: str, executorch: str) -> dict[str, str]:
         "PYTHONPATH": path,
         "LD_LIBRARY_PATH": libraries,
         "WEIGHTSTREAM_LIBRARY": str(BUNDLE / "lib" / "libweightstream.so"),
-        "WEIGHTSTREAM_RUNNER": str(BUNDLE / "bin" / "weightstream-run"),
         "WEIGHTSTREAM_TEST_DEVICE": settings.device,
         # Plugins of the Python's own packages may be for another pytest than the one that was carried along.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

@@ -64,7 +64,7 @@ pub struct Applies<'a> {
 static PROCESS: Mutex<Vec<Spec>> = Mutex::new(Vec::new());
 
 /// Variables of ours that are no options.
-const OTHER_VARIABLES: [&str; 5] = ["LIBRARY", "ANY_TORCH", "PROGRESS", "PYTHON", "EXPORT"];
+const OTHER_VARIABLES: [&str; 4] = ["LIBRARY", "ANY_TORCH", "PROGRESS", "PYTHON"];
 const OTHER_PREFIXES: [&str; 5] = ["TEST_", "BUILD_", "CARGO_", "FUZZ_", "CASE"];
 
 /// Sets defaults of this process, for later loads. Either all of them are set or, after an error, none.

@@ -154,6 +154,20 @@ fn variables_are_named_after_the_keys() {
     );
 }
 
+/// Every load would refuse one that is not known.
+#[test]
+fn the_variables_of_the_tests_on_a_gpu_are_known() {
+    let text = include_str!("../../scripts/gpu_test/environment.py");
+    let words = text.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
+    let names: Vec<_> = words
+        .filter(|word| word.starts_with("WEIGHTSTREAM_"))
+        .collect();
+    assert!(names.contains(&"WEIGHTSTREAM_TEST_DEVICE"), "{names:?}");
+    for name in names {
+        assert_eq!(variables(&[(name, "1")]).unwrap(), [], "{name}");
+    }
+}
+
 #[test]
 fn a_program_holds_texts() {
     let specs: [(&str, &[u8]); 3] = [
