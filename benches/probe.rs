@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
-use weightstream::device::{Figures, HostBytes, HostDevice, Link};
+use weightstream::device::{HostBytes, HostDevice};
+use weightstream::figures::{DeviceModel, Link};
 use weightstream::residency::planned::{cheaper_lru, lru_price, plan, refine};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
@@ -221,7 +222,7 @@ fn plan_of(c: &mut Criterion, layers: usize) {
         .flat_map(|&id| [Probe(id), Kernel(id), Release(id)]);
     let trace = Trace::new(events.collect(), reads.clone(), weights.len()).unwrap();
     let everything: u64 = sizes.iter().sum();
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 512,
         page: Some(2 << 20),
@@ -291,7 +292,7 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     let events = (0..order.len() as u32).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
     let trace = Trace::new(events.collect(), order.to_vec(), weights.len()).unwrap();
     let everything: u64 = weights.iter().map(|weight| weight.bytes).sum();
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 64,
         page: Some(64),

@@ -172,7 +172,7 @@ impl Sample {
 /// What all threads share.
 struct Soak {
     models: Vec<Model>,
-    /// Held for reading around each visit, for writing around each sample.
+    /// HostStorage for reading around each visit, for writing around each sample.
     gate: RwLock<()>,
     stop: AtomicBool,
     loads: AtomicU64,

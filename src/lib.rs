@@ -28,6 +28,7 @@ pub mod delegate;
 pub mod device;
 pub mod error;
 pub mod ffi;
+pub mod figures;
 pub mod format;
 pub mod process;
 pub mod residency;

@@ -6,7 +6,8 @@ mod device_support;
 use device_support::gate::{stream_like, while_captured};
 use device_support::{gpu, Bench, Source};
 use std::time::Instant;
-use weightstream::device::{cuda, CudaDevice, Device, HostDevice, Piece, View};
+use weightstream::device::{cuda, CudaDevice, Device, HostDevice};
+use weightstream::figures::{Piece, View};
 use weightstream::Error;
 
 const MB: u64 = 1 << 20;

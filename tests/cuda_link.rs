@@ -3,7 +3,8 @@
 mod device_support;
 
 use device_support::{gpu, Bench, Source};
-use weightstream::device::{CudaDevice, Device, HostFile, Link};
+use weightstream::device::{CudaDevice, Device, HostFile};
+use weightstream::figures::Link;
 
 const MB: u64 = 1 << 20;
 

@@ -7,7 +7,8 @@ mod device_support;
 use device_support::{gpu, is_done_soon, Bench, Source};
 use std::time::Duration;
 use weightstream::device::faulty::{Fault, Faults, Faulty};
-use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Piece, Sim, View};
+use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Sim};
+use weightstream::figures::{Piece, View};
 use weightstream::Error;
 
 const MB: u64 = 1 << 20;

@@ -18,7 +18,7 @@ use in_place::least_copied_in_place;
 use moving::least_copied;
 use traces::{trace, weights, Case, Shape};
 use weightstream::config::PolicyKind;
-use weightstream::device::Figures;
+use weightstream::figures::DeviceModel;
 use weightstream::residency::planned::{lru_price, plan};
 use weightstream::schedule::{floor, Trace, WeightSpec};
 
@@ -26,7 +26,7 @@ const GRANULE: u64 = 64;
 
 /// What a session would copy in a pass.
 fn copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<u64> {
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: GRANULE,
         page: Some(GRANULE),

@@ -6,7 +6,8 @@ use session_support::case::floor_of;
 use session_support::{chain, play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::{Link, Sim};
+use weightstream::device::Sim;
+use weightstream::figures::Link;
 use weightstream::session::Session;
 
 /// 192 KiB could be copied while the next copy is begun: a plan for a link like this makes few copies.

@@ -10,7 +10,8 @@ use session_support::{chain, play, Model, Pass};
 use std::ops::Range;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::{Figures, Sim};
+use weightstream::device::Sim;
+use weightstream::figures::DeviceModel;
 use weightstream::residency::planned::{
     cheaper_lru, lru_copies_at_least, lru_passes, lru_price, plan, LruPasses, Plan,
 };
@@ -31,7 +32,7 @@ fn session(model: &Model, order: Order, budget: u64, page: Option<u64>) -> Sessi
 fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     let program = &model.program;
     let direct = floor_of(program).direct;
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: direct,
         granule: GRANULE,
         page,
@@ -95,7 +96,7 @@ proptest! {
         prop_assert!(plan.price.bytes <= lru.bytes);
     }
 
-    /// What is said of the LRU is what its own session copies, where holes in its block make it give up more as well.
+    /// What is said of the LRU is what its own session copies, where fragmentation_misses in its block make it give up more as well.
     #[test]
     fn the_lru_copies_what_its_price_says(model in programs(), share in 0..1000u64) {
         let budget = budget(&model, share);
@@ -187,7 +188,7 @@ fn weights_of_very_different_sizes_run_at_the_floor() {
             play(&model, &mut session, Pass::Complete).unwrap();
         }
         session.device_mut().verdict().unwrap();
-        assert_eq!(session.pool_holes(), 0);
+        assert_eq!(session.fragmentation_misses(), 0);
         assert!(session.stats().bytes_copied_last_pass < sizes.iter().sum());
     }
 }

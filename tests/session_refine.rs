@@ -8,7 +8,8 @@ use session_support::draw::{Draw, Seeded};
 use session_support::{chain, model as model_of, play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
-use weightstream::device::{Link, Sim};
+use weightstream::device::Sim;
+use weightstream::figures::Link;
 use weightstream::schedule::{Event, KernelTimes};
 use weightstream::session::{Session, SessionOptions};
 use weightstream::Error;
@@ -70,7 +71,7 @@ fn behind_the_second_pass_the_ring_gets_longer_and_everything_stays_right() {
         let mut session = session(&model, sim(order, Some(with_pauses())));
         let budget = session.stats().budget_bytes;
         let before = passes(&model, &mut session, 2)[1];
-        assert_eq!(session.stats().plans_made_anew, 1);
+        assert_eq!(session.stats().replans, 1);
         let mut other = self::session(&model, sim(order, None));
         passes(&model, &mut other, 2);
         assert_eq!(session.stats().prefetches, other.stats().prefetches);
@@ -80,7 +81,7 @@ fn behind_the_second_pass_the_ring_gets_longer_and_everything_stays_right() {
             before < after[2] && after[1..] == [after[2]; 3],
             "{before}, {after:?}"
         );
-        assert_eq!(session.stats().plans_made_anew, 1);
+        assert_eq!(session.stats().replans, 1);
         assert!(session.stats().peak_bytes <= budget);
         let memory = session.device_mut().live_bytes();
         assert!(memory <= budget, "{memory} of {budget}");
@@ -116,7 +117,7 @@ fn times_that_are_given_make_the_plan_that_is_made_anew_without_them() {
     assert!(!given.will_time_kernels());
     let copied = passes(&model, &mut given, 4);
     assert_eq!(copied[1..], [after; 3]);
-    assert_eq!(given.stats().plans_made_anew, 0);
+    assert_eq!(given.stats().replans, 0);
     assert_eq!(given.kernel_times(), None);
 
     // No times are needed where everything fits, and none are of use where the link is not known.
@@ -143,7 +144,7 @@ fn a_plan_that_fits_its_kernels_stays() {
         let model = model();
         let mut session = session(&model, sim(Order::CopiesFirst, times));
         let copied = passes(&model, &mut session, 4);
-        assert_eq!(session.stats().plans_made_anew, 0);
+        assert_eq!(session.stats().replans, 0);
         assert_eq!(copied[1..], [copied[1]; 3]);
     }
 }
@@ -155,9 +156,9 @@ fn a_pass_that_fails_is_not_the_one_that_is_timed() {
     let mut session = session(&model, sim(Order::CopiesFirst, Some(with_pauses())));
     passes(&model, &mut session, 1);
     play(&model, &mut session, Pass::AbortAt(20)).unwrap();
-    assert_eq!(session.stats().plans_made_anew, 0);
+    assert_eq!(session.stats().replans, 0);
     passes(&model, &mut session, 1);
-    assert_eq!(session.stats().plans_made_anew, 1);
+    assert_eq!(session.stats().replans, 1);
     passes(&model, &mut session, 2);
 }
 
@@ -170,7 +171,7 @@ fn without_times_the_plan_stays_and_passes_go_on() {
         let mut session = session(&model, device);
         let copied = passes(&model, &mut session, 4);
         assert!(session.device_mut().pending_fault().is_none(), "{call}");
-        assert_eq!(session.stats().plans_made_anew, 0);
+        assert_eq!(session.stats().replans, 0);
         assert_eq!(copied[1..], [copied[1]; 3]);
     }
 }
@@ -198,7 +199,7 @@ fn whatever_fails_while_weights_move_no_pass_is_wrong() {
                 // Of the pass's own calls: other suites see to what comes behind that.
                 continue;
             }
-            let anew = session.stats().plans_made_anew;
+            let anew = session.stats().replans;
             match play(&model, &mut session, Pass::Complete) {
                 Ok(()) => back += u64::from(anew == 0),
                 Err(error) => {
@@ -279,7 +280,7 @@ fn any_program_is_right_under_any_times() {
             assert!(session.device_mut().live_bytes() <= budget);
             assert_eq!(session.device_mut().verdict(), Ok(()), "{seed}");
         }
-        anew += session.stats().plans_made_anew;
+        anew += session.stats().replans;
         let mut session = start();
         session.device_mut().fail(Fault {
             call: None,

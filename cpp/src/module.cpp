@@ -351,7 +351,7 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   stats.host_pinned_bytes = counters.host_pinned_bytes;
   stats.host_mapped_bytes = counters.host_mapped_bytes;
   stats.gathered_bytes = counters.gathered_bytes;
-  stats.plans_made_anew = counters.plans_made_anew;
+  stats.replans = counters.replans;
   stats.inputs_copied = counters.inputs_copied;
   const rust::Str options = (*loaded)->options();
   stats.options_json.assign(options.data(), options.size());
@@ -382,7 +382,7 @@ std::string to_json(const Stats& stats) {
       {"host_pinned_bytes", stats.host_pinned_bytes},
       {"host_mapped_bytes", stats.host_mapped_bytes},
       {"gathered_bytes", stats.gathered_bytes},
-      {"plans_made_anew", stats.plans_made_anew},
+      {"replans", stats.replans},
       {"inputs_copied", stats.inputs_copied},
   };
   std::string json = "{";

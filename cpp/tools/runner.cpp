@@ -127,7 +127,7 @@ void print_text(const Result& result) {
   line("host_pinned_bytes", stats.host_pinned_bytes);
   line("host_mapped_bytes", stats.host_mapped_bytes);
   line("gathered_bytes", stats.gathered_bytes);
-  line("plans_made_anew", stats.plans_made_anew);
+  line("replans", stats.replans);
   line("inputs_copied", stats.inputs_copied);
   std::printf("%-24s %16.3f\n", "ms_per_pass", result.ms_per_pass);
   std::printf("%-24s %016" PRIx64 "\n", "checksum", result.checksum);

@@ -34,7 +34,7 @@ STATS_KEYS = {
     "host_pinned_bytes",
     "host_mapped_bytes",
     "gathered_bytes",
-    "plans_made_anew",
+    "replans",
     "inputs_copied",
 }
 BUDGETS = ["floor", 25, 50, 75, 100]

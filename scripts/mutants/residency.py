@@ -134,7 +134,7 @@ MUTANTS = [
     ),
     Mutant(
         "packed-too-tightly",
-        "src/residency/upfront.rs",
+        "src/residency/all_resident.rs",
         "block += spec.occupied(granule);",
         "block += spec.bytes;",
         "weights that are loaded up front are not aligned as compiled code expects",

@@ -448,11 +448,11 @@ MUTANTS = [
     ),
     Mutant(
         "table-in-place-is-loaded-too",
-        "src/residency/upfront.rs",
+        "src/residency/all_resident.rs",
         "read[index as usize] && spec.bytes > 0",
         "(read[index as usize] || spec.kind == crate::schedule::WeightKind::Weight) && spec.bytes > 0",
         "a table that is read in place takes memory that the budget has not",
-        ("lib:upfront", "session_cases"),
+        ("lib:all_resident", "session_cases"),
     ),
     # --- which weights a fault in a kernel names
     Mutant(

@@ -1,7 +1,7 @@
 //! What a pass costs at a budget.
 
 use super::model::Model;
-use crate::device::{self, Figures};
+use crate::figures::{self, DeviceModel};
 use crate::residency::planned::{lru_price, plan, refine, Plan, Price};
 use crate::schedule::KernelTimes;
 use crate::{error::bytes_text, Error, Result};
@@ -35,12 +35,12 @@ fn number(text: &str) -> Option<f64> {
 
 impl Link {
     /// What a device of these figures is on this link.
-    pub fn figures(&self, figures: Figures) -> Figures {
+    pub fn figures(&self, figures: DeviceModel) -> DeviceModel {
         figures.on_link(self.kind())
     }
 
-    fn kind(&self) -> device::Link {
-        device::Link::of_rate((self.link_gbps * 1e9).max(1.0) as u64)
+    fn kind(&self) -> figures::Link {
+        figures::Link::of_rate((self.link_gbps * 1e9).max(1.0) as u64)
     }
 
     /// How long a pass takes that copies beside its kernels, in milliseconds.
@@ -136,7 +136,7 @@ impl Cost {
 fn timed(
     model: &Model,
     link: &Link,
-    (figures, capacity): (&Figures, u64),
+    (figures, capacity): (&DeviceModel, u64),
     plan: Plan,
     times: &KernelTimes,
 ) -> (Plan, f64) {

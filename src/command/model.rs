@@ -1,7 +1,8 @@
 //! A program's record, and what follows from it.
 
 use crate::delegate::{program, program::check_files, session_program};
-use crate::device::Figures;
+use crate::device;
+use crate::figures::DeviceModel;
 use crate::format::{times, Pte, Record};
 use crate::schedule::{Floor, KernelTimes};
 use crate::session::Program;
@@ -34,7 +35,7 @@ pub struct Model {
     pub record: Record,
     /// With tables that are read in place.
     pub program: Program,
-    pub figures: Figures,
+    pub figures: DeviceModel,
     pub floor: Floor,
     /// Whether the data hold the checksum of the program's tables.
     pub has_program_crc: bool,
@@ -57,7 +58,7 @@ impl Model {
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
         let whole = session_program(&record)?;
-        let figures = Figures::of(&record.device).ok_or_else(|| {
+        let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
                 record.method, record.device

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use super::side::Scope;
+use super::delegate_device::Scope;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
 use crate::error::{Error, Result};

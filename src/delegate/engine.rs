@@ -5,9 +5,9 @@ mod dense;
 mod graph;
 
 use super::compiled::compiled;
-use super::held::Held;
+use super::delegate_device::DelegateDevice;
+use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
-use super::side::Side;
 use super::tensor::{contiguous_strides, InputTensor};
 use super::times::TimesFile;
 use super::Outputs;
@@ -42,7 +42,7 @@ pub struct Data {
     /// The file that they lie in; `None` where they are in memory that the caller keeps.
     pub file: Option<MappedPtd>,
     /// How they are held for copies.
-    pub held: Held,
+    pub held: HostStorage,
     /// When they are compared with their checksums.
     pub verify: Verify,
     /// Whether every kernel is waited for.
@@ -55,7 +55,7 @@ pub struct Data {
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled
 /// code points into the session's memory, and the session's copies read the data.
-pub struct Engine<D: Side> {
+pub struct Engine<D: DelegateDevice> {
     container: Container,
     session: Session<D>,
     scope: D::Scope,
@@ -69,7 +69,7 @@ pub struct Engine<D: Side> {
     graph: Option<graph::Graph>,
 }
 
-impl<D: Side> Engine<D> {
+impl<D: DelegateDevice> Engine<D> {
     /// `constants` holds the catalog index of each of the container's constants.
     pub fn new(
         device: D,
@@ -268,7 +268,7 @@ impl<D: Side> Engine<D> {
     }
 }
 
-impl<D: Side> Run for Engine<D> {
+impl<D: DelegateDevice> Run for Engine<D> {
     fn run(
         &mut self,
         signature: &Signature<'_>,
@@ -330,7 +330,7 @@ fn checksums(catalog: &Catalog) -> Vec<u32> {
     constants.map(|constant| constant.crc32).collect()
 }
 
-fn bindings<'a, D: Side>(
+fn bindings<'a, D: DelegateDevice>(
     catalog: &'a Catalog,
     session: &Session<D>,
     constants: &[usize],

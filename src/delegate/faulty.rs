@@ -1,8 +1,8 @@
 //! For tests: a [`Faulty`] device under the whole of a delegate.
 #![deny(unsafe_code)]
 
-use super::held::{Copier, Held};
-use super::side::{Scope, Side};
+use super::delegate_device::{DelegateDevice, Scope};
+use super::host_storage::{Copier, HostStorage};
 use super::tensor::Memory;
 use crate::device::faulty::{Faults, Faulty};
 use crate::device::{DevicePtr, HostBytes, HostSource};
@@ -21,7 +21,7 @@ impl<S: Scope> Scope for FaultyScope<S> {
     }
 }
 
-impl<D: Side> Side for Faulty<D> {
+impl<D: DelegateDevice> DelegateDevice for Faulty<D> {
     type Scope = FaultyScope<D::Scope>;
 
     fn scope(&self) -> Self::Scope {
@@ -53,7 +53,7 @@ impl<D: Side> Side for Faulty<D> {
         self.inner.copier()
     }
 
-    fn prepare_source(&mut self, source: HostSource, held: Held) -> Result<Vec<HostBytes>> {
+    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
         self.faults.call("prepare_source")?;
         self.inner.prepare_source(source, held)
     }

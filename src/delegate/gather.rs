@@ -2,7 +2,7 @@
 //! held on the host. Each decision that differs from the record's rule is logged or asked for.
 #![deny(unsafe_code)]
 
-use super::held::Held;
+use super::host_storage::HostStorage;
 use crate::config::{Gathering, Options, GATHER, HOST};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{Gather, Record};
@@ -14,13 +14,17 @@ pub fn by_rule(record: &Record) -> Vec<ProbeId> {
 }
 
 /// The reads that are done in place in this load.
-pub(super) fn choose(record: &Record, options: &Options, held: &Held) -> Result<Vec<ProbeId>> {
+pub(super) fn choose(
+    record: &Record,
+    options: &Options,
+    held: &HostStorage,
+) -> Result<Vec<ProbeId>> {
     let chosen = match options.gather {
         Gathering::Off => return Ok(Vec::new()),
         Gathering::Auto => by_rule(record),
         Gathering::On => reads(record, |_, table| table > 0),
     };
-    if let Held::Staged { .. } = held {
+    if let HostStorage::Staged { .. } = held {
         return match options.gather {
             Gathering::On => Err(refused(format!(
                 "'on' cannot take effect with {HOST} = staged: kernels cannot read a file that need not be in memory"

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU64;
 
 use super::budget::AutoBudget;
 use super::compiled::{check_signature, compiled, match_constants, open};
+use super::delegate_device::{self, DelegateDevice};
 use super::engine::{Data, Engine, Run};
 use super::gather;
-use super::held::{self, Held, Needs};
-use super::side::{self, Side};
+use super::host_storage::{self, HostStorage, Needs};
 use super::{times, Delegate, Live};
 use crate::config::{
     Applies, Budget, HostMemory, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES,
@@ -74,10 +74,18 @@ impl Delegate {
         check_no_pin(options)?;
         check_machine(record)?;
         match record.device.as_str() {
-            "cpu" => Delegate::on(side::open_host(record, options, stream)?, request, options),
+            "cpu" => Delegate::on(
+                delegate_device::open_host(record, options, stream)?,
+                request,
+                options,
+            ),
             _ => {
                 check_stream(options, stream)?;
-                Delegate::on(side::open_cuda(record, options, stream)?, request, options)
+                Delegate::on(
+                    delegate_device::open_cuda(record, options, stream)?,
+                    request,
+                    options,
+                )
             }
         }
     }
@@ -95,17 +103,17 @@ impl Delegate {
         check_machine(record)?;
         match record.device.as_str() {
             "cpu" => {
-                let device = side::open_host(record, options, None)?;
+                let device = delegate_device::open_host(record, options, None)?;
                 Delegate::on(Faulty::new(device, faults), request, options)
             }
             _ => {
-                let device = side::open_cuda(record, options, None)?;
+                let device = delegate_device::open_cuda(record, options, None)?;
                 Delegate::on(Faulty::new(device, faults), request, options)
             }
         }
     }
 
-    fn on<D: Side + 'static>(
+    fn on<D: DelegateDevice + 'static>(
         device: D,
         request: LoadRequest<'_>,
         options: &Options,
@@ -132,10 +140,14 @@ impl Delegate {
 }
 
 /// Everything that comes after the device, which is there and is one that the program was compiled for.
-fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> Result<Engine<D>> {
+fn engine<D: DelegateDevice>(
+    device: D,
+    request: &LoadRequest<'_>,
+    options: &Options,
+) -> Result<Engine<D>> {
     let record = &request.record;
     check_budget_has_effect(record, options)?;
-    held::check(record, options)?;
+    host_storage::check(record, options)?;
     check_sync(record, options)?;
     check_link(record, options)?;
     check_graph(record, options)?;
@@ -154,7 +166,7 @@ fn engine<D: Side>(device: D, request: &LoadRequest<'_>, options: &Options) -> R
         Some(file) => hold(&device, record, options, file, &catalog)?,
         None => keep(record, options, &catalog)?,
     };
-    if options.cuda_graph && matches!(held, Held::Staged { .. }) {
+    if options.cuda_graph && matches!(held, HostStorage::Staged { .. }) {
         return Err(no_graph(
             "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
              (weight_offload_host), or leave it out",
@@ -307,17 +319,17 @@ fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<(
 }
 
 /// How the weights are held for the device's copies.
-fn hold<D: Side>(
+fn hold<D: DelegateDevice>(
     device: &D,
     record: &Record,
     options: &Options,
     file: &MappedPtd,
     catalog: &Catalog,
-) -> Result<Held> {
+) -> Result<HostStorage> {
     let copier = device.copier();
     let asked = || "asking how copies of all weights can be held on the host".to_owned();
     let Some(copier) = copier.map_err(|error| error.during(asked))? else {
-        return Ok(Held::Mapped);
+        return Ok(HostStorage::Mapped);
     };
     let mapped = file.file();
     let needs = Needs {
@@ -326,7 +338,7 @@ fn hold<D: Side>(
         in_memory: mapped.is_in_memory(),
         used_bytes: catalog.distinct_bytes(),
     };
-    let (held, why) = held::choose(options, &needs, &copier, &system_memory::available()?)?;
+    let (held, why) = host_storage::choose(options, &needs, &copier, &system_memory::available()?)?;
     log::info!(
         "method '{}': weights are held '{}' on the host: {why}",
         record.method,
@@ -336,7 +348,7 @@ fn hold<D: Side>(
 }
 
 /// Weights that are in memory already stay where they are.
-fn keep(record: &Record, options: &Options, catalog: &Catalog) -> Result<Held> {
+fn keep(record: &Record, options: &Options, catalog: &Catalog) -> Result<HostStorage> {
     if matches!(options.host, HostMemory::Pinned | HostMemory::Staged) {
         return Err(Error::Option {
             key: HOST.to_owned(),
@@ -353,7 +365,7 @@ fn keep(record: &Record, options: &Options, catalog: &Catalog) -> Result<Held> {
         record.method,
         bytes_text(catalog.distinct_bytes())
     );
-    Ok(Held::Mapped)
+    Ok(HostStorage::Mapped)
 }
 
 /// Without probes everything is loaded up front, so a budget could only be ignored.
@@ -418,7 +430,7 @@ fn check_floor(record: &Record, program: &Program, options: &Options, granule: u
 
 /// What `auto` comes to on this device now. The device's context is there, and the compiled library's bytes
 /// are loaded; the weights are not.
-fn choose_budget<D: Side>(
+fn choose_budget<D: DelegateDevice>(
     record: &Record,
     program: &Program,
     floor: &Floor,

@@ -16,16 +16,16 @@
 
 mod budget;
 mod compiled;
+mod delegate_device;
 mod engine;
 #[cfg(any(test, feature = "sim"))]
 mod faulty;
 mod gather;
-mod held;
+mod host_storage;
 mod inputs;
 mod load;
 pub mod mapped;
 pub mod program;
-mod side;
 mod sizes;
 mod tensor;
 mod times;

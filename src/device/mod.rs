@@ -27,24 +27,21 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
-pub mod link;
 #[cfg(feature = "sim")]
 pub mod sim;
-mod view;
 pub mod waiting;
 
 use std::ffi::c_void;
 
 use crate::error::{Error, Result};
+use crate::figures::{DeviceModel, Link, View};
 
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
 pub use file::{HostFile, HostSource};
 pub use host::HostDevice;
-pub use link::Link;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
-pub use view::{Piece, View};
 
 /// An address in device memory. On `host` it is a plain address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -131,54 +128,19 @@ impl HostBytes {
     }
 }
 
-/// What a plan needs to know of a device, which need not be there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
-    /// See [`Device::granule`].
-    pub granule: u64,
-    /// See [`Device::bytes_per_copy`].
-    pub bytes_per_copy: u64,
-    /// See [`Device::page`].
-    pub page: Option<u64>,
-    /// Bytes of direct constants, which count but lie apart from the weights' pages, in pages of their own.
-    pub apart: u64,
-}
-
-impl Figures {
-    /// Of the device that records call `name`: `cpu` or `cuda`.
-    pub fn of(name: &str) -> Option<Figures> {
-        let (granule, bytes_per_copy, page) = match name {
-            "cpu" => (host::GRANULE, 0, host::page()),
-            "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY, Some(cuda::PAGE)),
-            _ => return None,
-        };
-        Some(Figures {
-            granule,
-            bytes_per_copy,
-            page,
-            apart: 0,
-        })
-    }
-
-    /// The same beside so many bytes of direct constants.
-    pub fn beside(self, direct: u64) -> Figures {
-        Figures {
-            apart: direct,
-            ..self
-        }
-    }
-
-    /// The same on a link of this kind, if copies go through one.
-    pub fn on_link(self, link: Link) -> Figures {
-        let bytes_per_copy = match self.bytes_per_copy {
-            0 => 0,
-            _ => link.bytes_per_copy(),
-        };
-        Figures {
-            bytes_per_copy,
-            ..self
-        }
-    }
+/// The model of the device that records call `name`: `cpu` or `cuda`. The device need not be there.
+pub fn model_of(name: &str) -> Option<DeviceModel> {
+    let (granule, bytes_per_copy, page) = match name {
+        "cpu" => (host::GRANULE, 0, host::page()),
+        "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY, Some(cuda::PAGE)),
+        _ => return None,
+    };
+    Some(DeviceModel {
+        granule,
+        bytes_per_copy,
+        page,
+        apart: 0,
+    })
 }
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.
@@ -379,9 +341,9 @@ pub trait Device: Send {
         Ok(Vec::new())
     }
 
-    /// What a plan needs to know, but for [`Figures::apart`].
-    fn figures(&self) -> Figures {
-        Figures {
+    /// What a plan needs to know, but for [`DeviceModel::apart`].
+    fn model(&self) -> DeviceModel {
+        DeviceModel {
             granule: self.granule(),
             page: self.page(),
             bytes_per_copy: self.bytes_per_copy(),

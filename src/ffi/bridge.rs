@@ -74,7 +74,7 @@ mod ffi {
         host_pinned_bytes: u64,
         host_mapped_bytes: u64,
         gathered_bytes: u64,
-        plans_made_anew: u64,
+        replans: u64,
         inputs_copied: u64,
     }
 
@@ -421,7 +421,7 @@ impl Loaded {
             host_pinned_bytes: stats.host_pinned_bytes,
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
-            plans_made_anew: stats.plans_made_anew,
+            replans: stats.replans,
             inputs_copied: stats.inputs_copied,
         })
     }

@@ -7,17 +7,18 @@
 //! neighbours are one piece again at once. Weights go in the order in which they were read, so that neighbours
 //! are mostly freed one after the other.
 
-use super::pieces::Pieces;
+use super::free_list::FreeList;
 use super::Pool;
-use crate::device::{Device, DevicePtr, View};
+use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
+use crate::figures::View;
 
 /// A pool in one block. First fit, lowest address first.
 #[derive(Debug)]
 pub struct Arena {
     block: DevicePtr,
     cap: u64,
-    free: Pieces,
+    free: FreeList,
     used: u64,
     peak: u64,
 }
@@ -29,7 +30,7 @@ impl Arena {
         Ok(Arena {
             block,
             cap,
-            free: Pieces::of(cap),
+            free: FreeList::of(cap),
             used: 0,
             peak: 0,
         })
@@ -117,7 +118,7 @@ impl<D: Device> Pool<D> for Arena {
         let mut end = None;
         let mut free = 0;
         for (offset, len) in self.free.iter() {
-            // Pieces that touch would be one.
+            // FreeList that touch would be one.
             if len == 0 || end.is_some_and(|end| offset <= end) {
                 return Err(format!("the piece at {offset} is not apart: {self:?}"));
             }

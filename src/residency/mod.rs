@@ -2,22 +2,22 @@
 //! the memory and keep the cap. The session carries the actions out, in order, on the copy stream.
 #![deny(unsafe_code)]
 
+mod all_resident;
 mod arena;
+mod free_list;
 mod list;
 mod lru;
-mod pieces;
 pub mod planned;
 mod pool;
-mod upfront;
 
+pub use all_resident::AllResident;
 pub use arena::Arena;
+pub(crate) use free_list::FreeList;
 pub use lru::Lru;
-pub(crate) use pieces::Pieces;
 pub use pool::{Pool, StreamOrdered};
-pub use upfront::Upfront;
 
-use crate::device::View;
 use crate::error::Result;
+use crate::figures::View;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 

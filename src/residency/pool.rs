@@ -1,7 +1,8 @@
 //! Device memory under a cap.
 
-use crate::device::{Device, DevicePtr, View};
+use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
+use crate::figures::View;
 
 /// Hands out device memory in copy-stream order, never more than its cap.
 pub trait Pool<D: Device>: Send {

@@ -56,12 +56,12 @@ impl<D: Device> Session<D> {
         loop {
             match self.carry_out() {
                 Err(Error::OutOfMemory { .. }) if self.policy.make_room(&mut self.actions) => {
-                    self.holes += 1;
+                    self.fragmentation_misses += 1;
                 }
                 Err(Error::OutOfMemory { .. }) if !tidied => {
                     tidied = true;
                     self.device.tidy_up()?;
-                    self.rescues += 1;
+                    self.compactions += 1;
                 }
                 done => return done,
             }
@@ -207,7 +207,7 @@ impl<D: Device> Session<D> {
             match self.carry_out() {
                 Ok(()) => {}
                 Err(Error::OutOfMemory { .. }) => {
-                    self.holes += 1;
+                    self.fragmentation_misses += 1;
                     if !self.policy.make_room(&mut self.actions) {
                         return;
                     }

@@ -1,7 +1,7 @@
 //! From a checked record and the bytes of its weights to a session that is ready for its first pass.
 
-use super::{choose::Residency, copies::Run, gather, reads::Reads, trail};
-use super::{Session, Stats, Tenant};
+use super::{choose::Residency, copies::Run, gather, in_flight, probe_table::ProbeTable};
+use super::{DeviceWeight, Session, Stats};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
@@ -148,11 +148,11 @@ impl<D: Device> Session<D> {
             pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
             policy: policy(),
             follower: Follower::new(&program.trace),
-            tenants: (0..constants).map(|_| Tenant::empty()).collect(),
+            tenants: (0..constants).map(|_| DeviceWeight::empty()).collect(),
             tables,
             leased: vec![false; reads],
             ended: vec![false; reads],
-            reads: Reads::new(&program.trace, &program.layouts),
+            reads: ProbeTable::new(&program.trace, &program.layouts),
             program,
             bytes,
             floor,
@@ -170,12 +170,12 @@ impl<D: Device> Session<D> {
             kept: None,
             poisoned: None,
             stats,
-            holes: 0,
-            rescues: 0,
+            fragmentation_misses: 0,
+            compactions: 0,
             copied_before_pass: 0,
             activation_bytes: 0,
             activation_peak: 0,
-            trail: trail::Trail::default(),
+            in_flight: in_flight::InFlight::default(),
             refine,
             times: None,
             capture: None,
@@ -266,9 +266,9 @@ impl<D: Device> Session<D> {
     }
 }
 
-impl<E> Tenant<E> {
+impl<E> DeviceWeight<E> {
     fn empty() -> Self {
-        Tenant {
+        DeviceWeight {
             at: DevicePtr::EMPTY,
             in_place: None,
             pooled: false,
@@ -306,9 +306,9 @@ impl<E> Tenant<E> {
 
     /// Its memory is gone, and everything that was issued for it has ended.
     pub(super) fn move_out(&mut self) {
-        *self = Tenant {
+        *self = DeviceWeight {
             in_place: self.in_place,
-            ..Tenant::empty()
+            ..DeviceWeight::empty()
         };
     }
 }
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_load_goes_on_where_the_bytes_that_are_there_end() {
-        let mut tenant = Tenant::<()>::empty();
+        let mut tenant = DeviceWeight::<()>::empty();
         assert!(tenant.may_grow(&(0..0)), "a weight without bytes");
         assert!(!tenant.may_grow(&(8..8)), "nothing was there to take over");
         assert!(tenant.may_grow(&(4..8)), "behind what stays");

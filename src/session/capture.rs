@@ -52,7 +52,7 @@ impl<D: Device> Session<D> {
                 self.policy.name()
             )));
         }
-        if self.checksums.is_some() || self.trail.every_kernel {
+        if self.checksums.is_some() || self.in_flight.every_kernel {
             return Err(Error::Internal(
                 "a pass that is looked at on its way cannot be captured".to_owned(),
             ));
@@ -156,8 +156,8 @@ impl<D: Device> Session<D> {
             self.device.synchronize()?;
             self.forget_events();
         }
-        self.trail.begin();
-        self.trail.end(self.program.trace.order().len());
+        self.in_flight.begin();
+        self.in_flight.end(self.program.trace.order().len());
         let capture = self.capture()?;
         capture.replayed = true;
         let counted = capture.counted;

@@ -2,15 +2,16 @@
 
 use super::{build::weight_name, refine::Refine, Program, SessionOptions, Stats};
 use crate::config::PolicyKind;
-use crate::device::{Device, Figures, HostBytes, Link};
+use crate::device::{Device, HostBytes};
 use crate::error::{bytes_text, Result};
+use crate::figures::{DeviceModel, Link};
 use crate::residency::planned::{self, Plan, Planned};
-use crate::residency::{Lru, Policy, Upfront};
+use crate::residency::{AllResident, Lru, Policy};
 
 /// Who is on the device, by the budget and the policy that was asked for.
 #[derive(Clone)]
 pub(super) enum Residency {
-    Upfront,
+    AllResident,
     Lru { capacity: u64 },
     Planned(Plan),
 }
@@ -27,14 +28,14 @@ impl Residency {
     ) -> Result<(Self, Option<Box<Refine>>)> {
         let capacity = capacity(stats);
         if stats.total_weight_bytes <= capacity {
-            return Ok((Residency::Upfront, None));
+            return Ok((Residency::AllResident, None));
         }
         let lru = Residency::Lru { capacity };
         if options.policy == PolicyKind::Lru {
             return Ok((lru, None));
         }
         let link = calibrate(device, program, bytes, capacity)?;
-        let figures = device.figures().beside(stats.direct_bytes);
+        let figures = device.model().beside(stats.direct_bytes);
         let Some(plan) = cheaper_plan(program, &figures, capacity, link) else {
             return Ok((lru, None));
         };
@@ -61,7 +62,7 @@ impl Residency {
     pub(super) fn policy(&self, program: &Program, granule: u64) -> Box<dyn Policy> {
         let (trace, weights) = (&program.trace, &program.weights);
         match self {
-            Residency::Upfront => Box::new(Upfront::new(trace, weights, granule)),
+            Residency::AllResident => Box::new(AllResident::new(trace, weights, granule)),
             Residency::Lru { capacity } => Box::new(Lru::new(trace, weights, granule, *capacity)),
             Residency::Planned(plan) => Box::new(Planned::new(
                 plan.clone(),
@@ -107,7 +108,7 @@ fn calibrate<D: Device>(
 /// The plan for this capacity, if a pass copies no more by it than under the LRU.
 fn cheaper_plan(
     program: &Program,
-    figures: &Figures,
+    figures: &DeviceModel,
     capacity: u64,
     link: Option<Link>,
 ) -> Option<Plan> {

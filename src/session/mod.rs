@@ -16,12 +16,12 @@ mod choose;
 mod copies;
 mod gather;
 mod hooks;
-mod reads;
+mod in_flight;
+mod probe_table;
 mod refine;
 mod rehearse;
 mod scratch;
 mod stats;
-mod trail;
 mod verify;
 
 pub use build::{Layout, Program, SessionOptions};
@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What the device holds of one weight.
-struct Tenant<E> {
+struct DeviceWeight<E> {
     /// Its address; kept when it is evicted, but then not handed out.
     at: DevicePtr,
     /// Kernels find it there in host memory: it is never copied.
@@ -60,9 +60,9 @@ pub struct Session<D: Device> {
     pool: Box<dyn Pool<D>>,
     policy: Box<dyn Policy>,
     follower: Follower,
-    tenants: Vec<Tenant<D::Event>>,
+    tenants: Vec<DeviceWeight<D::Event>>,
     program: Program,
-    reads: reads::Reads,
+    reads: probe_table::ProbeTable,
     /// What is read in place.
     tables: Vec<Table>,
     /// The bytes of each constant, by index.
@@ -93,13 +93,13 @@ pub struct Session<D: Device> {
     poisoned: Option<String>,
     stats: Stats,
     /// How often the pool had the bytes for a copy, but not in one piece.
-    holes: u64,
+    fragmentation_misses: u64,
     /// How often the device had to wait and tidy up for a read.
-    rescues: u64,
+    compactions: u64,
     copied_before_pass: u64,
     activation_bytes: u64,
     activation_peak: u64,
-    trail: trail::Trail,
+    in_flight: in_flight::InFlight,
     /// Until kernels were timed and the plan is final, where it may change.
     refine: Option<Box<refine::Refine>>,
     /// What was found when they were.
@@ -112,8 +112,8 @@ pub struct Session<D: Device> {
 
 impl<D: Device> Session<D> {
     /// How often the pool had the bytes for a copy, but not in one piece.
-    pub fn pool_holes(&self) -> u64 {
-        self.holes
+    pub fn fragmentation_misses(&self) -> u64 {
+        self.fragmentation_misses
     }
 
     /// Whether all weights lie in one block, whose holes are the same in every run.
@@ -122,8 +122,8 @@ impl<D: Device> Session<D> {
     }
 
     /// How often a read was served only after the device had waited for its copies and tidied up.
-    pub fn pool_rescues(&self) -> u64 {
-        self.rescues
+    pub fn compactions(&self) -> u64 {
+        self.compactions
     }
 
     /// The floor of this program and its parts.
@@ -131,7 +131,7 @@ impl<D: Device> Session<D> {
         &self.floor
     }
 
-    /// The policy at work: `upfront` where the budget covers everything, whatever was asked for; `lru`; `planned`.
+    /// The policy at work: `all_resident` where the budget covers everything, whatever was asked for; `lru`; `planned`.
     pub fn policy(&self) -> &'static str {
         self.policy.name()
     }
@@ -209,7 +209,7 @@ impl<D: Device> Session<D> {
         self.check_no_lease()?;
         self.finish_replays()?;
         self.follower.restart();
-        self.trail.begin();
+        self.in_flight.begin();
         if let Some(capture) = &mut self.capture {
             capture.scratch.begin();
         }
@@ -230,7 +230,7 @@ impl<D: Device> Session<D> {
             ));
         }
         self.in_pass = false;
-        self.trail.end(self.follower.position());
+        self.in_flight.end(self.follower.position());
         self.end_tail();
         self.stats.bytes_copied_last_pass = self.stats.bytes_copied - self.copied_before_pass;
         let outcome = self.outcome(completed);

@@ -6,15 +6,16 @@
 
 use super::choose::capacity;
 use super::{build, Program, Session};
-use crate::device::{Device, DevicePtr, Figures, Link};
+use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
+use crate::figures::{DeviceModel, Link};
 use crate::residency::planned::{self, Expected, Plan, Planned, Refined};
 use crate::schedule::{Event, KernelTimes, ProbeId};
 
 /// Until the plan is final.
 pub(super) struct Refine {
     plan: Plan,
-    figures: Figures,
+    figures: DeviceModel,
     link: Link,
     /// What the kernels behind each mark of the pass belong to, if they are any; `None` outside of the timed pass.
     marks: Option<Vec<Option<Event>>>,
@@ -22,7 +23,7 @@ pub(super) struct Refine {
 
 impl Refine {
     /// Of a session that begins with this plan, if something streams.
-    pub(super) fn new(figures: Figures, plan: &Plan, link: Option<Link>) -> Option<Refine> {
+    pub(super) fn new(figures: DeviceModel, plan: &Plan, link: Option<Link>) -> Option<Refine> {
         let link = link.filter(|_| !plan.streamed.is_empty())?;
         Some(Refine {
             plan: plan.clone(),
@@ -162,7 +163,7 @@ impl<D: Device> Session<D> {
             return;
         };
         let Err(error) = self.move_weights(&plan) else {
-            self.stats.plans_made_anew += 1;
+            self.stats.replans += 1;
             return;
         };
         log::warn!("the plan that was made anew could not be used, so the first one is: {error}");

@@ -1,7 +1,7 @@
 //! Which pool the weights get, found out at load: passes are played without copies, so that memory that falls
 //! into pieces is an error of the load and not of some pass.
 
-use super::{build, Session, Tenant};
+use super::{build, DeviceWeight, Session};
 use crate::aoti::hooks::PassHooks;
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
@@ -93,7 +93,7 @@ impl<D: Device> Session<D> {
         self.follower.restart();
         self.passes_since_empty = 0;
         self.stats = kept;
-        self.holes = 0;
+        self.fragmentation_misses = 0;
         self.pool.forget_peak();
         outcome.and(ended)
     }
@@ -102,7 +102,7 @@ impl<D: Device> Session<D> {
         let mut seen: Vec<(Vec<Option<DevicePtr>>, Vec<u32>)> = Vec::new();
         while seen.len() < PASSES {
             self.play_once()?;
-            let place = |tenant: &Tenant<D::Event>| tenant.pooled.then_some(tenant.at);
+            let place = |tenant: &DeviceWeight<D::Event>| tenant.pooled.then_some(tenant.at);
             let places = self.tenants.iter().map(place).collect();
             let state = (places, self.policy.fingerprint());
             if seen.contains(&state) {

@@ -3,7 +3,7 @@
 
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
-use crate::residency::Pieces;
+use crate::residency::FreeList;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) struct Scratch {
     /// The block, if activations lie in it now.
     block: Option<Range<u64>>,
     /// Where they lie in it, or would.
-    free: Pieces,
+    free: FreeList,
     /// Offset and bytes of each activation, by address.
     live: BTreeMap<u64, (u64, u64)>,
     /// The end of the one that lay furthest back.
@@ -27,7 +27,7 @@ impl Scratch {
     pub fn new() -> Self {
         Scratch {
             block: None,
-            free: Pieces::of(ENDLESS),
+            free: FreeList::of(ENDLESS),
             live: BTreeMap::new(),
             reach: 0,
         }
@@ -37,7 +37,7 @@ impl Scratch {
     pub fn begin(&mut self) {
         self.reach = 0;
         self.live.clear();
-        self.free = Pieces::of(ENDLESS);
+        self.free = FreeList::of(ENDLESS);
     }
 
     /// What a block has to have for a pass like the last one.

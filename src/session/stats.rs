@@ -42,7 +42,7 @@ pub struct Stats {
     /// Tables of which kernels read rows in place, in host memory; not part of the budget.
     pub gathered_bytes: u64,
     /// How often the plan was made anew since load: once at most, when kernels had been timed.
-    pub plans_made_anew: u64,
+    pub replans: u64,
     /// Inputs that did not lie in row-major order, and were copied once each so that they do.
     pub inputs_copied: u64,
 }
@@ -93,7 +93,7 @@ impl Stats {
             ("host_pinned_bytes", self.host_pinned_bytes),
             ("host_mapped_bytes", self.host_mapped_bytes),
             ("gathered_bytes", self.gathered_bytes),
-            ("plans_made_anew", self.plans_made_anew),
+            ("replans", self.replans),
             ("inputs_copied", self.inputs_copied),
         ]
     }

@@ -43,7 +43,7 @@ string(REGEX REPLACE "\\.pte$" ".ptd" weights ${program})
 file(MAKE_DIRECTORY ${WORK_DIR})
 expect(0 ${program} ${weights} --passes 2 --seed 1 --json --output ${WORK_DIR}/a)
 set(keys budget_bytes floor_bytes hard_minimum_bytes direct_bytes total_weight_bytes peak_bytes passes hits misses
-  evictions prefetches bytes_copied bytes_copied_last_pass activation_peak_bytes io_bytes host_pinned_bytes host_mapped_bytes gathered_bytes plans_made_anew inputs_copied ms_per_pass checksum)
+  evictions prefetches bytes_copied bytes_copied_last_pass activation_peak_bytes io_bytes host_pinned_bytes host_mapped_bytes gathered_bytes replans inputs_copied ms_per_pass checksum)
 foreach(key IN LISTS keys)
   string(JSON value ERROR_VARIABLE failed GET "${output}" ${key})
   if(failed)

@@ -6,7 +6,7 @@ pub mod bed;
 use super::session_support::draw::Draw;
 use super::session_support::{model, Model};
 use std::ops::Range;
-use weightstream::device::{Piece, View};
+use weightstream::figures::{Piece, View};
 use weightstream::residency::planned::{Plan, Price, Resident, Streamed};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 

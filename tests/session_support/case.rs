@@ -46,7 +46,7 @@ pub struct Outcome {
     /// A pass was aborted.
     pub aborted: bool,
     /// The pool had the bytes for a copy, but in pieces.
-    pub holes: u64,
+    pub fragmentation_misses: u64,
     /// Some copy in a pass was of several weights.
     pub joined: bool,
 }
@@ -141,7 +141,7 @@ impl Case {
             paged: session.device().mapped_bytes() > 0,
             gathered: session.stats().gathered_bytes > 0,
             aborted: !self.passes.iter().all(Pass::is_complete),
-            holes: session.pool_holes(),
+            fragmentation_misses: session.fragmentation_misses(),
             joined: session.device().copies_issued() - at_load < loads(&session),
         };
         drop(session);

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, Sim};
 use weightstream::error::{Error, Result};
-use weightstream::residency::{Action, Arena, Lru, Policy, Pool, Served, StreamOrdered, Upfront};
+use weightstream::residency::{
+    Action, AllResident, Arena, Lru, Policy, Pool, Served, StreamOrdered,
+};
 use weightstream::schedule::{ProbeId, Trace};
 
 type Verdict = std::result::Result<(), String>;
@@ -34,7 +36,7 @@ pub fn play_policy(draw: &mut impl Draw, steps: usize) -> Verdict {
     let capacity = least + draw.below(floor.everything - least + 1);
     let upfront = draw.one_in(8);
     let policy: Box<dyn Policy> = match upfront {
-        true => Box::new(Upfront::new(&trace, &weights, GRANULE)),
+        true => Box::new(AllResident::new(&trace, &weights, GRANULE)),
         false => Box::new(Lru::new(&trace, &weights, GRANULE, capacity)),
     };
     let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(GRANULE)).collect();

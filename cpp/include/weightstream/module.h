@@ -96,7 +96,7 @@ struct Stats {
   std::uint64_t host_mapped_bytes = 0;
   std::uint64_t gathered_bytes = 0;
   // How often the plan was made anew since load: 1 at most, once kernels were timed.
-  std::uint64_t plans_made_anew = 0;
+  std::uint64_t replans = 0;
   // Since load: inputs that did not lie in row-major order, and were copied so that they do.
   std::uint64_t inputs_copied = 0;
   // The options that hold for this load, as a JSON object: {"weight_offload_policy": {"value": "lru", "from":

@@ -170,7 +170,7 @@ typedef struct ws_stats_data {
   uint64_t host_pinned_bytes;     /* a copy of the weights or the staging ring, and 1 MiB that outputs go through */
   uint64_t host_mapped_bytes;
   uint64_t gathered_bytes;  /* tables of which kernels read rows in place, in host memory */
-  uint64_t plans_made_anew; /* since load: 1 at most, once kernels were timed */
+  uint64_t replans; /* since load: 1 at most, once kernels were timed */
   uint64_t inputs_copied;   /* since load: inputs that did not lie in row-major order */
 } ws_stats_data;
 

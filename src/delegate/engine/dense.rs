@@ -2,7 +2,7 @@
 //! to memory that stays for the next call. One in a device's memory goes through the host.
 #![deny(unsafe_code)]
 
-use super::{Engine, Side};
+use super::{DelegateDevice, Engine};
 use crate::delegate::inputs::Signature;
 use crate::delegate::tensor::{pack, InputTensor, Memory};
 use crate::delegate::Outputs;
@@ -57,7 +57,7 @@ fn grow(bytes: &mut Vec<u8>, length: usize) -> Result<()> {
     Ok(())
 }
 
-impl<D: Side> Engine<D> {
+impl<D: DelegateDevice> Engine<D> {
     /// One pass over inputs of any layout.
     pub(super) fn run_any(
         &mut self,

@@ -2,7 +2,7 @@
 //! of it. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
 #![deny(unsafe_code)]
 
-use super::{deliver, inputs, view, Engine, Side};
+use super::{deliver, inputs, view, DelegateDevice, Engine};
 use crate::aoti::container::Input;
 use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
 use crate::delegate::inputs::Signature;
@@ -35,7 +35,7 @@ struct Captured {
     outputs: Vec<Kept>,
 }
 
-impl<D: Side> Engine<D> {
+impl<D: DelegateDevice> Engine<D> {
     pub(super) fn run_by_graph(
         &mut self,
         graph: &mut Graph,
@@ -64,12 +64,12 @@ impl<D: Side> Engine<D> {
                 self.replay(captured, signature, inputs, outputs)
             }
             _ => {
-                let plans = self.session.stats().plans_made_anew;
+                let plans = self.session.stats().replans;
                 let ran = self.run_once(signature, inputs, outputs);
                 graph.passes = match &ran {
                     Err(_) => 0,
                     // The ring of another plan is empty: one more pass fills it.
-                    Ok(()) if self.session.stats().plans_made_anew > plans => WARM_UP - 1,
+                    Ok(()) if self.session.stats().replans > plans => WARM_UP - 1,
                     Ok(()) => graph.passes + 1,
                 };
                 ran

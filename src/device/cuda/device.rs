@@ -5,8 +5,9 @@ use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Link, View};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom};
 use crate::error::{Error, Result};
+use crate::figures::{Link, View};
 use std::ffi::c_void;
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@ use super::context::Entered;
 use super::lasting::Lasting;
 use super::CudaDevice;
 use crate::config::LINK_GBPS;
-use crate::device::link::{Link, Timed};
 use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
+use crate::figures::link::{Link, Timed};
 use std::time::{Duration, Instant};
 
 /// Bytes that are copied, at most: large enough that a copy's own cost is a tenth of the time in pieces.

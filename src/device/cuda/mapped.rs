@@ -7,8 +7,9 @@
 
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
-use crate::device::{DevicePtr, HostBytes, View};
+use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
+use crate::figures::View;
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUmemAccessDesc, CUmemAccess_flags as Access,
     CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult,
@@ -274,7 +275,7 @@ impl Views {
         src: HostBytes,
     ) -> Option<Result<Vec<(DevicePtr, HostBytes)>>> {
         let (mapped, offset) = self.find(ptr)?;
-        let Some(parts) = mapped.view.split(offset, src) else {
+        let Some(parts) = mapped.view.split(offset, src.len()) else {
             return Some(Err(Error::Internal(format!(
                 "{} {:#x}: {} bytes that leave their view",
                 mapped.shown.context.name(),
@@ -283,7 +284,9 @@ impl Views {
             ))));
         };
         let memory = DevicePtr(mapped.memory.start);
-        let parts = parts.into_iter().map(|(at, src)| (memory.offset(at), src));
+        let parts = parts
+            .into_iter()
+            .map(|(at, part)| (memory.offset(at), src.slice(part)));
         Some(Ok(parts.collect()))
     }
 

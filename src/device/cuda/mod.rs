@@ -38,10 +38,10 @@ mod link;
 mod mapped;
 mod marks;
 pub mod memory;
+mod output_staging;
 mod pinned;
 mod pool;
 mod register;
-mod returns;
 pub(crate) mod runtime;
 mod stage;
 mod stage_ring;
@@ -59,10 +59,10 @@ use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
 use marks::Marks;
+use output_staging::OutputStaging;
 use pinned::Pinned;
 use pool::Pool;
 use register::{Access, Registration};
-use returns::Returns;
 use stage::Stage;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -106,7 +106,7 @@ pub struct CudaDevice {
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
     stage: Option<Stage>,
-    returns: Returns,
+    returns: OutputStaging,
     /// What copies cost, once that was given or measured.
     link: Option<Link>,
     /// Whether it is measured, if it was not given.
@@ -141,7 +141,7 @@ pub struct CudaCounters {
     /// Events ever made; constant once a program runs steadily.
     pub events_created: u64,
     /// How often the weights' pool had to be trimmed, behind a wait for the copy stream.
-    pub pool_rescues: u64,
+    pub compactions: u64,
     /// Weights' memory handed out, by our count.
     pub weight_bytes: u64,
     /// What of it is memory behind views.
@@ -212,7 +212,7 @@ impl CudaDevice {
             registrations: Vec::new(),
             pinned: Vec::new(),
             stage: None,
-            returns: Returns::default(),
+            returns: OutputStaging::default(),
             link: None,
             times_link: false,
             in_place: Vec::new(),
@@ -259,7 +259,7 @@ impl CudaDevice {
     }
 
     /// Copies these ranges of a file into pinned memory, for copies at full link speed that touch neither file nor
-    /// mapping. Returns what each range became; equal ranges become the same bytes. They are readable as long as
+    /// mapping. OutputStaging what each range became; equal ranges become the same bytes. They are readable as long as
     /// this device lives, and are to be handed to no other.
     pub fn pin_host(&mut self, file: &HostFile, ranges: &[Range<u64>]) -> Result<Vec<HostBytes>> {
         let entered = self.context.enter()?;
@@ -335,7 +335,7 @@ impl CudaDevice {
         let ask = |f: fn(&Pool) -> Result<u64>| weights.map_or(Ok(0), f);
         Ok(CudaCounters {
             events_created: self.events.created() as u64,
-            pool_rescues: weights.map_or(0, Pool::rescues),
+            compactions: weights.map_or(0, Pool::compactions),
             weight_bytes: weights.map_or(0, Pool::live_bytes),
             mapped_bytes: self.views.bytes(),
             lasting_bytes: self.lasting.bytes(),

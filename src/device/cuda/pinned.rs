@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Pieces in which a copy is filled. Large ones, since each is one call of the system; small enough that threads
+/// FreeList in which a copy is filled. Large ones, since each is one call of the system; small enough that threads
 /// end at about the same time.
 const FILL: usize = 16 << 20;
 

@@ -32,7 +32,7 @@ pub(super) struct Pool {
     /// Bytes of what is handed out, by address.
     live: BTreeMap<u64, u64>,
     live_bytes: u64,
-    rescues: u64,
+    compactions: u64,
 }
 
 // SAFETY: a pool may be used from any thread, and the driver locks it; `raw` is only a name for it.
@@ -61,7 +61,7 @@ impl Pool {
             cap,
             live: BTreeMap::new(),
             live_bytes: 0,
-            rescues: 0,
+            compactions: 0,
         };
         pool.configure(entered)
             .map_err(|error| named(context, what, cap, error))?;
@@ -190,8 +190,8 @@ impl Pool {
     }
 
     /// How often the stream was waited for and the pool was trimmed.
-    pub(super) fn rescues(&self) -> u64 {
-        self.rescues
+    pub(super) fn compactions(&self) -> u64 {
+        self.compactions
     }
 
     fn attribute(&self, attribute: Attribute) -> Result<u64> {
@@ -228,7 +228,7 @@ impl Pool {
         check("cuMemPoolTrimTo", unsafe {
             sys::cuMemPoolTrimTo(self.raw, 0)
         })?;
-        self.rescues += 1;
+        self.compactions += 1;
         log::debug!(
             "{}: trimmed the pool of {}",
             self.stream.context().name(),

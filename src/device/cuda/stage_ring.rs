@@ -127,7 +127,7 @@ struct Shared {
 }
 
 struct Queue {
-    /// Pieces that no reader has taken yet, in order: place in the source, bytes.
+    /// FreeList that no reader has taken yet, in order: place in the source, bytes.
     jobs: VecDeque<(u64, u64)>,
     /// Number of the last piece that was issued.
     issued: u64,

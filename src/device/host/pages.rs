@@ -3,8 +3,9 @@
 //! is a fault of the process instead of a wrong weight.
 
 use super::block::Target;
-use crate::device::{DevicePtr, HostBytes, View};
+use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
+use crate::figures::View;
 use crate::system_memory;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -170,13 +171,13 @@ impl Views {
         src: HostBytes,
     ) -> Result<Vec<(Target, HostBytes)>> {
         let (mapped, offset) = self.find(ptr).ok_or_else(|| leaves(ptr, src.len()))?;
-        let parts = mapped.view.split(offset, src);
+        let parts = mapped.view.split(offset, src.len());
         let parts = parts.ok_or_else(|| leaves(ptr, src.len()))?;
         let start = mapped.memory.start;
         let target = |at: u64| Target(start.wrapping_add(at as usize));
         Ok(parts
             .into_iter()
-            .map(|(at, src)| (target(at), src))
+            .map(|(at, part)| (target(at), src.slice(part)))
             .collect())
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::device::Piece;
+use crate::figures::Piece;
 use std::sync::mpsc::channel;
 
 const BIG: u64 = 1 << 20;
@@ -174,7 +174,7 @@ fn a_view_stays_until_queued_copies_are_done() {
     let view = View {
         bytes: page,
         memory: page,
-        pieces: vec![crate::device::Piece {
+        pieces: vec![crate::figures::Piece {
             at: 0,
             memory: 0,
             bytes: page,

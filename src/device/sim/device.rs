@@ -4,8 +4,9 @@ use super::clock::{Actor, What};
 use super::graph::Call;
 use super::streams::Op;
 use super::{space, stray, Issued, Sim, SimEvent};
-use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Link, View};
+use crate::device::{Device, DevicePtr, HostBytes, HostRoom};
 use crate::error::{Error, Result};
+use crate::figures::{Link, View};
 
 const GRANULE: u64 = 64;
 

@@ -1,7 +1,8 @@
 //! What shows at several addresses is one memory, to the clocks as well.
 
 use super::*;
-use crate::device::{Device, Piece, View};
+use crate::device::Device;
+use crate::figures::{Piece, View};
 
 fn leaked(byte: u8, len: u64) -> HostBytes {
     HostBytes::from_static(Box::leak(vec![byte; len as usize].into_boxed_slice()))

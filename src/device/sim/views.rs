@@ -1,7 +1,8 @@
 //! Addresses that lead to memory elsewhere. Bytes and their history belong to the memory, so that what happens through one
 //! address is known through all of them; nothing else here knows of such addresses.
 
-use crate::device::{DevicePtr, View};
+use crate::device::DevicePtr;
+use crate::figures::View;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -39,7 +39,7 @@ impl From<Stats> for ws_stats_data {
             host_pinned_bytes: stats.host_pinned_bytes,
             host_mapped_bytes: stats.host_mapped_bytes,
             gathered_bytes: stats.gathered_bytes,
-            plans_made_anew: stats.plans_made_anew,
+            replans: stats.replans,
             inputs_copied: stats.inputs_copied,
         }
     }
@@ -122,11 +122,11 @@ mod tests {
         let count = Stats::default().entries().len();
         assert_eq!(size_of::<ws_stats_data>(), (1 + count) * size_of::<u64>());
         let stats = Stats {
-            plans_made_anew: 3,
+            replans: 3,
             inputs_copied: 4,
             ..Stats::default()
         };
         let data = ws_stats_data::from(stats);
-        assert_eq!((data.plans_made_anew, data.inputs_copied), (3, 4));
+        assert_eq!((data.replans, data.inputs_copied), (3, 4));
     }
 }

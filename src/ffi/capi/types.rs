@@ -85,7 +85,7 @@ pub struct ws_stats_data {
     pub host_pinned_bytes: u64,
     pub host_mapped_bytes: u64,
     pub gathered_bytes: u64,
-    pub plans_made_anew: u64,
+    pub replans: u64,
     pub inputs_copied: u64,
 }
 

@@ -24,7 +24,7 @@ const FEW_PASSES: usize = 8;
 /// Moments at which the pass is cut open.
 const CUTS: usize = 4;
 
-/// Pieces of a view at most, by what is placed, whatever the budget: each is two mappings, and a process may have some 65,000
+/// FreeList of a view at most, by what is placed, whatever the budget: each is two mappings, and a process may have some 65,000
 /// (`vm.max_map_count`).
 const PIECES: usize = if cfg!(test) { 500 } else { 16_000 };
 
@@ -161,7 +161,7 @@ impl Search<'_> {
     }
 }
 
-/// Pieces of the view: for each use one of its head, and those of all arcs that are there.
+/// FreeList of the view: for each use one of its head, and those of all arcs that are there.
 fn pieces(gaps: &Gaps, arcs: &[Arc], placed: &Placed) -> usize {
     let heads: usize = gaps.uses.iter().map(Vec::len).sum();
     let shown = arcs.iter().zip(&placed.pieces);

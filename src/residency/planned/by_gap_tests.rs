@@ -1,12 +1,12 @@
 use super::super::tenancies::Tenancy;
 use super::super::test_support::{chain, kernels, programs, weights, PAGE};
 use super::*;
-use crate::device::Figures;
+use crate::figures::DeviceModel;
 use crate::schedule::{Trace, WeightSpec};
 use proptest::prelude::*;
 
 fn planned(trace: &Trace, weights: &[WeightSpec], capacity: u64) -> Option<(Plan, u64)> {
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 64,
         page: Some(PAGE),

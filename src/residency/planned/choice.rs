@@ -16,7 +16,7 @@ use super::price::Price;
 use super::tenancies::{tenancies, Tenancy};
 use super::timed::{self, Times};
 use super::Plan;
-use crate::device::Figures;
+use crate::figures::DeviceModel;
 use crate::schedule::{Trace, WeightIndex, WeightSpec};
 
 /// Sets of weights that are tried for one largest size.
@@ -33,7 +33,7 @@ const THOROUGH: usize = 2000;
 pub fn plan(
     trace: &Trace,
     weights: &[WeightSpec],
-    figures: &Figures,
+    figures: &DeviceModel,
     capacity: u64,
 ) -> Option<Plan> {
     let planner = Planner::new(trace, weights, figures, capacity);
@@ -79,7 +79,7 @@ fn on_pages(planner: &Planner<'_>, page: u64) -> (Option<Paged>, Option<ByGap>) 
 pub(super) fn plan_ahead(
     trace: &Trace,
     weights: &[WeightSpec],
-    figures: &Figures,
+    figures: &DeviceModel,
     capacity: u64,
     (on_pages, ahead): (bool, usize),
 ) -> Option<Plan> {
@@ -98,7 +98,7 @@ pub(super) fn plan_ahead(
 /// `may` be.
 pub(super) fn plan_timed(
     weights: &[WeightSpec],
-    figures: &Figures,
+    figures: &DeviceModel,
     capacity: u64,
     times: Times<'_>,
     least: u64,
@@ -140,7 +140,7 @@ pub(super) struct Planner<'a> {
     pub(super) capacity: u64,
     pub(super) granule: u64,
     pub(super) per_copy: u64,
-    /// See [`Figures::apart`].
+    /// See [`DeviceModel::apart`].
     apart: u64,
     pub(super) events: usize,
     /// Copies that may go on beside the kernel that reads the one before them.
@@ -151,7 +151,7 @@ impl<'a> Planner<'a> {
     pub(super) fn new(
         trace: &Trace,
         weights: &'a [WeightSpec],
-        figures: &Figures,
+        figures: &DeviceModel,
         capacity: u64,
     ) -> Self {
         let granule = figures.granule;

@@ -5,8 +5,8 @@ use crate::schedule::Event;
 
 const GRANULE: u64 = 64;
 
-fn figures(bytes_per_copy: u64) -> Figures {
-    Figures {
+fn figures(bytes_per_copy: u64) -> DeviceModel {
+    DeviceModel {
         apart: 0,
         granule: GRANULE,
         page: None,
@@ -95,7 +95,7 @@ fn a_large_program_never_costs_more_with_more_memory() {
     let sizes = layer.repeat(THOROUGH / layer.len() + 2);
     let (weights, count) = (weights(&sizes), sizes.len());
     let trace = chain(&(0..count as u32).collect::<Vec<_>>(), count);
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 512,
         page: Some(2 * MB),

@@ -1,14 +1,14 @@
 use super::super::conflicts::conflicts;
 use super::super::test_support::{in_turn, kernels, weights, PAGE};
 use super::*;
-use crate::device::Figures;
+use crate::figures::DeviceModel;
 use crate::schedule::{Trace, WeightSpec};
 use proptest::prelude::*;
 
 const ANY: u64 = u64::MAX;
 
 fn found(weights: &[WeightSpec], trace: &Trace, capacity: u64, ring: u64) -> Option<Paged> {
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 64,
         page: Some(PAGE),

@@ -5,7 +5,7 @@
 //! Passes follow each other without a pause, until one takes as long as the one before it.
 
 use super::plan::{Plan, Streamed};
-use crate::device::Link;
+use crate::figures::Link;
 use crate::schedule::{Event, Trace};
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 use super::super::choice::plan_ahead;
 use super::super::test_support::{chain, in_turn, weights};
 use super::*;
-use crate::device::Figures;
+use crate::figures::DeviceModel;
 use proptest::prelude::*;
 
 /// A byte takes a nanosecond, and a copy none of its own.
@@ -18,7 +18,7 @@ fn kernels(each: &[(u64, u64)]) -> Vec<u64> {
 }
 
 fn planned(sizes: &[u64], capacity: u64, ahead: usize) -> Plan {
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 64,
         page: None,

@@ -1,13 +1,13 @@
 use super::super::test_support::{kernels, programs, weights, PAGE};
 use super::super::{plan, tenancies};
 use super::*;
-use crate::device::Figures;
+use crate::figures::DeviceModel;
 use crate::residency::planned::Plan;
 use crate::schedule::{Trace, WeightSpec};
 use proptest::prelude::*;
 
-fn figures(page: Option<u64>, bytes_per_copy: u64) -> Figures {
-    Figures {
+fn figures(page: Option<u64>, bytes_per_copy: u64) -> DeviceModel {
+    DeviceModel {
         apart: 0,
         granule: 64,
         page,
@@ -91,7 +91,7 @@ fn a_large_model_comes_close_to_the_limit() {
     sizes.extend([8 << 10, 250 * MIB]);
     let (weights, trace) = (weights(&sizes), chain(sizes.len() as u32));
     let total: u64 = sizes.iter().sum();
-    let figures = Figures {
+    let figures = DeviceModel {
         apart: 0,
         granule: 512,
         page: Some(2 * MIB),

@@ -1,7 +1,7 @@
 //! What a plan says.
 
 use super::price::Price;
-use crate::device::View;
+use crate::figures::View;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 

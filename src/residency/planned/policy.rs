@@ -12,8 +12,8 @@
 use super::super::{Action, Place, Policy, Served};
 use super::plan::{Plan, Resident};
 use super::slots::{slots_of, Slot, NONE};
-use crate::device::View;
 use crate::error::{Error, Result};
+use crate::figures::View;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 

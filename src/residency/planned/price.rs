@@ -1,6 +1,6 @@
 //! What a pass copies.
 
-use super::super::pieces::Pieces;
+use super::super::free_list::FreeList;
 use super::super::{Action, Lru, Policy};
 use super::{lru_copies_at_least, Plan};
 use crate::schedule::{Event, ProbeId, Trace, WeightSpec};
@@ -95,7 +95,7 @@ struct Game {
     /// Occupied bytes of each weight, and where they lie.
     places: Vec<(u64, u64)>,
     /// Of one block, if there is one.
-    free: Option<Pieces>,
+    free: Option<FreeList>,
     actions: Vec<Action>,
     price: Price,
 }
@@ -112,7 +112,7 @@ impl Game {
         Game {
             lru: Lru::new(trace, weights, granule, capacity),
             places: sizes.map(|size| (size, u64::MAX)).collect(),
-            free: block.then(|| Pieces::of(capacity - capacity % granule)),
+            free: block.then(|| FreeList::of(capacity - capacity % granule)),
             actions: Vec::new(),
             price: Price::default(),
         }

@@ -11,7 +11,7 @@ use super::expected::{expected, Expected};
 use super::price::cheaper_lru;
 use super::timed::Times;
 use super::Plan;
-use crate::device::{Figures, Link};
+use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Trace, WeightSpec};
 
 /// Copies ahead that are tried; the plan of the load has one.
@@ -35,7 +35,7 @@ pub struct Refined {
 pub fn refine(
     trace: &Trace,
     weights: &[WeightSpec],
-    figures: &Figures,
+    figures: &DeviceModel,
     capacity: u64,
     current: &Plan,
     (kernels, link): (&[u64], Link),

@@ -8,8 +8,8 @@ const LINK: Link = Link {
     ns_per_copy: 50,
 };
 
-fn figures() -> Figures {
-    Figures {
+fn figures() -> DeviceModel {
+    DeviceModel {
         apart: 0,
         granule: 64,
         page: Some(PAGE),

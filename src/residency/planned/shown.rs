@@ -3,7 +3,7 @@
 use super::choice::Planner;
 use super::paged::Paged;
 use super::plan::{Plan, Resident, Streamed};
-use crate::device::{Piece, View};
+use crate::figures::{Piece, View};
 use crate::schedule::WeightIndex;
 use std::ops::Range;
 

@@ -145,12 +145,12 @@ mod tests {
     use super::super::choice::Planner;
     use super::super::test_support::{chain, in_turn, programs, weights, PAGE};
     use super::*;
-    use crate::device::Figures;
+    use crate::figures::DeviceModel;
     use crate::schedule::{Trace, WeightSpec};
     use proptest::prelude::*;
 
     fn gaps(trace: &Trace, weights: &[WeightSpec]) -> Gaps {
-        let figures = Figures {
+        let figures = DeviceModel {
             apart: 0,
             granule: 64,
             page: Some(PAGE),

@@ -3,7 +3,7 @@
 //! What a pass needs is found by counting; which pages they are is asked only once that is worth it, and takes much longer, since
 //! what is taken falls into pieces.
 
-use super::super::pieces::Pieces;
+use super::super::free_list::FreeList;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl Pages for u64 {
 
 /// Which pages.
 #[derive(Clone, Default)]
-pub(super) struct Which(Pieces);
+pub(super) struct Which(FreeList);
 
 impl Which {
     /// In order; no two of them touch.

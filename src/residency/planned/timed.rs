@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::price::Price;
 use super::scatter::around;
 use super::tenancies::Tenancy;
-use crate::device::Link;
+use crate::figures::Link;
 use crate::schedule::{Trace, WeightIndex};
 
 /// What is known of a pass.

@@ -2,7 +2,7 @@ use super::super::refine::refine;
 use super::super::test_support::{chain, in_turn, weights};
 use super::super::{plan, Streamed};
 use super::*;
-use crate::device::Figures;
+use crate::figures::DeviceModel;
 use crate::schedule::WeightSpec;
 use proptest::prelude::*;
 
@@ -13,8 +13,8 @@ const LINK: Link = Link {
     ns_per_copy: 0,
 };
 
-fn figures() -> Figures {
-    Figures {
+fn figures() -> DeviceModel {
+    DeviceModel {
         apart: 0,
         granule: 10,
         page: Some(PAGE),

@@ -10,7 +10,7 @@ use crate::system_memory::Available;
 
 /// How they are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum HostStorage {
     /// In the mapped file, which is registered with the device if that copies by itself.
     Mapped,
     /// In a pinned copy.
@@ -83,16 +83,16 @@ pub fn choose(
     needs: &Needs<'_>,
     copier: &Copier,
     memory: &Available,
-) -> Result<(Held, String)> {
+) -> Result<(HostStorage, String)> {
     let ring = ring(options, needs);
     let (held, why) = match options.host {
         HostMemory::Auto => auto(needs, copier, memory, ring),
-        HostMemory::Mapped => (Held::Mapped, asked()),
-        HostMemory::Pinned => (Held::Pinned, asked()),
-        HostMemory::Staged => (Held::Staged { ring }, asked()),
+        HostMemory::Mapped => (HostStorage::Mapped, asked()),
+        HostMemory::Pinned => (HostStorage::Pinned, asked()),
+        HostMemory::Staged => (HostStorage::Staged { ring }, asked()),
     };
     match held {
-        Held::Staged { ring } => check_ring(ring)?,
+        HostStorage::Staged { ring } => check_ring(ring)?,
         _ if options.staging.is_some() => {
             return Err(Error::Option {
                 key: config::STAGING_MB.to_owned(),
@@ -123,19 +123,24 @@ fn ring(options: &Options, needs: &Needs<'_>) -> u64 {
         .unwrap_or_else(|| useful.clamp(RING_LEAST, RING_DEFAULT))
 }
 
-fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Available, ring: u64) -> (Held, String) {
+fn auto(
+    needs: &Needs<'_>,
+    copier: &Copier,
+    memory: &Available,
+    ring: u64,
+) -> (HostStorage, String) {
     let device = &copier.device;
     let can = if copier.maps { "can" } else { "cannot" };
     let wanted = match copier.maps {
-        true => Held::Mapped,
-        false => Held::Pinned,
+        true => HostStorage::Mapped,
+        false => HostStorage::Pinned,
     };
     let need = wanted.takes(needs);
     // Not to the last byte: other memory is needed beside it, and programs beside this one.
     let fits = need <= memory.bytes() - memory.bytes() / 8;
     let what = match (wanted, needs.in_memory) {
-        (Held::Mapped, true) => "which lies in memory already".to_owned(),
-        (Held::Mapped, false) => format!("which has {}", bytes_text(need)),
+        (HostStorage::Mapped, true) => "which lies in memory already".to_owned(),
+        (HostStorage::Mapped, false) => format!("which has {}", bytes_text(need)),
         _ => format!("and a copy takes {}", bytes_text(need)),
     };
     let fit = if fits { "fits" } else { "does not fit" };
@@ -146,18 +151,18 @@ fn auto(needs: &Needs<'_>, copier: &Copier, memory: &Available, ring: u64) -> (H
     );
     match fits {
         true => (wanted, why),
-        false => (Held::Staged { ring }, why),
+        false => (HostStorage::Staged { ring }, why),
     }
 }
 
 /// What would only be found out by running out of memory is refused.
-fn check_fits(held: Held, needs: &Needs<'_>, memory: &Available) -> Result<()> {
+fn check_fits(held: HostStorage, needs: &Needs<'_>, memory: &Available) -> Result<()> {
     let bytes = held.takes(needs);
     if bytes <= memory.bytes() {
         return Ok(());
     }
     let instead = match held {
-        Held::Staged { .. } => format!("give a smaller {}", config::STAGING_MB),
+        HostStorage::Staged { .. } => format!("give a smaller {}", config::STAGING_MB),
         _ => format!("choose {}='staged', whose ring takes less", config::HOST),
     };
     Err(Error::OutOfMemory {
@@ -170,23 +175,23 @@ fn check_fits(held: Held, needs: &Needs<'_>, memory: &Available) -> Result<()> {
     })
 }
 
-impl Held {
+impl HostStorage {
     /// Its name among the option's values.
     pub fn name(self) -> &'static str {
         match self {
-            Held::Mapped => "mapped",
-            Held::Pinned => "pinned",
-            Held::Staged { .. } => "staged",
+            HostStorage::Mapped => "mapped",
+            HostStorage::Pinned => "pinned",
+            HostStorage::Staged { .. } => "staged",
         }
     }
 
     /// Bytes of memory that it takes.
     fn takes(self, needs: &Needs<'_>) -> u64 {
         match self {
-            Held::Mapped if needs.in_memory => 0,
-            Held::Mapped => needs.file_bytes,
-            Held::Pinned => needs.used_bytes,
-            Held::Staged { ring } => ring,
+            HostStorage::Mapped if needs.in_memory => 0,
+            HostStorage::Mapped => needs.file_bytes,
+            HostStorage::Pinned => needs.used_bytes,
+            HostStorage::Staged { ring } => ring,
         }
     }
 }
@@ -196,7 +201,7 @@ mod tests {
     use super::*;
 
     const MB: u64 = 1 << 20;
-    const STAGED: Held = Held::Staged { ring: 256 * MB };
+    const STAGED: HostStorage = HostStorage::Staged { ring: 256 * MB };
 
     fn needs() -> Needs<'static> {
         Needs {
@@ -235,13 +240,13 @@ mod tests {
     fn auto_decides_by_device_and_memory() {
         let table = [
             // maps, in memory, MB available, chosen
-            (true, false, 8000, Held::Mapped),
+            (true, false, 8000, HostStorage::Mapped),
             (true, false, 7999, STAGED),
             (true, false, 100, STAGED),
-            (true, true, 300, Held::Mapped),
-            (false, false, 4000, Held::Pinned),
+            (true, true, 300, HostStorage::Mapped),
+            (false, false, 4000, HostStorage::Pinned),
             (false, false, 3999, STAGED),
-            (false, true, 4000, Held::Pinned),
+            (false, true, 4000, HostStorage::Pinned),
             (false, true, 3999, STAGED),
         ];
         for (maps, in_memory, available, expected) in table {
@@ -276,8 +281,14 @@ mod tests {
     fn what_was_asked_for_is_never_replaced() {
         let ask = |host, mb| choose(&options(host, None), &needs(), &copier(false), &memory(mb));
         // That the device cannot is said by the registration.
-        assert_eq!(ask(HostMemory::Mapped, 9000).unwrap().0, Held::Mapped);
-        assert_eq!(ask(HostMemory::Pinned, 3500).unwrap().0, Held::Pinned);
+        assert_eq!(
+            ask(HostMemory::Mapped, 9000).unwrap().0,
+            HostStorage::Mapped
+        );
+        assert_eq!(
+            ask(HostMemory::Pinned, 3500).unwrap().0,
+            HostStorage::Pinned
+        );
         assert_eq!(ask(HostMemory::Staged, 90_000).unwrap().0, STAGED);
         for (host, mb, bytes, advice) in [
             (HostMemory::Mapped, 6999, 7000 * MB, "'staged'"),
@@ -313,12 +324,12 @@ mod tests {
         assert_eq!(ring(None, 3500 * MB).unwrap(), STAGED);
         assert_eq!(
             ring(None, 40 * MB + 1).unwrap(),
-            Held::Staged { ring: 41 * MB }
+            HostStorage::Staged { ring: 41 * MB }
         );
-        assert_eq!(ring(None, 0).unwrap(), Held::Staged { ring: 8 * MB });
+        assert_eq!(ring(None, 0).unwrap(), HostStorage::Staged { ring: 8 * MB });
         assert_eq!(
             ring(Some(1000), 0).unwrap(),
-            Held::Staged { ring: 1000 * MB }
+            HostStorage::Staged { ring: 1000 * MB }
         );
         let text = ring(Some(7), 0).unwrap_err().to_string();
         assert!(
@@ -343,6 +354,6 @@ mod tests {
                 && text.contains("'mapped' was chosen, since cuda:0 (A GPU) can register"),
             "{text}"
         );
-        assert_eq!(ask(1000).unwrap().0, Held::Staged { ring: 64 * MB });
+        assert_eq!(ask(1000).unwrap().0, HostStorage::Staged { ring: 64 * MB });
     }
 }

@@ -4,14 +4,15 @@
 
 use std::ops::Range;
 
-use super::held::{Copier, Held};
+use super::host_storage::{Copier, HostStorage};
 use super::tensor::Memory;
 use crate::config::{LinkRate, Options, DEVICE};
 use crate::device::{
     cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostBytes,
-    HostDevice, HostFile, HostSource, Link,
+    HostDevice, HostFile, HostSource,
 };
 use crate::error::{Error, Result};
+use crate::figures::Link;
 use crate::format::Record;
 use crate::system_memory;
 
@@ -19,7 +20,7 @@ use crate::system_memory;
 const FIRST: u32 = 0;
 
 /// A device as the delegate uses it.
-pub trait Side: Device {
+pub trait DelegateDevice: Device {
     /// What surrounds calls into compiled code.
     type Scope: Scope;
 
@@ -42,12 +43,12 @@ pub trait Side: Device {
     fn copier(&self) -> Result<Option<Copier>>;
 
     /// Makes ready for copies from `source`, held as `held` says. Returns what each of its parts is to be copied from.
-    fn prepare_source(&mut self, source: HostSource, held: Held) -> Result<Vec<HostBytes>>;
+    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>>;
 
     /// Host memory that is pinned, and mapped memory that is registered, bytes.
     fn host_bytes(&self) -> (u64, u64);
 
-    /// Where kernels find an input whose bytes these are, until [`Side::end_input`].
+    /// Where kernels find an input whose bytes these are, until [`DelegateDevice::end_input`].
     fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr>;
 
     /// The pass that reads the input at `ptr` was issued.
@@ -69,7 +70,7 @@ impl Scope for Anywhere {
     }
 }
 
-impl Side for HostDevice {
+impl DelegateDevice for HostDevice {
     type Scope = Anywhere;
 
     fn scope(&self) -> Anywhere {
@@ -97,7 +98,7 @@ impl Side for HostDevice {
         Ok(None)
     }
 
-    fn prepare_source(&mut self, source: HostSource, _held: Held) -> Result<Vec<HostBytes>> {
+    fn prepare_source(&mut self, source: HostSource, _held: HostStorage) -> Result<Vec<HostBytes>> {
         Ok(in_place(source))
     }
 
@@ -123,7 +124,7 @@ impl Scope for CudaContext {
     }
 }
 
-impl Side for CudaDevice {
+impl DelegateDevice for CudaDevice {
     type Scope = CudaContext;
 
     fn scope(&self) -> CudaContext {
@@ -157,20 +158,20 @@ impl Side for CudaDevice {
         }))
     }
 
-    fn prepare_source(&mut self, source: HostSource, held: Held) -> Result<Vec<HostBytes>> {
+    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
         let (file, ranges) = match source {
             HostSource::File(file, ranges) => (file, ranges),
             HostSource::Memory(parts) => return self.register_parts(&parts).map(|()| parts),
         };
         match held {
-            Held::Mapped => {
+            HostStorage::Mapped => {
                 let mut cuts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
                 cuts.sort_unstable();
                 self.register_host(file.bytes(), &cuts)?;
                 Ok(mapped(&file, &ranges))
             }
-            Held::Pinned => self.pin_host(&file, &ranges),
-            Held::Staged { ring } => {
+            HostStorage::Pinned => self.pin_host(&file, &ranges),
+            HostStorage::Staged { ring } => {
                 let bytes = mapped(&file, &ranges);
                 self.stage_host(file, ring).map(|()| bytes)
             }

@@ -20,7 +20,7 @@ const ALIGN: usize = 64;
 
 /// The outputs of a pass that are on their way.
 #[derive(Default)]
-pub(super) struct Returns {
+pub(super) struct OutputStaging {
     /// Made for the first output.
     memory: Option<Pinned>,
     /// No memory could be pinned.
@@ -30,7 +30,7 @@ pub(super) struct Returns {
     due: Vec<(usize, HostRoom)>,
 }
 
-impl Returns {
+impl OutputStaging {
     /// Queues the copy of what `room` is for; gives the room back if that cannot be done.
     ///
     /// # Safety

@@ -12,7 +12,7 @@ use crate::schedule::{ProbeId, Trace};
 
 /// All reads of a pass.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct ProbeTable {
     windows: Vec<Window>,
     /// Of each window its sizes, then its strides.
     dims: Vec<i64>,
@@ -28,10 +28,10 @@ struct Window {
     at: [u32; 3],
 }
 
-impl Reads {
+impl ProbeTable {
     /// The reads of a trace whose weights have these layouts.
-    pub fn new(trace: &Trace, layouts: &[Layout]) -> Reads {
-        let mut reads = Reads::default();
+    pub fn new(trace: &Trace, layouts: &[Layout]) -> ProbeTable {
+        let mut reads = ProbeTable::default();
         for &weight in trace.probes() {
             let Layout {
                 dtype,

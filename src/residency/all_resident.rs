@@ -7,13 +7,13 @@ use std::ops::Range;
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
 #[derive(Debug)]
-pub struct Upfront {
+pub struct AllResident {
     /// Bytes and offset of each weight that has bytes.
     placed: Vec<(WeightIndex, u64, u64)>,
     block: u64,
 }
 
-impl Upfront {
+impl AllResident {
     /// Lays out all weights that are read one behind the other, each at a multiple of the granule.
     pub fn new(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Self {
         let mut read = vec![false; weights.len()];
@@ -29,13 +29,13 @@ impl Upfront {
                 block += spec.occupied(granule);
             }
         }
-        Upfront { placed, block }
+        AllResident { placed, block }
     }
 }
 
-impl Policy for Upfront {
+impl Policy for AllResident {
     fn name(&self) -> &'static str {
-        "upfront"
+        "all_resident"
     }
 
     fn block_bytes(&self) -> u64 {
@@ -124,11 +124,11 @@ mod tests {
         ];
         let events = (0..3).map(Event::Probe).collect();
         let trace = Trace::new(events, vec![0, 1, 3], weights.len()).unwrap();
-        let mut upfront = Upfront::new(&trace, &weights, 64);
-        assert_eq!(upfront.validate(), Ok(()));
-        assert_eq!(upfront.block_bytes(), 192);
+        let mut resident = AllResident::new(&trace, &weights, 64);
+        assert_eq!(resident.validate(), Ok(()));
+        assert_eq!(resident.block_bytes(), 192);
         let mut actions = Vec::new();
-        upfront.start(&mut actions);
+        resident.start(&mut actions);
         let load = |weight, bytes, offset| Action::Load {
             weight,
             range: 0..bytes,

@@ -8,7 +8,7 @@ use crate::schedule::ProbeId;
 
 /// How far into a pass everything is known to have ended.
 #[derive(Debug, Default)]
-pub(super) struct Trail {
+pub(super) struct InFlight {
     /// Every kernel is waited for.
     pub every_kernel: bool,
     /// Position in the access order at which the compute stream was last seen idle.
@@ -19,7 +19,7 @@ pub(super) struct Trail {
     reached: usize,
 }
 
-impl Trail {
+impl InFlight {
     /// No kernel runs, and no lease is open.
     pub fn begin(&mut self) {
         self.idle_at = 0;
@@ -36,22 +36,22 @@ impl Trail {
 impl<D: Device> Session<D> {
     /// From now on every kernel is waited for before the next probe, and before the lease of what it read ends.
     pub fn wait_for_every_kernel(&mut self) {
-        self.trail.every_kernel = true;
+        self.in_flight.every_kernel = true;
     }
 
     /// Blocks until the kernels of the last pass have ended: their weights are not in use any more.
     pub fn finish_kernels(&mut self) -> Result<()> {
         self.device.finish_compute()?;
-        self.trail.begin();
+        self.in_flight.begin();
         Ok(())
     }
 
     /// Names of the weights that kernels of the last pass may have been using, in the order of their reads: those leased
     /// since the compute stream was last seen idle. None once it has been waited for.
     pub fn weights_in_use(&self) -> Vec<String> {
-        let since = &self.program.trace.order()[self.trail.idle_at..self.trail.reached];
+        let since = &self.program.trace.order()[self.in_flight.idle_at..self.in_flight.reached];
         let mut names: Vec<String> = Vec::new();
-        for &id in self.trail.open.iter().chain(since) {
+        for &id in self.in_flight.open.iter().chain(since) {
             let name = &self.program.weights[self.program.trace.weight(id) as usize].fqn;
             if !names.contains(name) {
                 names.push(name.clone());
@@ -63,7 +63,7 @@ impl<D: Device> Session<D> {
     /// Waits for what runs, if every kernel is to be waited for.
     #[inline]
     pub(super) fn wait_if_asked(&mut self) -> Result<()> {
-        match self.trail.every_kernel {
+        match self.in_flight.every_kernel {
             true => self.wait_for_kernels(),
             false => Ok(()),
         }
@@ -74,9 +74,9 @@ impl<D: Device> Session<D> {
         let ended = self.device.finish_compute();
         ended.map_err(|error| error.during(|| "waiting for each kernel".into()))?;
         let open = (0..).zip(&self.leased).filter(|(_, open)| **open);
-        self.trail.open.clear();
-        self.trail.open.extend(open.map(|(id, _)| id));
-        self.trail.idle_at = self.follower.position();
+        self.in_flight.open.clear();
+        self.in_flight.open.extend(open.map(|(id, _)| id));
+        self.in_flight.idle_at = self.follower.position();
         Ok(())
     }
 }

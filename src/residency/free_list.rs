@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 /// First fit, lowest offset first: equal calls give equal offsets.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct FreeList {
     /// Offset and length. No two of them touch.
     free: BTreeMap<u64, u64>,
 }
 
-impl Pieces {
+impl FreeList {
     /// All of a block of `cap` bytes.
-    pub fn of(cap: u64) -> Pieces {
-        Pieces {
+    pub fn of(cap: u64) -> FreeList {
+        FreeList {
             free: (cap > 0).then_some((0, cap)).into_iter().collect(),
         }
     }
