@@ -8,7 +8,8 @@
 //! | [`schedule`] | the trace of a pass, the floor, the divergence check; pure data |
 //! | [`residency`] | which weights are on the device: policies (pure) and pools |
 //! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
-//! | [`session`] | one loaded method: serves probes, ends leases, counts |
+//! | [`store`] | the weights of a program on a device: memory, copies, both rules of stream order |
+//! | [`session`] | one loaded method: a store and a pass over it |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
@@ -34,6 +35,7 @@ pub mod process;
 pub mod residency;
 pub mod schedule;
 pub mod session;
+pub mod store;
 pub mod system_memory;
 pub mod weights;
 

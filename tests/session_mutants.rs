@@ -91,6 +91,7 @@ impl Gapless {
 
 impl Device for Gapless {
     type Event = ();
+    type Graph = ();
 
     fn name(&self) -> &'static str {
         "gapless"

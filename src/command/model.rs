@@ -1,6 +1,6 @@
 //! A program's record, and what follows from it.
 
-use crate::delegate::{program, program::check_files, session_program};
+use crate::delegate::{constants_and_method, program, program::check_files};
 use crate::device;
 use crate::figures::DeviceModel;
 use crate::format::{times, Pte, Record};
@@ -57,7 +57,7 @@ impl Model {
             Catalog::build(&record, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
-        let whole = session_program(&record)?;
+        let whole = constants_and_method(&record)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",

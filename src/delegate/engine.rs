@@ -18,11 +18,12 @@ use crate::config::Verify;
 use crate::device::{DevicePtr, HostBytes, HostFile, HostSource};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Source};
-use crate::session::{Program, Session, SessionOptions, Stats};
+use crate::session::{Session, Stats};
+use crate::store::{Constants, Method, StoreOptions};
 use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
 
 /// One method, ready to run, on whatever device.
-pub trait Run: Send {
+pub trait RunPass: Send {
     /// Runs one pass over inputs that were checked.
     fn run(
         &mut self,
@@ -66,7 +67,7 @@ pub struct Engine<D: DelegateDevice> {
     copies: dense::Copies,
     poisoned: Option<String>,
     /// If passes are captured.
-    graph: Option<graph::Graph>,
+    graph: Option<graph::Graph<D>>,
 }
 
 impl<D: DelegateDevice> Engine<D> {
@@ -74,10 +75,10 @@ impl<D: DelegateDevice> Engine<D> {
     pub fn new(
         device: D,
         mut container: Container,
-        program: Program,
+        program: (Constants, Method),
         data: Data,
         constants: &[usize],
-        options: SessionOptions,
+        options: StoreOptions,
     ) -> Result<Engine<D>> {
         let scope = device.scope();
         // All as placeholders first: a container that refuses them does so before any weight is loaded.
@@ -131,9 +132,9 @@ impl<D: DelegateDevice> Engine<D> {
         };
         match self.session.kernel_times() {
             Some(times) => {
-                let program = self.session.program();
-                let fqn = |&weight: &u32| program.weights[weight as usize].fqn.as_str();
-                file.write(times, program.trace.probes().iter().map(fqn));
+                let specs = &self.session.store().constants().specs;
+                let fqn = |&weight: &u32| specs[weight as usize].fqn.as_str();
+                file.write(times, self.session.trace().probes().iter().map(fqn));
             }
             None if self.session.will_time_kernels() => return,
             None => file.give_up(),
@@ -268,7 +269,7 @@ impl<D: DelegateDevice> Engine<D> {
     }
 }
 
-impl<D: DelegateDevice> Run for Engine<D> {
+impl<D: DelegateDevice> RunPass for Engine<D> {
     fn run(
         &mut self,
         signature: &Signature<'_>,
@@ -340,7 +341,7 @@ fn bindings<'a, D: DelegateDevice>(
         if constant.kind == ConstantKind::Weight {
             return Ok(Binding::Placeholder);
         }
-        let ptr = session.direct_address(index).ok_or_else(|| {
+        let ptr = session.store().direct_address(index).ok_or_else(|| {
             Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
         })?;
         Ok(Binding::Direct {

@@ -25,6 +25,7 @@ mod host_storage;
 mod inputs;
 mod load;
 pub mod mapped;
+mod option_checks;
 pub mod program;
 mod sizes;
 mod tensor;
@@ -39,11 +40,11 @@ use crate::error::{Error, Result};
 use crate::format::{InputSpec, Record, Wiring};
 use crate::process::OfProcess;
 use crate::session::Stats;
-use engine::Run;
+use engine::RunPass;
 use inputs::Signature;
 use sizes::CallSizes;
 
-pub use load::{applies, program as session_program, DataSource, LoadRequest};
+pub use load::{applies, constants_and_method, DataSource, LoadRequest};
 pub use program::Program;
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
@@ -71,7 +72,7 @@ struct Live {
 
 /// What one call at a time has.
 struct Running {
-    engine: Box<dyn Run>,
+    engine: Box<dyn RunPass>,
     sizes: CallSizes,
 }
 
@@ -194,7 +195,7 @@ impl Delegate {
 }
 
 impl Live {
-    fn new(engine: Box<dyn Run>) -> OfProcess<Live> {
+    fn new(engine: Box<dyn RunPass>) -> OfProcess<Live> {
         OfProcess::new(Live {
             stats: Mutex::new(engine.stats()),
             engine: Mutex::new(Running {

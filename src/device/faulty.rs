@@ -58,6 +58,7 @@ impl<D> Drop for Faulty<D> {
 
 impl<D: Device> Device for Faulty<D> {
     type Event = FaultyEvent<D::Event>;
+    type Graph = D::Graph;
 
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -213,19 +214,20 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.begin_capture()
     }
 
-    fn end_capture(&mut self, keep: bool) -> Result<()> {
+    fn end_capture(&mut self) -> Result<D::Graph> {
         let failed = self.faults.call("end_capture");
-        let ended = self.inner.end_capture(keep && failed.is_ok());
-        failed.and(ended)
+        let graph = self.inner.end_capture();
+        failed.and(graph)
     }
 
-    fn replay(&mut self) -> Result<()> {
+    fn abandon_capture(&mut self) -> Result<()> {
+        let failed = self.faults.call("abandon_capture");
+        self.inner.abandon_capture().and(failed)
+    }
+
+    fn replay(&mut self, graph: &D::Graph) -> Result<()> {
         self.faults.call("replay")?;
-        self.inner.replay()
-    }
-
-    fn forget_graph(&mut self) {
-        self.inner.forget_graph();
+        self.inner.replay(graph)
     }
 
     fn trim_scratch(&mut self) -> Result<()> {

@@ -148,6 +148,9 @@ pub trait Device: Send {
     /// A point in a stream.
     type Event: Send + Sync;
 
+    /// What was captured between [`Device::begin_capture`] and [`Device::end_capture`]. A value: a device may have many.
+    type Graph: Send;
+
     /// The device's name in messages and records: `cpu`, `cuda`.
     fn name(&self) -> &'static str;
 
@@ -266,7 +269,8 @@ pub trait Device: Send {
         std::ptr::null_mut()
     }
 
-    /// Starts a graph: from now on what is issued to both streams is kept and not run, until [`Device::end_capture`].
+    /// Starts a graph: from now on what is issued to both streams is kept and not run, until [`Device::end_capture`] or
+    /// [`Device::abandon_capture`].
     /// Both streams must be idle. In between nothing can be uploaded, downloaded or waited for by the host, and the
     /// streams can wait for no event that was recorded before.
     fn begin_capture(&mut self) -> Result<()> {
@@ -276,20 +280,21 @@ pub trait Device: Send {
         )))
     }
 
-    /// Ends what [`Device::begin_capture`] began: keeps the graph, in place of an earlier one, or forgets what was
-    /// captured. Events recorded in between are worth nothing any more.
-    fn end_capture(&mut self, _keep: bool) -> Result<()> {
+    /// Ends what [`Device::begin_capture`] began, also on an error. Events recorded in between are worth nothing any more.
+    fn end_capture(&mut self) -> Result<Self::Graph> {
+        Err(Error::Internal("nothing is being captured".to_owned()))
+    }
+
+    /// The same, and forgets what was captured.
+    fn abandon_capture(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Issues the graph, copies and kernels, to the compute stream. It uses the addresses that it was captured with, and
-    /// its copies do not wait for what was issued to the copy stream.
-    fn replay(&mut self) -> Result<()> {
+    /// Issues a graph of this device, copies and kernels, to the compute stream. It uses the addresses that it was captured
+    /// with, which the caller has kept, and its copies do not wait for what was issued to the copy stream.
+    fn replay(&mut self, _graph: &Self::Graph) -> Result<()> {
         Err(Error::Internal("there is no graph to replay".to_owned()))
     }
-
-    /// Gives the graph up.
-    fn forget_graph(&mut self) {}
 
     /// Waits for the compute stream and gives memory of activations that is not in use back, where the device kept it.
     fn trim_scratch(&mut self) -> Result<()> {

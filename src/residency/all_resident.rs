@@ -1,9 +1,8 @@
 //! The budget covers everything: all weights are loaded up front, packed into one block, and stay.
 
-use super::{Action, Place, Policy, Served};
+use super::{Action, Layout, Memory, Policy, Served};
 use crate::error::Result;
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
-use std::ops::Range;
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
 #[derive(Debug)]
@@ -31,6 +30,18 @@ impl AllResident {
         }
         AllResident { placed, block }
     }
+
+    /// Where they lie. The window of a weight is its index.
+    pub fn layout(&self, weights: usize) -> Layout {
+        let mut windows = vec![0; weights];
+        for &(weight, _, offset) in &self.placed {
+            windows[weight as usize] = offset;
+        }
+        Layout {
+            memory: Memory::Block(self.block),
+            windows,
+        }
+    }
 }
 
 impl Policy for AllResident {
@@ -38,25 +49,21 @@ impl Policy for AllResident {
         "all_resident"
     }
 
-    fn block_bytes(&self) -> u64 {
-        self.block
-    }
-
     fn everything_stays(&self) -> bool {
         true
     }
 
+    fn is_periodic(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, actions: &mut Vec<Action>) {
-        actions.extend(
-            self.placed
-                .iter()
-                .map(|&(weight, bytes, offset)| Action::Load {
-                    weight,
-                    range: 0..bytes,
-                    place: Place::Block { offset },
-                    ahead: true,
-                }),
-        );
+        actions.extend(self.placed.iter().map(|&(weight, bytes, _)| Action::Load {
+            weight,
+            range: 0..bytes,
+            window: weight,
+            ahead: true,
+        }));
     }
 
     fn demand(&mut self, _id: ProbeId, _actions: &mut Vec<Action>) -> Result<Served> {
@@ -79,7 +86,7 @@ impl Policy for AllResident {
 
     fn load_failed(&mut self, _weight: WeightIndex) {}
 
-    fn evict_failed(&mut self, _weight: WeightIndex, _range: Range<u64>) {}
+    fn evict_failed(&mut self, _weight: WeightIndex) {}
 
     fn pool_bytes(&self) -> u64 {
         0
@@ -126,13 +133,13 @@ mod tests {
         let trace = Trace::new(events, vec![0, 1, 3], weights.len()).unwrap();
         let mut resident = AllResident::new(&trace, &weights, 64);
         assert_eq!(resident.validate(), Ok(()));
-        assert_eq!(resident.block_bytes(), 192);
+        assert_eq!(resident.block, 192);
         let mut actions = Vec::new();
         resident.start(&mut actions);
         let load = |weight, bytes, offset| Action::Load {
             weight,
             range: 0..bytes,
-            place: Place::Block { offset },
+            window: weight,
             ahead: true,
         };
         assert_eq!(actions, [load(0, 10, 0), load(3, 100, 64)]);

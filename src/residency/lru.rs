@@ -6,10 +6,9 @@
 //! empty, so nothing but leases is in its way: at budgets from the hard minimum up it always succeeds.
 
 use super::list::IndexList;
-use super::{Action, Place, Policy, Served};
+use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
-use std::ops::Range;
 
 /// One weight, as the policy sees it.
 #[derive(Debug, Clone, Default)]
@@ -122,7 +121,7 @@ impl Lru {
         actions.push(Action::Load {
             weight: index,
             range: 0..bytes,
-            place: Place::Pool,
+            window: 0,
             ahead,
         });
         true
@@ -139,8 +138,7 @@ impl Lru {
 
     fn evict(&mut self, weight: WeightIndex, actions: &mut Vec<Action>) {
         self.remove(weight);
-        let range = 0..self.weights[weight as usize].bytes;
-        actions.push(Action::Evict { weight, range });
+        actions.push(Action::Evict { weight });
     }
 
     fn remove(&mut self, index: WeightIndex) {
@@ -239,7 +237,7 @@ impl Policy for Lru {
         self.holed = true;
     }
 
-    fn evict_failed(&mut self, weight: WeightIndex, _range: Range<u64>) {
+    fn evict_failed(&mut self, weight: WeightIndex) {
         self.used += self.weights[weight as usize].size;
         self.update(weight, |w| w.present = true);
         // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.

@@ -285,6 +285,7 @@ struct Ledger {
 
 impl Device for Ledger {
     type Event = ();
+    type Graph = ();
 
     fn name(&self) -> &'static str {
         "ledger"

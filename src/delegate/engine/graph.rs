@@ -10,8 +10,9 @@ use crate::delegate::tensor::{contiguous_strides, InputTensor, Memory};
 use crate::delegate::Outputs;
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
+use crate::session::CapturedPass;
 
-/// Complete passes in front of a capture: the first one loads the kernels and fills the ring, and the second one is what all
+/// Complete passes before a capture: the first one loads the kernels and fills the ring, and the second one is what all
 /// others are.
 const WARM_UP: u32 = 2;
 
@@ -19,17 +20,28 @@ const WARM_UP: u32 = 2;
 type Shapes = Vec<(i32, Vec<i64>)>;
 
 /// How far the capture of passes is.
-#[derive(Default)]
-pub(super) struct Graph {
+pub(super) struct Graph<D: DelegateDevice> {
     shapes: Shapes,
-    /// Complete passes over these shapes, one behind the other.
+    /// Complete passes over these shapes, one after the other.
     passes: u32,
-    captured: Option<Captured>,
+    captured: Option<Captured<D>>,
     /// Why no pass of this program can be captured.
     refused: Option<Error>,
 }
 
-struct Captured {
+impl<D: DelegateDevice> Default for Graph<D> {
+    fn default() -> Self {
+        Graph {
+            shapes: Shapes::new(),
+            passes: 0,
+            captured: None,
+            refused: None,
+        }
+    }
+}
+
+struct Captured<D: DelegateDevice> {
+    pass: CapturedPass<D>,
     /// Address and bytes of each input that is used.
     inputs: Vec<Option<(DevicePtr, u64)>>,
     outputs: Vec<Kept>,
@@ -38,7 +50,7 @@ struct Captured {
 impl<D: DelegateDevice> Engine<D> {
     pub(super) fn run_by_graph(
         &mut self,
-        graph: &mut Graph,
+        graph: &mut Graph<D>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: Outputs<'_>,
@@ -60,7 +72,7 @@ impl<D: DelegateDevice> Engine<D> {
             })?);
         }
         match &graph.captured {
-            Some(captured) if self.session.is_primed() => {
+            Some(captured) if self.session.is_primed(&captured.pass) => {
                 self.replay(captured, signature, inputs, outputs)
             }
             _ => {
@@ -78,15 +90,16 @@ impl<D: DelegateDevice> Engine<D> {
     }
 
     /// Other shapes have another graph.
-    fn forget(&mut self, graph: &mut Graph, shapes: &Shapes) -> Result<()> {
+    fn forget(&mut self, graph: &mut Graph<D>, shapes: &Shapes) -> Result<()> {
         if let Some(captured) = graph.captured.take() {
             log::info!(
-                "the shapes of the inputs changed from {:?} to {shapes:?}: the graph is given up, and captured anew behind \
-                 {WARM_UP} passes",
+                "the shapes of the inputs changed from {:?} to {shapes:?}: the graph is given up, and captured again \
+                 after {WARM_UP} passes",
                 graph.shapes
             );
-            self.session.forget_graph()?;
-            self.give_inputs_back(&captured.inputs)?;
+            let Captured { pass, inputs, .. } = captured;
+            self.session.forget_graph(pass)?;
+            self.give_inputs_back(&inputs)?;
         }
         graph.shapes.clone_from(shapes);
         graph.passes = 0;
@@ -104,7 +117,7 @@ impl<D: DelegateDevice> Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
-    ) -> Result<Captured> {
+    ) -> Result<Captured<D>> {
         let mut fixed: Vec<Option<(DevicePtr, u64)>> = Vec::with_capacity(given.len());
         for (index, input) in given.iter().enumerate() {
             let bytes = input.memory.len();
@@ -116,19 +129,19 @@ impl<D: DelegateDevice> Engine<D> {
         self.io_bytes = self.io_bytes.max(taken);
         let outcome = self.capture_over(signature, given, &fixed);
         match outcome {
-            Ok(outputs) => {
+            Ok((pass, outputs)) => {
                 log::info!(
                     "captured a pass as a graph, with inputs {:?}: from here on it is replayed",
                     shapes_of(given)
                 );
                 Ok(Captured {
+                    pass,
                     inputs: fixed,
                     outputs,
                 })
             }
             Err(error) => {
                 // The first error says more.
-                let _ = self.session.forget_graph();
                 let _ = self.give_inputs_back(&fixed);
                 Err(error.during(|| "capturing a pass as a graph".into()))
             }
@@ -140,7 +153,7 @@ impl<D: DelegateDevice> Engine<D> {
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
         fixed: &[Option<(DevicePtr, u64)>],
-    ) -> Result<Vec<Kept>> {
+    ) -> Result<(CapturedPass<D>, Vec<Kept>)> {
         let strides = strides_of(given);
         let placed = placed(given, &strides, fixed);
         let mut kept = Vec::new();
@@ -150,16 +163,30 @@ impl<D: DelegateDevice> Engine<D> {
             kept = pass.list().iter().map(|output| output.keep()).collect();
             Ok(())
         });
-        let ended = self.session.end_capture(ran.is_ok());
-        ran.and(ended)?;
-        self.check_kept(&kept, fixed)?;
-        Ok(kept)
+        if let Err(error) = ran {
+            // The first error says more.
+            let _ = self.session.abandon_capture();
+            return Err(error);
+        }
+        let captured = self.session.end_capture()?;
+        match self.check_kept(&captured, &kept, fixed) {
+            Ok(()) => Ok((captured, kept)),
+            Err(error) => {
+                self.session.forget_graph(captured)?;
+                Err(error)
+            }
+        }
     }
 
     /// An output may lie in a weight's memory, where a replay has copied another weight by its end.
-    fn check_kept(&self, kept: &[Kept], fixed: &[Option<(DevicePtr, u64)>]) -> Result<()> {
+    fn check_kept(
+        &self,
+        captured: &CapturedPass<D>,
+        kept: &[Kept],
+        fixed: &[Option<(DevicePtr, u64)>],
+    ) -> Result<()> {
         let inputs = fixed.iter().flatten();
-        let mut lasting = self.session.lasting();
+        let mut lasting = self.session.lasting(captured);
         lasting.extend(inputs.map(|&(ptr, bytes)| ptr.0..ptr.0 + bytes));
         for (index, one) in kept.iter().enumerate() {
             let range = one.range();
@@ -177,7 +204,7 @@ impl<D: DelegateDevice> Engine<D> {
 
     fn replay(
         &mut self,
-        captured: &Captured,
+        captured: &Captured<D>,
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
         outputs: Outputs<'_>,
@@ -191,7 +218,7 @@ impl<D: DelegateDevice> Engine<D> {
         }
         let strides = strides_of(given);
         let placed = placed(given, &strides, &captured.inputs);
-        let replayed = self.session.replay();
+        let replayed = self.session.replay(&captured.pass);
         let ran = replayed.and_then(|()| {
             let take = |pass: &PassOutputs<'_>| deliver(signature, &placed, pass, outputs);
             with_kept(&mut self.session, &captured.outputs, take)

@@ -1,4 +1,4 @@
-//! One captured graph: what was issued to both streams during a pass, issued again by one call.
+//! Captured graphs: what was issued to both streams during a pass, issued again by one call.
 //!
 //! The copy stream joins the capture by waiting for an event of the compute stream, and is joined back before the end.
 //! While a stream is captured the driver refuses whatever would wait for it, and one refused call spoils the capture: so
@@ -9,20 +9,22 @@ use super::library::{check, log_failure};
 use super::stream::Stream;
 use super::CudaDevice;
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUresult, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
 use std::sync::Arc;
 
-/// Whether something is captured, and what was.
+/// Whether something is being captured.
 #[derive(Default)]
-pub(super) struct Captured {
+pub(super) struct Capture {
     pub(super) now: bool,
-    pub(super) graph: Option<Graph>,
+    /// Stands for the device: graphs keep it, so that none is replayed on another one.
+    device: Arc<()>,
 }
 
 /// A graph that can be launched.
-pub(super) struct Graph {
+pub struct Graph {
     raw: CUgraphExec,
     context: Arc<Context>,
+    device: Arc<()>,
 }
 
 // SAFETY: a graph may be launched from any thread, by one at a time: its owner is borrowed mutably for that.
@@ -31,7 +33,12 @@ unsafe impl Send for Graph {}
 impl Graph {
     /// # Safety
     /// `graph` is a graph that was just captured, and nobody else has it.
-    unsafe fn of(context: &Arc<Context>, graph: CUgraph, _entered: &Entered<'_>) -> Result<Graph> {
+    unsafe fn of(
+        context: &Arc<Context>,
+        device: &Arc<()>,
+        graph: CUgraph,
+        _entered: &Entered<'_>,
+    ) -> Result<Graph> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: a graph by the caller's promise; the driver writes one pointer.
         let made = check("cuGraphInstantiate", unsafe {
@@ -43,6 +50,7 @@ impl Graph {
         made.map(|()| Graph {
             raw,
             context: Arc::clone(context),
+            device: Arc::clone(device),
         })
     }
 
@@ -86,7 +94,7 @@ impl CudaDevice {
         check("cuStreamBeginCapture", unsafe {
             sys::cuStreamBeginCapture_v2(self.compute.raw(), mode)
         })?;
-        self.captured.now = true;
+        self.capture.now = true;
         let forked = self.events.take(&entered).and_then(|fork| {
             self.compute.record(&fork, &entered)?;
             self.copy.wait(&fork, &entered)
@@ -94,12 +102,30 @@ impl CudaDevice {
         drop(entered);
         if forked.is_err() {
             // The first error says more.
-            let _ = self.stop_capture(false);
+            let _ = self.drop_capture();
         }
         forked
     }
 
-    pub(super) fn stop_capture(&mut self, keep: bool) -> Result<()> {
+    pub(super) fn stop_capture(&mut self) -> Result<Graph> {
+        let (graph, outcome) = self.take_capture()?;
+        let entered = self.context.enter()?;
+        if let Err(error) = outcome {
+            destroy(&self.context, graph, &entered);
+            return Err(error);
+        }
+        // SAFETY: just captured, and nobody else has it.
+        unsafe { Graph::of(&self.context, &self.capture.device, graph, &entered) }
+    }
+
+    pub(super) fn drop_capture(&mut self) -> Result<()> {
+        let (graph, _) = self.take_capture()?;
+        destroy(&self.context, graph, &self.context.enter()?);
+        Ok(())
+    }
+
+    /// Joins the copy stream and ends the capture: the graph, null if there is none, and what went wrong.
+    fn take_capture(&mut self) -> Result<(CUgraph, Result<()>)> {
         let entered = self.context.enter()?;
         let joined = self.events.take(&entered).and_then(|join| {
             self.copy.record(&join, &entered)?;
@@ -108,38 +134,35 @@ impl CudaDevice {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives as long as `self`; the driver writes one pointer.
         let code = unsafe { sys::cuStreamEndCapture(self.compute.raw(), &mut graph) };
-        self.captured.now = false;
-        if !keep || code != CUresult::CUDA_SUCCESS || joined.is_err() {
-            if !graph.is_null() {
-                // SAFETY: just captured, and nobody else has it.
-                let gone = unsafe { sys::cuGraphDestroy(graph) };
-                log_failure(self.context.name(), check("cuGraphDestroy", gone));
-            }
-            return match keep {
-                true => joined.and(check("cuStreamEndCapture", code)),
-                false => Ok(()),
-            };
-        }
-        // SAFETY: just captured, and nobody else has it.
-        let graph = unsafe { Graph::of(&self.context, graph, &entered) }?;
-        self.captured.graph = Some(graph);
-        Ok(())
+        self.capture.now = false;
+        Ok((graph, joined.and(check("cuStreamEndCapture", code))))
     }
 
-    pub(super) fn launch_graph(&mut self) -> Result<()> {
-        let graph = self.captured.graph.as_ref();
-        let graph =
-            graph.ok_or_else(|| Error::Internal("there is no graph to replay".to_owned()))?;
+    pub(super) fn launch_graph(&mut self, graph: &Graph) -> Result<()> {
+        if !Arc::ptr_eq(&graph.device, &self.capture.device) {
+            return Err(Error::Internal(
+                "a graph of another device was to be replayed".to_owned(),
+            ));
+        }
         graph.launch(&self.compute, &self.context.enter()?)
     }
 
     /// Refuses what would end a capture.
     #[inline]
     pub(super) fn not_while_captured(&self, what: &str) -> Result<()> {
-        match self.captured.now {
+        match self.capture.now {
             false => Ok(()),
             true => Err(refused(what)),
         }
+    }
+}
+
+/// Gives up a graph that was just captured and that nobody else has; null if there is none.
+fn destroy(context: &Context, graph: CUgraph, _entered: &Entered<'_>) {
+    if !graph.is_null() {
+        // SAFETY: by the caller's promise above.
+        let gone = unsafe { sys::cuGraphDestroy(graph) };
+        log_failure(context.name(), check("cuGraphDestroy", gone));
     }
 }
 

@@ -54,7 +54,8 @@ pub use stream::CudaEvent;
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
-use graph::Captured;
+use graph::Capture;
+pub use graph::Graph;
 use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
@@ -94,7 +95,7 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 ///
 /// The order of the fields is the order in which they end.
 pub struct CudaDevice {
-    captured: Captured,
+    capture: Capture,
     marks: Marks,
     views: Views,
     /// Bytes of the pages behind views, if the device maps any.
@@ -202,7 +203,7 @@ impl CudaDevice {
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
         let page = mapped::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
-            captured: Captured::default(),
+            capture: Capture::default(),
             marks: Marks::default(),
             views: Views::default(),
             page,

@@ -118,6 +118,8 @@ impl HostDevice {
 
 impl Device for HostDevice {
     type Event = HostEvent;
+    /// It captures none.
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> &'static str {
         "cpu"

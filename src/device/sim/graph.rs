@@ -22,14 +22,17 @@ pub(super) enum Call {
     ComputeWaits(usize),
 }
 
-/// What is captured, and what was.
+/// A captured pass.
+#[derive(Debug)]
+pub struct SimGraph(Vec<Call>);
+
+/// What is being captured.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     calls: Option<Vec<Call>>,
     /// Number of this capture, and its events so far.
     number: u64,
     events: usize,
-    kept: Option<Vec<Call>>,
     /// What was issued to the copy stream when the last replay ended.
     replayed: u64,
 }
@@ -90,21 +93,13 @@ impl Sim {
         Ok(())
     }
 
-    pub(super) fn stop_capture(&mut self, keep: bool) {
+    pub(super) fn stop_capture(&mut self) -> Result<SimGraph> {
         let calls = self.graphs.calls.take();
-        if keep {
-            self.graphs.kept = calls;
-        }
+        let calls = calls.ok_or_else(|| Error::Internal("nothing is being captured".to_owned()))?;
+        Ok(SimGraph(calls))
     }
 
-    pub(super) fn drop_graph(&mut self) {
-        self.graphs.kept = None;
-    }
-
-    pub(super) fn play_graph(&mut self) -> Result<()> {
-        let Some(calls) = self.graphs.kept.clone() else {
-            return Err(Error::Internal("there is no graph to replay".to_owned()));
-        };
+    pub(super) fn play_graph(&mut self, graph: &SimGraph) -> Result<()> {
         if !self.copy_idle() && self.copy.issued != self.graphs.replayed {
             return Err(Error::Internal(
                 "a graph does not wait for copies that are under way".to_owned(),
@@ -114,9 +109,9 @@ impl Sim {
         let begin = self.record_compute()?;
         self.copy_wait(&begin)?;
         let mut events: Vec<SimEvent> = Vec::new();
-        for call in calls {
-            match call {
-                Call::Kernel(number, reads) => self.kernel(number, &reads)?,
+        for call in &graph.0 {
+            match *call {
+                Call::Kernel(number, ref reads) => self.kernel(number, reads)?,
                 Call::Copy(dst, src) => self.copy_to_device(dst, src)?,
                 Call::Discard(ptr, bytes) => self.discard(ptr, bytes)?,
                 Call::Across(dst, src, bytes) => self.copy_across(dst, src, bytes)?,

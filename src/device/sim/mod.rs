@@ -37,6 +37,7 @@ mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
 pub use faults::Fault;
+pub use graph::SimGraph;
 pub use issue::SimEvent;
 pub use problem::Problem;
 pub use streams::Order;

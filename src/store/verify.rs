@@ -2,7 +2,7 @@
 //! are read back through the device, in the order of its compute stream, so that what is seen is what a kernel
 //! would see. Slow: for debugging and tests.
 
-use super::Session;
+use super::Store;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, WeightIndex};
@@ -18,19 +18,19 @@ pub(super) struct Checksums {
     piece: Vec<u8>,
 }
 
-impl<D: Device> Session<D> {
+impl<D: Device> Store<D> {
     /// From now on every weight is compared with its CRC-32 at each of its probes, before its address is handed
     /// out, and every direct constant is now: before the first pass, which may write to the mutable ones.
     /// `expected` are the checksums of all constants, by index. [`Error::Mismatch`] names the one that differs.
     pub fn verify_every_read(&mut self, expected: Vec<u32>) -> Result<()> {
-        let constants = self.program.weights.len() - self.tables.len();
+        let constants = self.constants.specs.len() - self.tables.len();
         if expected.len() != constants {
             return Err(Error::Internal(format!(
                 "{constants} constants, {} checksums",
                 expected.len()
             )));
         }
-        let specs = self.program.weights.iter();
+        let specs = self.constants.specs.iter();
         let largest = specs.map(|spec| spec.bytes).max().unwrap_or(0);
         self.checksums = Some(Checksums {
             expected,
@@ -48,10 +48,20 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// The weight of probe `id`, whose copy the compute stream has waited for, is about to be read at `at`.
+    /// Whether every read is verified.
+    #[inline]
+    pub(crate) fn verifies(&self) -> bool {
+        self.checksums.is_some()
+    }
+
+    /// A weight, whose copy the compute stream has waited for, is about to be read at `at` by probe `id`.
     #[cold]
-    pub(super) fn verify_read(&mut self, id: ProbeId, at: DevicePtr) -> Result<()> {
-        let weight = self.program.trace.weight(id);
+    pub(crate) fn verify_read(
+        &mut self,
+        weight: WeightIndex,
+        id: ProbeId,
+        at: DevicePtr,
+    ) -> Result<()> {
         self.verify(weight, at, &format!("read by probe {id}"))
     }
 
@@ -61,7 +71,7 @@ impl<D: Device> Session<D> {
         };
         let table = self.tables.iter().find(|table| table.stands == weight);
         let weight = table.map_or(weight, |table| table.table);
-        let spec = &self.program.weights[weight as usize];
+        let spec = &self.constants.specs[weight as usize];
         let mut hasher = crc32fast::Hasher::new();
         let mut done = 0;
         while done < spec.bytes {

@@ -1,7 +1,7 @@
 //! Copies of small weights that lie next to each other, in the file and on the device, are one copy: each costs
 //! some microseconds beyond its bytes, as much as 200 kB take on a fast link.
 
-use super::{build, Session};
+use super::Store;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::Result;
 use crate::schedule::WeightIndex;
@@ -12,7 +12,7 @@ const LONGEST: u64 = 1 << 20;
 
 /// Loads that have their memory, and whose copy is not issued yet.
 #[derive(Default)]
-pub(super) struct Run {
+pub(super) struct CopyBatch {
     weights: Vec<WeightIndex>,
     /// How many of them are for later reads.
     ahead: u64,
@@ -22,7 +22,7 @@ pub(super) struct Run {
     copy: Option<(DevicePtr, HostBytes)>,
 }
 
-impl Run {
+impl CopyBatch {
     /// Index of the first action that a failure undoes, if the action `at` fails.
     pub(super) fn undo_from(&self, at: usize) -> usize {
         match self.weights.is_empty() {
@@ -31,7 +31,14 @@ impl Run {
         }
     }
 
-    /// The copy with `src` behind it, if that is to go where this one ends.
+    /// Nothing is queued any more.
+    pub(super) fn stop(&mut self) {
+        self.weights.clear();
+        self.ahead = 0;
+        self.copy = None;
+    }
+
+    /// The copy with `src` after it, if that is to go where this one ends.
     fn joined<D: Device>(&self, device: &D, at: DevicePtr, src: HostBytes) -> Option<HostBytes> {
         let (start, bytes) = self.copy?;
         let fits = start.offset(bytes.len()) == at && bytes.len() + src.len() <= LONGEST;
@@ -40,9 +47,9 @@ impl Run {
     }
 }
 
-impl<D: Device> Session<D> {
-    /// A load, from byte `start` of the weight on, that has its memory: joined to those before it, or kept for those
-    /// behind it. An error is one of the copy before it.
+impl<D: Device> Store<D> {
+    /// A load, from byte `start` of the weight on, that has its memory: joined to those before it, or kept for those after
+    /// it. An error is one of the copy before it.
     pub(super) fn queue_copy(
         &mut self,
         action: usize,
@@ -50,26 +57,26 @@ impl<D: Device> Session<D> {
         ahead: bool,
         src: HostBytes,
     ) -> Result<()> {
-        let at = self.tenants[weight as usize].at.offset(start);
+        let at = self.weights[weight as usize].at.offset(start);
         // Neighbours in two allocations of the device are none.
-        let one_block = self.pool.is_one_block() || self.policy.block_bytes() > 0;
+        let one_block = self.pool.is_one_block() || !self.layout().is_per_weight();
         let joined = one_block
-            .then(|| self.run.joined(&self.device, at, src))
+            .then(|| self.batch.joined(&self.device, at, src))
             .flatten();
         if joined.is_none() {
             self.issue_copy()?;
-            self.run.first = action;
+            self.batch.first = action;
         }
-        let start = self.run.copy.map_or(at, |(start, _)| start);
-        self.run.copy = Some((start, joined.unwrap_or(src)));
-        self.run.weights.push(weight);
-        self.run.ahead += u64::from(ahead);
+        let start = self.batch.copy.map_or(at, |(start, _)| start);
+        self.batch.copy = Some((start, joined.unwrap_or(src)));
+        self.batch.weights.push(weight);
+        self.batch.ahead += u64::from(ahead);
         Ok(())
     }
 
     /// Issues what is queued. On an error none of these weights was loaded.
     pub(super) fn issue_copy(&mut self) -> Result<()> {
-        let Some((at, src)) = self.run.copy.take() else {
+        let Some((at, src)) = self.batch.copy.take() else {
             return Ok(());
         };
         let copied = self
@@ -79,16 +86,16 @@ impl<D: Device> Session<D> {
         match copied {
             Ok(event) => {
                 let event = Arc::new(event);
-                for &weight in &self.run.weights {
-                    self.tenants[weight as usize].ready = Some(Arc::clone(&event));
+                for &weight in &self.batch.weights {
+                    self.weights[weight as usize].ready = Some(Arc::clone(&event));
                 }
                 self.stats.bytes_copied += src.len();
-                self.stats.prefetches += self.run.ahead;
-                self.stop_run();
+                self.stats.prefetches += self.batch.ahead;
+                self.batch.stop();
                 Ok(())
             }
             Err(error) => {
-                let error = error.during(|| format!("copying {}", self.run_names()));
+                let error = error.during(|| format!("copying {}", self.batch_names()));
                 self.drop_copy();
                 Err(error)
             }
@@ -96,32 +103,24 @@ impl<D: Device> Session<D> {
     }
 
     /// What is queued, in a message.
-    fn run_names(&self) -> String {
-        let names = self.run.weights.iter();
-        let names = names.map(|&weight| build::weight_name(&self.program, weight));
+    fn batch_names(&self) -> String {
+        let names = self.batch.weights.iter();
+        let names = names.map(|&weight| self.constants.name(weight));
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Gives the memory of what is queued back. In copy-stream order, so right even if the copy was issued and
-    /// only its event failed. Nobody reads bytes that were taken over in front of it: the copies wait for their readers
-    /// since what it brings again was given up.
+    /// Gives the memory of what is queued back. In copy-stream order, so right even if the copy was issued and only its
+    /// event failed.
     fn drop_copy(&mut self) {
-        for at in 0..self.run.weights.len() {
-            let weight = self.run.weights[at];
+        for at in 0..self.batch.weights.len() {
+            let weight = self.batch.weights[at];
             // A failure here as well changes nothing: the first one is reported, and the cap stays counted.
             if let Err(error) = self.give_memory(weight) {
                 self.poison(format!("memory could not be given back: {error}"));
             }
         }
         // The actions still have to be undone: `first` stays.
-        self.run.ahead = 0;
-        self.run.copy = None;
-    }
-
-    /// Nothing is queued any more.
-    pub(super) fn stop_run(&mut self) {
-        self.run.weights.clear();
-        self.run.ahead = 0;
-        self.run.copy = None;
+        self.batch.ahead = 0;
+        self.batch.copy = None;
     }
 }
