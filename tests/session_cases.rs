@@ -87,8 +87,9 @@ fn the_case_asked_for() {
 }
 
 fn described(case: &Case) -> String {
-    let program = &case.model.program;
-    let sizes: Vec<_> = program.weights.iter().map(|w| (&w.fqn, w.bytes)).collect();
+    let trace = &case.model.method.trace;
+    let sizes = case.model.constants.specs.iter();
+    let sizes: Vec<_> = sizes.map(|w| (&w.fqn, w.bytes)).collect();
     format!(
         "{:?}, {:?}, budget {}, one block: {}, capped: {}, {:?}, {:?}\n{sizes:?}\nprobes {:?}\n{:?}",
         case.shape,
@@ -98,7 +99,7 @@ fn described(case: &Case) -> String {
         case.capped,
         case.order,
         case.passes,
-        program.trace.probes(),
-        program.trace.events()
+        trace.probes(),
+        trace.events()
     )
 }

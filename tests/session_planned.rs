@@ -4,7 +4,7 @@
 mod session_support;
 
 use proptest::prelude::*;
-use session_support::case::{floor_of, GRANULE};
+use session_support::case::GRANULE;
 use session_support::code::programs;
 use session_support::{chain, play, Model, Pass};
 use std::ops::Range;
@@ -64,7 +64,7 @@ fn copied(plan: &Plan) -> u64 {
 
 /// `share` 0 is the floor, 1000 everything.
 fn budget(model: &Model, share: u64) -> u64 {
-    let floor = floor_of(&model.program);
+    let floor = model.floor();
     let least = floor.bytes();
     least + (floor.direct + floor.everything).saturating_sub(least) * share / 1000
 }
@@ -90,7 +90,7 @@ proptest! {
         // The first pass begins with an empty ring, and the copies for the next one are issued in it.
         prop_assert_eq!(&seen[1..], &[copied(&plan); 3][..]);
         prop_assert!(copied(&plan) <= plan.price.bytes);
-        let capacity = budget - floor_of(&model.program).direct;
+        let capacity = budget - model.floor().direct;
         let program = &model.program;
         let lru = lru_price(&program.trace, &program.weights, GRANULE, capacity).unwrap();
         prop_assert!(plan.price.bytes <= lru.bytes);
@@ -101,7 +101,7 @@ proptest! {
     fn the_lru_copies_what_its_price_says(model in programs(), share in 0..1000u64) {
         let budget = budget(&model, share);
         let mut session = model.session(Sim::in_one_block(Order::CopiesFirst), Some(budget)).unwrap();
-        if session.policy() != "lru" || !session.is_one_block() {
+        if session.policy() != "lru" || !session.store().is_one_block() {
             return Ok(());
         }
         let program = &model.program;
@@ -117,8 +117,8 @@ proptest! {
     /// The bound that spares playing the LRU is one, and a plan is refused for the LRU exactly where that copies less.
     #[test]
     fn the_lru_cannot_help_copying_its_bound(model in programs(), share in 0..1000u64, page in 0..4usize) {
-        let capacity = budget(&model, share) - floor_of(&model.program).direct;
-        let (trace, weights) = (&model.program.trace, &model.program.weights);
+        let capacity = budget(&model, share) - model.floor().direct;
+        let (trace, weights) = (&model.method.trace, &model.constants.specs);
         let Some(lru) = lru_price(trace, weights, GRANULE, capacity) else {
             return Ok(());
         };
@@ -175,7 +175,7 @@ fn weights_of_very_different_sizes_run_at_the_floor() {
         .map(|at| if at % 2 == 0 { 8 << 10 } else { 128 << 10 })
         .collect();
     let model = chain(&sizes);
-    let budget = floor_of(&model.program).bytes();
+    let budget = model.floor().bytes();
     for page in PAGES {
         let mut sim = Sim::new(Order::CopiesFirst);
         sim.set_page(page);
@@ -188,7 +188,7 @@ fn weights_of_very_different_sizes_run_at_the_floor() {
             play(&model, &mut session, Pass::Complete).unwrap();
         }
         session.device_mut().verdict().unwrap();
-        assert_eq!(session.fragmentation_misses(), 0);
+        assert_eq!(session.store().fragmentation_misses(), 0);
         assert!(session.stats().bytes_copied_last_pass < sizes.iter().sum());
     }
 }

@@ -32,7 +32,7 @@ const GENERATION_MASK: usize = (1 << GENERATION_BITS) - 1;
 /// Slots of one chunk. Chunks never move: the compiled code keeps pointers to sizes and strides.
 const CHUNK: usize = 64;
 
-struct Slot {
+struct HandleSlot {
     generation: usize,
     storage: StorageId,
     constant: bool,
@@ -56,7 +56,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// All handles of one container.
 pub struct Slab {
     tag: usize,
-    chunks: Vec<Box<[Slot]>>,
+    chunks: Vec<Box<[HandleSlot]>>,
     free: Vec<u32>,
     storages: Vec<StorageSlot>,
     free_storages: Vec<u32>,
@@ -272,7 +272,7 @@ impl Slab {
         Ok(self.free.pop().unwrap_or_default() as usize)
     }
 
-    fn at(&mut self, index: usize) -> &mut Slot {
+    fn at(&mut self, index: usize) -> &mut HandleSlot {
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }
 
@@ -311,7 +311,7 @@ impl Slab {
         if start + CHUNK > INDEX_MASK {
             return Err(format!("{start} tensor handles are alive: the limit"));
         }
-        let slot = || Slot {
+        let slot = || HandleSlot {
             generation: 1,
             storage: StorageId(0),
             constant: false,
@@ -366,7 +366,7 @@ impl Slab {
         }
     }
 
-    fn slot(&self, handle: Handle) -> Result<&Slot, String> {
+    fn slot(&self, handle: Handle) -> Result<&HandleSlot, String> {
         let (chunk, at) = self.locate(handle)?;
         Ok(&self.chunks[chunk][at])
     }

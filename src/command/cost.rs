@@ -105,7 +105,7 @@ impl Cost {
                 limit,
             });
         }
-        let (trace, weights) = (&model.program.trace, &model.program.weights);
+        let (trace, weights) = (&model.method.trace, &model.constants.specs);
         let (figures, capacity) = (&model.figures.beside(floor.direct), budget - floor.direct);
         let lru = lru_price(trace, weights, figures.granule, capacity).ok_or_else(|| {
             Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
@@ -140,7 +140,7 @@ fn timed(
     plan: Plan,
     times: &KernelTimes,
 ) -> (Plan, f64) {
-    let (trace, weights) = (&model.program.trace, &model.program.weights);
+    let (trace, weights) = (&model.method.trace, &model.constants.specs);
     let known = (&times.by_event(trace)[..], link.kind());
     let found = refine(trace, weights, figures, capacity, &plan, known);
     let (plan, expected) = found.better.unwrap_or((plan, found.before));

@@ -147,7 +147,7 @@ fn computing(model: &Model, link: &Link) -> String {
 }
 
 fn described(model: &Model, plan: &Plan) -> String {
-    let name = |weight: u32| &model.program.weights[weight as usize].fqn;
+    let name = |weight: u32| &model.constants.specs[weight as usize].fqn;
     let mut streamed: Vec<_> = plan.streamed.iter().map(|one| one.weight).collect();
     streamed.sort_unstable();
     streamed.dedup();
@@ -164,7 +164,7 @@ fn described(model: &Model, plan: &Plan) -> String {
     let copies = plan.streamed.iter().filter(|one| one.kept < one.range.end);
     for one in copies {
         let bytes = one.range.end - one.kept;
-        let part = match bytes == model.program.weights[one.weight as usize].bytes {
+        let part = match bytes == model.constants.specs[one.weight as usize].bytes {
             true => "",
             false => ", the rest of it stays",
         };
@@ -249,7 +249,7 @@ fn object(model: &Model, cost: &Cost) -> Value {
         let copies = plan.streamed.iter().filter(|one| one.kept < one.range.end);
         let streamed = copies.map(|one| {
             json!({
-                "fqn": model.program.weights[one.weight as usize].fqn,
+                "fqn": model.constants.specs[one.weight as usize].fqn,
                 "bytes": one.range.end - one.kept,
                 "probes": one.probes,
             })

@@ -1,5 +1,5 @@
-//! The compiled code, its session and the bytes behind both, joined for a pass. Each of them leaves one
-//! promise to whoever joins them: this file makes these promises, and is the only unsafe code here.
+//! The compiled code, its session and the bytes of both, joined for a pass. Each of them leaves one
+//! promise to its user: this file makes these promises, and is the only unsafe code here.
 
 mod dense;
 mod graph;
@@ -10,7 +10,7 @@ use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
 use super::tensor::{contiguous_strides, InputTensor};
 use super::times::TimesFile;
-use super::Outputs;
+use super::TakeOutputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
@@ -29,7 +29,7 @@ pub trait RunPass: Send {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()>;
 
     /// Counters since load.
@@ -210,7 +210,7 @@ impl<D: DelegateDevice> Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         match self.graph.take() {
             None => self.run_once(signature, inputs, outputs),
@@ -227,7 +227,7 @@ impl<D: DelegateDevice> Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         let strides: Vec<Vec<i64>> = inputs
             .iter()
@@ -274,7 +274,7 @@ impl<D: DelegateDevice> RunPass for Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         if let Some(why) = &self.poisoned {
             return Err(Error::Poisoned(why.clone()));
@@ -368,7 +368,7 @@ fn deliver(
     signature: &Signature<'_>,
     placed: &[Option<Input<'_>>],
     pass: &PassOutputs<'_>,
-    outputs: Outputs<'_>,
+    outputs: TakeOutputs<'_>,
 ) -> Result<()> {
     inputs::check_outputs(signature, pass.list())?;
     let returned = signature.wiring.outputs.iter().enumerate();

@@ -15,7 +15,7 @@ impl RunPass for Copying {
         &mut self,
         _: &Signature<'_>,
         _: &[InputTensor<'_>],
-        _: super::Outputs<'_>,
+        _: super::TakeOutputs<'_>,
     ) -> Result<()> {
         self.0.synchronize()
     }

@@ -91,7 +91,7 @@ impl Delegate {
         }
     }
 
-    /// For tests: the same on a device in front of which `faults` stand.
+    /// For tests: the same on a device whose calls `faults` may fail.
     #[cfg(any(test, feature = "sim"))]
     #[doc(hidden)]
     pub fn load_faulty(

@@ -49,7 +49,7 @@ pub use program::Program;
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// Receives the outputs of a pass, one after the other, once the pass has completed.
-pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
+pub type TakeOutputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 
 /// One loaded method. May be shared between threads; one of them executes at a time.
 pub struct Delegate {
@@ -80,7 +80,7 @@ impl Delegate {
     /// Runs the method once. `outputs` is called once for each output, in order, and only if the pass completed;
     /// what it is given lives during the call only. After an error the delegate can be used again, unless
     /// it answers [`Error::Poisoned`], as it does in a child of the process that loaded it.
-    pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
+    pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: TakeOutputs<'_>) -> Result<()> {
         self.call(inputs, |_| Ok(()), outputs)
     }
 
@@ -89,7 +89,7 @@ impl Delegate {
         &self,
         inputs: &[InputTensor<'_>],
         check: impl FnOnce(&Signature<'_>) -> Result<()>,
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         let live = self.live.get()?;
         let mut turn = live.turn()?;

@@ -4,9 +4,9 @@
 //! A device has two ordered streams: *compute*, on which the compiled kernels run, and *copy*, on which
 //! weight bytes arrive. Nothing is ordered between them but by events.
 //! - [`Device::record_compute`] marks all compute work issued so far; [`Device::copy_wait`] makes every
-//!   later copy wait for it. This orders a copy behind the last reader of the bytes it overwrites.
+//!   later copy wait for it. This orders a copy after the last reader of the bytes it overwrites.
 //! - [`Device::record_copy`] marks all copies issued so far; [`Device::compute_wait`] makes every later
-//!   kernel wait for it. This orders a kernel behind the copy of the bytes it reads.
+//!   kernel wait for it. This orders a kernel after the copy of the bytes it reads.
 //! - [`Device::alloc`] and [`Device::free`] act in copy-stream order: memory freed here may be handed out
 //!   again at once, but only to copies issued later. [`Device::alloc_scratch`] and
 //!   [`Device::free_scratch`] act in compute-stream order: the memory of activations.
@@ -314,7 +314,7 @@ pub trait Device: Send {
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
 
-    /// Whether one copy may hold the bytes in front of `src` and `src` itself: host memory may be known to the
+    /// Whether one copy may hold the bytes before `src` and `src` itself: host memory may be known to the
     /// device in parts.
     fn copies_across(&self, _src: HostBytes) -> bool {
         true
@@ -356,13 +356,13 @@ pub trait Device: Send {
         }
     }
 
-    /// An event behind all compute work issued so far.
+    /// An event after all compute work issued so far.
     fn record_compute(&mut self) -> Result<Self::Event>;
 
     /// Later copies wait for `event` (a compute event).
     fn copy_wait(&mut self, event: &Self::Event) -> Result<()>;
 
-    /// An event behind all copies issued so far.
+    /// An event after all copies issued so far.
     fn record_copy(&mut self) -> Result<Self::Event>;
 
     /// Later kernels wait for `event` (a copy event). On `host` the calling thread is the compute

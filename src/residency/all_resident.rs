@@ -136,12 +136,12 @@ mod tests {
         assert_eq!(resident.block, 192);
         let mut actions = Vec::new();
         resident.start(&mut actions);
-        let load = |weight, bytes, offset| Action::Load {
+        let load = |weight, bytes| Action::Load {
             weight,
             range: 0..bytes,
             window: weight,
             ahead: true,
         };
-        assert_eq!(actions, [load(0, 10, 0), load(3, 100, 64)]);
+        assert_eq!(actions, [load(0, 10), load(3, 100)]);
     }
 }

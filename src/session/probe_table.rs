@@ -24,7 +24,7 @@ pub(super) struct ProbeTable {
 #[derive(Debug)]
 struct Window {
     dtype: i32,
-    /// Index in `dims` of the sizes, of the strides, and behind them.
+    /// Index in `dims` of the sizes, of the strides, and of their end.
     at: [u32; 3],
 }
 

@@ -60,6 +60,20 @@ pub struct Table {
 }
 
 impl Method {
+    /// The constants of a program of one method that reads no rows of tables, and that method.
+    pub fn with_constants(
+        specs: Vec<WeightSpec>,
+        layouts: Vec<WeightLayout>,
+        trace: Trace,
+    ) -> (Constants, Method) {
+        let method = Method {
+            layouts,
+            trace,
+            gather: Vec::new(),
+        };
+        (Constants { specs }, method)
+    }
+
     /// A probe in a message: its id and its weight's name.
     pub fn probe_name(&self, constants: &Constants, id: i64) -> String {
         let index = usize::try_from(id).ok();

@@ -5,7 +5,7 @@
 use super::{DelegateDevice, Engine};
 use crate::delegate::inputs::Signature;
 use crate::delegate::tensor::{pack, InputTensor, Memory};
-use crate::delegate::Outputs;
+use crate::delegate::TakeOutputs;
 use crate::device::DeviceBytes;
 use crate::error::{Error, Result};
 use crate::format::ScalarType;
@@ -63,7 +63,7 @@ impl<D: DelegateDevice> Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         let is_copied =
             |index: usize| !inputs[index].is_row_major() && signature.wiring.is_used(index);

@@ -7,7 +7,7 @@ use crate::aoti::container::Input;
 use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
 use crate::delegate::inputs::Signature;
 use crate::delegate::tensor::{contiguous_strides, InputTensor, Memory};
-use crate::delegate::Outputs;
+use crate::delegate::TakeOutputs;
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 use crate::session::CapturedPass;
@@ -53,7 +53,7 @@ impl<D: DelegateDevice> Engine<D> {
         graph: &mut Graph<D>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         if let Some(refused) = &graph.refused {
             return Err(refused.clone());
@@ -207,7 +207,7 @@ impl<D: DelegateDevice> Engine<D> {
         captured: &Captured<D>,
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         for (index, (input, fixed)) in given.iter().zip(&captured.inputs).enumerate() {
             if let Some((ptr, bytes)) = fixed {

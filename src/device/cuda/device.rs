@@ -286,7 +286,7 @@ impl Device for CudaDevice {
         if let Some(parts) = self.views.targets(dst, src) {
             let entered = self.context.enter()?;
             for (dst, src) in parts? {
-                // SAFETY: inside of a view's memory, which is unmapped behind a wait for this stream.
+                // SAFETY: inside of a view's memory, which is unmapped after a wait for this stream.
                 unsafe { self.issue_copy(dst, src, &entered) }?;
             }
             return Ok(());

@@ -141,7 +141,7 @@ impl CudaContext {
 pub struct CudaCounters {
     /// Events ever made; constant once a program runs steadily.
     pub events_created: u64,
-    /// How often the weights' pool had to be trimmed, behind a wait for the copy stream.
+    /// How often the weights' pool had to be trimmed, after a wait for the copy stream.
     pub compactions: u64,
     /// Weights' memory handed out, by our count.
     pub weight_bytes: u64,

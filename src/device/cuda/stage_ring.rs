@@ -111,7 +111,7 @@ impl Piece {
     }
 }
 
-/// The threads that fill the ring. Dropped, they end; whoever waits for a piece is let through.
+/// The threads that fill the ring. Dropped, they end; a thread that waits for a piece is let through.
 pub(super) struct Readers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,

@@ -112,7 +112,7 @@ impl Stream {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// Puts `event` behind everything issued so far.
+    /// Puts `event` after everything issued so far.
     #[inline]
     pub(super) fn record(&self, event: &CudaEvent, entered: &Entered<'_>) -> Result<()> {
         self.record_raw(event.raw.0, entered)

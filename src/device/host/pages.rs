@@ -33,7 +33,7 @@ struct Addresses {
 unsafe impl Send for Addresses {}
 
 impl Addresses {
-    /// Addresses without memory: whoever touches them gets a fault.
+    /// Addresses without memory: an access to them faults.
     fn reserve(bytes: u64) -> Result<Addresses> {
         let size = usize::try_from(bytes).map_err(|_| too_large(bytes))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

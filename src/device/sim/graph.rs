@@ -1,7 +1,7 @@
 //! Graphs: what is captured is kept call by call, and called again by a replay, so that its races are found there too.
 //!
 //! The rules of the driver hold: a capture begins with idle streams, allocates nothing, waits for no event from before, and
-//! its events are worth nothing behind it.
+//! its events are worth nothing after it.
 
 use super::Sim;
 use super::SimEvent;
@@ -105,7 +105,7 @@ impl Sim {
                 "a graph does not wait for copies that are under way".to_owned(),
             ));
         }
-        // Behind everything issued to the compute stream, and in front of whatever comes behind it.
+        // After everything issued to the compute stream, and before all that is issued later.
         let begin = self.record_compute()?;
         self.copy_wait(&begin)?;
         let mut events: Vec<SimEvent> = Vec::new();

@@ -71,7 +71,7 @@ pub enum Issued {
         to: DevicePtr,
         /// Where from.
         from: HostBytes,
-        /// What it is ordered behind.
+        /// What it is ordered after.
         clock: Clock,
     },
     /// Bytes were freed or discarded.
@@ -95,7 +95,7 @@ pub struct Sim {
     views: Views,
     compute: Stream,
     copy: Stream,
-    /// The calling thread's; in a cell, since asking for an event orders what follows behind it.
+    /// The calling thread's; in a cell, since asking for an event orders what follows after it.
     host: Cell<Clock>,
     faults: Faults,
     problems: Vec<Problem>,
