@@ -42,6 +42,7 @@ impl<D: Device> Session<D> {
     /// Blocks until the kernels of the last pass have ended: their weights are not in use any more.
     pub fn finish_kernels(&mut self) -> Result<()> {
         self.store.device.finish_compute()?;
+        // rule: finished-pass-is-not-named
         self.pass.in_flight.begin();
         Ok(())
     }
@@ -75,7 +76,9 @@ impl<D: Device> Session<D> {
         ended.map_err(|error| error.during(|| "waiting for each kernel".into()))?;
         let open = (0..).zip(&self.pass.leased).filter(|(_, open)| **open);
         self.pass.in_flight.open.clear();
+        // rule: open-lease-is-named
         self.pass.in_flight.open.extend(open.map(|(id, _)| id));
+        // rule: idle-stream-is-remembered
         self.pass.in_flight.idle_at = self.pass.follower.position();
         Ok(())
     }

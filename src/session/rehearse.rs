@@ -122,6 +122,7 @@ impl<D: Device> Session<D> {
     /// a later pass might find it in pieces that were never tried.
     pub(super) fn start_afresh(&mut self) {
         self.store.abort();
+        // rule: poisoned-store-keeps-its-memory
         let may_be_emptied = !self.store.is_poisoned() && !self.store.rehearsing;
         if self.pass.open_leases == 0 && may_be_emptied {
             self.rehearsal.passes_since_empty = 0;

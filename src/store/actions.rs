@@ -18,12 +18,15 @@ impl<D: Device> Store<D> {
         for at in 0..count {
             if let Err(error) = self.perform(at) {
                 // What is queued before it is not its fault, unless it is.
+                // rule: queued-copies-go-first
                 let error = self.issue_copy().err().unwrap_or(error);
+                // rule: failed-action-is-undone
                 self.undo(self.batch.undo_from(at));
                 return Err(error);
             }
         }
         if let Err(error) = self.issue_copy() {
+            // rule: failed-last-copy-is-undone
             self.undo(self.batch.undo_from(count));
             return Err(error);
         }
@@ -32,6 +35,7 @@ impl<D: Device> Store<D> {
     }
 
     fn undo(&mut self, from: usize) {
+        // rule: undone-from-the-last-action
         for at in (from..self.actions.len()).rev() {
             match self.actions[at].clone() {
                 Action::Evict { weight } => self.policy.evict_failed(weight),

@@ -147,6 +147,7 @@ impl Method {
             )));
         }
         let mut probes = (0..).zip(self.trace.probes());
+        // rule: probe-reads-no-direct-constant
         match probes.find(|(_, &weight)| !constants.is_probed(weight)) {
             Some((probe, &weight)) => Err(Error::Mismatch {
                 name: constants.specs[weight as usize].fqn.clone(),

@@ -41,8 +41,10 @@ impl CopyBatch {
     /// The copy with `src` after it, if that is to go where this one ends.
     fn joined<D: Device>(&self, device: &D, at: DevicePtr, src: HostBytes) -> Option<HostBytes> {
         let (start, bytes) = self.copy?;
+        // rule: joined-copy-has-one-target
         let fits = start.offset(bytes.len()) == at && bytes.len() + src.len() <= LONGEST;
         let joined = bytes.followed_by(src).filter(|_| fits)?;
+        // rule: joined-copy-has-one-registration
         device.copies_across(src).then_some(joined)
     }
 }
@@ -57,8 +59,10 @@ impl<D: Device> Store<D> {
         ahead: bool,
         src: HostBytes,
     ) -> Result<()> {
+        // rule: tail-goes-after-the-head
         let at = self.weights[weight as usize].at.offset(start);
         // Neighbours in two allocations of the device are none.
+        // rule: joined-copy-has-one-allocation
         let one_block = self.pool.is_one_block() || !self.layout().is_per_weight();
         let joined = one_block
             .then(|| self.batch.joined(&self.device, at, src))
@@ -79,6 +83,7 @@ impl<D: Device> Store<D> {
         let Some((at, src)) = self.batch.copy.take() else {
             return Ok(());
         };
+        // rule: event-comes-after-the-copy
         let copied = self
             .device
             .copy_to_device(at, src)
@@ -87,6 +92,7 @@ impl<D: Device> Store<D> {
             Ok(event) => {
                 let event = Arc::new(event);
                 for &weight in &self.batch.weights {
+                    // rule: copy-leaves-an-event
                     self.weights[weight as usize].ready = Some(Arc::clone(&event));
                 }
                 self.stats.bytes_copied += src.len();
@@ -96,6 +102,7 @@ impl<D: Device> Store<D> {
             }
             Err(error) => {
                 let error = error.during(|| format!("copying {}", self.batch_names()));
+                // rule: failed-copy-gives-its-memory-back
                 self.drop_copy();
                 Err(error)
             }

@@ -70,6 +70,7 @@ impl<D: Device> Store<D> {
         let block = match &self.residency.layout.memory {
             Memory::PerWeight => return Ok(()),
             Memory::Block(bytes) => self.pool.take(&mut self.device, *bytes),
+            // rule: mapped-memory-is-mapped
             Memory::Mapped(view) => self.pool.map(&mut self.device, view),
         };
         self.block =
