@@ -90,6 +90,7 @@ impl Slab {
 
     /// A handle to `tensor` in a new storage.
     pub fn insert(&mut self, storage: Storage, tensor: Tensor) -> Result<Handle, String> {
+        // rule: tensor-lies-within-its-storage
         tensor.check_within(storage.bytes)?;
         let index = self.take()?;
         self.at(index).tensor = tensor;
@@ -121,10 +122,12 @@ impl Slab {
         let slot =
             (self.chunks.get_mut(index as usize / CHUNK)?).get_mut(index as usize % CHUNK)?;
         let storage = self.storages.get_mut(slot.storage.0 as usize)?;
+        // rule: storage-under-a-view-stays
         if slot.live || storage.refs > 0 {
             return None;
         }
         storage.refs = 1;
+        // rule: probe-gets-its-new-address
         storage.storage.ptr = ptr;
         slot.live = true;
         let generation = slot.generation;
@@ -153,6 +156,7 @@ impl Slab {
     /// Another handle into the storage of `of`.
     pub fn share(&mut self, of: Handle, tensor: Tensor) -> Result<Handle, String> {
         let id = self.slot(of)?.storage;
+        // rule: view-lies-within-its-storage
         tensor.check_within(self.storages[id.0 as usize].storage.bytes)?;
         let index = self.take()?;
         self.at(index).tensor = tensor;
@@ -201,6 +205,7 @@ impl Slab {
         self.constants -= usize::from(constant);
         let storage = &mut self.storages[id.0 as usize];
         storage.refs -= 1;
+        // rule: last-handle-ends-the-lease
         if storage.refs > 0 {
             return Ok(None);
         }
@@ -359,6 +364,7 @@ impl Slab {
             .get(index / CHUNK)
             .map(|chunk| &chunk[index % CHUNK]);
         match slot {
+            // rule: deleted-handle-is-stale
             Some(slot) if slot.generation == generation && slot.live => {
                 Ok((index / CHUNK, index % CHUNK))
             }

@@ -211,6 +211,7 @@ fn check_machine(record: &Record) -> Result<()> {
             record.method, record.device
         )));
     }
+    // rule: machine-is-checked-at-load
     check_target(
         &format!("method '{}'", record.method),
         &record.target,
@@ -222,6 +223,7 @@ fn check_machine(record: &Record) -> Result<()> {
 fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<()> {
     match options.verify {
         Verify::Off => Ok(()),
+        // rule: data-is-verified-when-asked
         Verify::Load => verify_crc(catalog),
         Verify::EveryRead => {
             log::warn!(
@@ -323,6 +325,7 @@ fn check_floor(
         ("hard minimum", record.hard_minimum, floor.hard_minimum),
     ];
     for (fact, recorded, computed) in recorded {
+        // rule: recorded-floor-is-computed-again
         if recorded != computed {
             return Err(Error::Mismatch {
                 name: record.method.clone(),

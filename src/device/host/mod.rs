@@ -153,6 +153,7 @@ impl Device for HostDevice {
         if block.is_mapped() {
             // Queued copies may still write it. Whoever gets it next writes it by a later copy only.
             self.cached_bytes += bytes;
+            // rule: host-keeps-memory-for-later-copies
             self.cached.push(block);
             return Ok(());
         }
@@ -180,6 +181,7 @@ impl Device for HostDevice {
             return Ok(());
         }
         // Queued copies may still write it.
+        // rule: host-unmaps-after-its-copies
         self.synchronize()?;
         self.views.unmap(ptr)
     }
@@ -256,6 +258,7 @@ impl Device for HostDevice {
     }
 
     fn compute_wait(&mut self, event: &HostEvent) -> Result<()> {
+        // rule: host-waits-for-its-copies
         self.copier.wait(event.commands)
     }
 

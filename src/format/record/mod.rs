@@ -181,6 +181,7 @@ impl Gather {
     /// Whether it pays to read a table of so many bytes in place: at most half of it, since rows that are read beside
     /// copies arrive at about half of the link's speed, and a table that streams or stays costs its bytes once in a pass.
     pub fn pays(&self, table: u64) -> bool {
+        // rule: in-place-reads-at-most-half-a-table
         table > 0 && self.bytes().is_some_and(|bytes| bytes <= table / 2)
     }
 }
@@ -237,6 +238,7 @@ impl Record {
         let payload = Record::from_payload(&name, delegate.processed)?.named(method, pte)?;
         if fields::has_methods(pte, method) {
             let written = Record::from_pte(pte, method)?;
+            // rule: both-records-are-equal
             if payload != written {
                 return Err(crate::Error::Mismatch {
                     name: method.to_owned(),
