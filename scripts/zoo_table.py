@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ HEAD = """# Models of public libraries
 
 <!-- Written by `make zoo`. Do not edit. -->
 
-Each model is built from its configuration class with random weights, a few layers and small sizes. It is exported for the CPU
-and runs at three budgets: the floor, 50 % and 100 % of its weights.
+Each model is built from its configuration class with random weights, a few layers and small sizes.
+It is exported for the CPU and runs at three budgets: the floor, 50 % and 100 % of its weights.
 
-- **right**: every output equals eager PyTorch's within a tolerance of 1e-4, and all budgets give the same bits.
+- **right**: every output equals eager PyTorch's within a tolerance of 1e-4, and all budgets give
+  the same bits.
 - **refused**: the export ends with an error that names the operator.
 - **failed**: any other error. **wrong**: another output.
 
-Errors are `|ours - eager| / (1 + |eager|)`. Copied bytes are those of one pass, as a share of the weights. A budget below the
-floor is raised to the floor. A floor holds the largest weight twice at least, so it is high where one weight is a large part of a
-small model. Tables whose rows are read in place are not copied.
+Errors are `|ours - eager| / (1 + |eager|)`. Copied bytes are those of one pass, as a share of the
+weights. A budget below the floor is raised to the floor. A floor holds the largest weight twice at
+least, so it is high where one weight is a large part of a small model. Tables whose rows are read
+in place are not copied.
 """
 
 
@@ -60,7 +63,7 @@ def enough(rows: list[Row]) -> bool:
 
 def write_page(path: Path, rows: list[Row]) -> None:
     versions = ", ".join(f"{package} {importlib.metadata.version(package).split('+')[0]}" for package in PACKAGES)
-    lines = [HEAD, f"**{summary(rows)}.** Versions: {versions}.", ""]
+    lines = [HEAD, f"**{summary(rows)}.**", textwrap.fill(f"Versions: {versions}.", 100), ""]
     lines += ["| " + " | ".join(HEADINGS) + " |", "|---|---|---|--:|--:|--:|--:|---|"]
     lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
     notes = [f"- `{row['name']}`, {row['result']}: {row['detail'].splitlines()[0]}" for row in rows if row["detail"]]

@@ -1,5 +1,5 @@
 //! WeightStream: an ExecuTorch backend that runs AOTInductor-compiled models whose weights do not
-//! fit in device memory. `ARCHITECTURE.md` is the map; this page is its index.
+//! fit in device memory. `docs/architecture.md` is the map; this page is its index.
 //!
 //! | module | what it owns |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! How much memory this process may still take: what the system has available, and what the limits of its
-//! control groups (version 1 or 2, every level up to the root) leave of that.
+//! How much memory this process may still take: what the system has available, less what the limits of its
+//! control groups forbid. Both versions of control groups are read, at every level up to the root.
 #![deny(unsafe_code)]
 
 use std::fmt;
@@ -33,8 +33,8 @@ impl Available {
         self.mem_available.min(limit.saturating_sub(held))
     }
 
-    /// Refuses a method that could not be loaded: ExecuTorch takes `bytes` of memory for it at once, and writes zeros into all of
-    /// them, so that a system which promises more memory than it has ends this process.
+    /// Refuses a method that could not be loaded. ExecuTorch takes `bytes` of memory for it at once and writes
+    /// zeros into all of them. A system that promises more memory than it has would end this process.
     pub fn check_plan(&self, method: &str, bytes: u64) -> Result<()> {
         if bytes <= self.bytes() {
             return Ok(());

@@ -102,7 +102,7 @@ def measured_once(file: Path):
 
 
 def export(job: Job, kind: str) -> None:
-    """`offload`: as the README shows it; `baseline`: the same with `offload=False`, so that nothing is probed or streamed."""
+    """`offload`: as docs/export.md shows it; `baseline`: the same with `offload=False`, so that nothing is probed or streamed."""
     import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
 

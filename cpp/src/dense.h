@@ -1,5 +1,5 @@
-// Inputs of a Module in any layout. ExecuTorch hands on the address of an input and its sizes, and no strides: bytes
-// that do not lie in row-major order would be taken for what they are not. So they are copied before.
+// Inputs of a Module in any layout. ExecuTorch hands on an input's address and sizes, but no strides. Bytes in another
+// order than row-major would be misread, so such inputs are copied first.
 #pragma once
 
 #include <executorch/extension/tensor/tensor.h>
@@ -10,7 +10,7 @@
 
 namespace weightstream {
 
-// Whether elements lie one behind the other, the last dimension innermost. Strides of sizes of one do not matter.
+// Whether elements follow each other, the last dimension innermost. Strides of sizes of one do not matter.
 bool is_row_major(const executorch::aten::Tensor& tensor);
 
 class DenseInputs {

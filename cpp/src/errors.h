@@ -13,8 +13,8 @@ namespace weightstream {
 // The ExecuTorch error that comes closest.
 executorch::runtime::Error to_error(ws_status status);
 
-// Takes as much from the front of `text` as a log line of ExecuTorch holds, which is cut after 255 bytes: up to a
-// space, which goes with it.
+// Takes as much from the front of `text` as a log line of ExecuTorch holds: it cuts lines after 255 bytes. Ends at a
+// space, and takes the space too.
 std::string_view take_line(std::string_view& text);
 
 // Logs `text` with ET_LOG, in lines that hold whole words.

@@ -206,7 +206,7 @@ std::string explain_devices(const std::vector<EValue>& expected, const std::vect
 }
 
 std::string explain_files(const std::string& pte_path, Error error) {
-  // The parser behind the C interface names what is wrong with a program, and where.
+  // The parser of the C interface names what is wrong with a program, and where.
   std::uint64_t bytes = 0;
   const ws_status status = ws_required_budget(pte_path.c_str(), "forward", &bytes);
   if (status == WS_IO || status == WS_MALFORMED) {

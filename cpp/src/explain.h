@@ -16,8 +16,8 @@ std::string explain_inputs(executorch::extension::Module& module, const std::str
 // Why a program was not loaded.
 std::string explain_files(const std::string& pte_path, executorch::runtime::Error error);
 
-// Which of a call's inputs is not what the program holds in its place, or an empty text: a number, a string or None is
-// part of the program. `expected` are the method's own inputs.
+// Which number, string or None among a call's inputs differs from the one that is part of the program; an empty text if
+// none does. `expected` are the method's own inputs.
 std::string explain_values(const std::vector<executorch::runtime::EValue>& expected,
                            const std::vector<executorch::runtime::EValue>& inputs);
 

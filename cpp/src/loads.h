@@ -1,5 +1,5 @@
 // Which delegates belong to which weightstream::Module. ExecuTorch gives a Module no way to reach its
-// delegates, so a Module passes its number as a runtime spec, and the backend reports to it.
+// delegates. So a Module passes its number as a runtime spec, and the backend reports to it.
 #pragma once
 
 #include <memory>

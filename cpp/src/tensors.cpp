@@ -43,7 +43,7 @@ CallArguments::CallArguments(et::Span<et::EValue*> args, const rs::Loaded& loade
 }
 
 void CallArguments::add_input(const rs::Loaded& loaded, std::size_t index) {
-  // By name: the delegate's numbers are not those of the method's caller.
+  // By name: the delegate numbers its inputs in an order of its own.
   const auto name = [&] { return "invalid input: " + std::string(loaded.input_name(index)) + ": "; };
   const Tensor& tensor = *tensors_[index];
   const std::size_t ndim = static_cast<std::size_t>(tensor.dim());

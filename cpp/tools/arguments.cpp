@@ -24,13 +24,13 @@ constexpr const char* kHelp =
     "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
     "  --gather MODE        tables of which only rows are read, in place: auto (default), on or off\n"
     "  --link-gbps X        what the link to the GPU carries, in GB/s, for plans; auto (default): timed at load\n"
-    "  --kernel-times FILE  how long kernels run: read if FILE is there, otherwise written once they were timed (GPU)\n"
+    "  --kernel-times FILE  how long kernels run: read if FILE exists, otherwise written once they are timed (GPU)\n"
     "  --device N           index of the device\n"
     "  --policy NAME        planned (the default) or lru\n"
     "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
     "                       device before each read (slow)\n"
     "  --sync               wait for every kernel, so that a fault of one names what it had leased (GPU; slow)\n"
-    "  --cuda-graph         replay passes as a CUDA graph, captured behind two passes over the same shapes (GPU)\n"
+    "  --cuda-graph         replay passes as a CUDA graph, captured after two passes over the same shapes (GPU)\n"
     "  --pte-sha256 HEX     SHA-256 that MODEL.pte must have\n"
     "  --passes K           number of passes (1)\n"
     "  --seed S             seed of the random inputs (0)\n"
@@ -90,7 +90,7 @@ const option kOptions[] = {
     {nullptr, 0, nullptr, 0},
 };
 
-// A decimal number without sign, spaces or anything behind it.
+// A decimal number without sign, spaces or anything after it.
 bool number(const char* text, std::uint64_t most, std::uint64_t& value) {
   char* end = nullptr;
   errno = 0;

@@ -50,7 +50,7 @@ def spec_of(name: str) -> Any:
 
 
 def export_model(name: str, folder: Path) -> None:
-    """The export as the README shows it."""
+    """The export as docs/export.md shows it."""
     import weightstream as ws
     from executorch.exir import to_edge_transform_and_lower
     from zoo import bits

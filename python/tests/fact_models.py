@@ -1,4 +1,4 @@
-"""Models that each provoke one fact about compiled code (ARCHITECTURE.md lists the facts and their cures).
+"""Models that each provoke one fact about compiled code (docs/compiler-facts.md lists the facts and their cures).
 
 None of them is useful. Each is wrong, or refuses to compile, as soon as the cure of its fact is taken away; the
 sentence in `shows` says what goes wrong then.

@@ -102,7 +102,7 @@ def test_torch_imported(order, exported):
 @pytest.fixture(scope="module")
 def package_that_loads(torch_package):
     """Packages of torch 2.11 for CUDA were seen to crash while they are loaded, alone in their process, where the compiler links
-    libstdc++ statically (ours hide theirs: see ARCHITECTURE.md)."""
+    libstdc++ statically (ours hide theirs: see docs/architecture.md)."""
     try:
         run_child("torch_package_alone", torch_package)
     except AssertionError as problem:

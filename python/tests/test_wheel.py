@@ -1,4 +1,4 @@
-"""The wheel in an empty environment: the README's lines, the commands, and a C++ project against its CMake package."""
+"""The wheel in an empty environment: the examples of the documents, the commands, and C++ projects against its CMake package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def python(tmp_path_factory) -> Path:
     python = folder / "env" / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    # Behind the environment's own: the package that is found is the wheel's.
+    # After the environment's own: the package that is found is the wheel's.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return python
 
@@ -44,10 +44,10 @@ def environment(python: Path) -> dict[str, str]:
     return {**kept, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def readme(section: str) -> list[str]:
-    """The Python examples of a section of the README."""
-    text = (ROOT / "README.md").read_text().split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def examples(document: str, section: str, language: str) -> list[str]:
+    """The examples of a section of a document in one language."""
+    text = (ROOT / document).read_text().split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 MODEL = """
@@ -64,11 +64,19 @@ torch.export.save(torch.export.export(model.eval(), inputs), "model.pt2")
 """
 
 
-def test_the_readme_and_the_commands(python, tmp_path):
-    (one, five), (load,) = readme("Export (Python)"), readme("Run (Python)")
-    script = "\n".join(["import sys", MODEL, one, "x = inputs[0]", load, CHECK, five])
-    options = {"cwd": tmp_path, "env": environment(python)}
-    run(python, "-c", script, **options)
+@pytest.fixture(scope="module")
+def files(python, tmp_path_factory) -> Path:
+    """A folder in which the Python examples have run: model.pte, model.ptd, model.pt2."""
+    (one,), (load,) = examples("README.md", "Export", "python"), examples("README.md", "Run in Python", "python")
+    (steps,) = examples("docs/export.md", "Step by step", "python")
+    folder = tmp_path_factory.mktemp("examples")
+    script = "\n".join(["import sys", MODEL, one, "x = inputs[0]", load, CHECK, steps])
+    run(python, "-c", script, cwd=folder, env=environment(python))
+    return folder
+
+
+def test_the_commands(python, files):
+    options = {"cwd": files, "env": environment(python)}
     command = python.parent / "weightstream"
     assert "plan" in run(command, "--help", **options)
     assert "export" in run(command, "--help", **options)
@@ -82,11 +90,38 @@ def test_the_readme_and_the_commands(python, tmp_path):
     assert "nowhere.pte" in failed.stderr
 
 
-def test_a_project_in_cpp_finds_the_wheel(python, tmp_path):
+def built(python: Path, source: Path, build: Path, target: str) -> Path:
+    """A program of a C++ project that finds the wheel's CMake package."""
     prefix = run(python, "-c", "import weightstream; print(weightstream.cmake_prefix_path)").strip()
     executorch = run(python, "-c", "import importlib.util as u; print(u.find_spec('executorch').submodule_search_locations[0])").strip()
-    build = tmp_path / "build"
     cmake = Path(sys.executable).parent / "cmake"
-    run(cmake, "-S", ROOT / "tests" / "consumer", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix};{executorch}", env=environment(python))
-    run(cmake, "--build", build, "--target", "registered")
-    run(build / "registered")
+    run(cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix};{executorch}", env=environment(python))
+    run(cmake, "--build", build, "--target", target)
+    return build / target
+
+
+def test_a_project_in_cpp_finds_the_wheel(python, tmp_path):
+    run(built(python, ROOT / "tests" / "consumer", tmp_path / "build", "registered"))
+
+
+MAIN = """
+#include <executorch/extension/tensor/tensor.h>
+{includes}
+int main() {{
+  std::vector<float> numbers(8 * 256);
+  const auto inputs = executorch::extension::from_blob(numbers.data(), {{8, 256}});
+{body}
+  return outputs.ok() && stats.ok() && stats->passes == 1 ? 0 : 1;
+}}
+"""
+
+
+def test_the_example_in_cpp(python, files, tmp_path):
+    (cmake,), (code,) = examples("README.md", "Run in C++", "cmake"), examples("README.md", "Run in C++", "cpp")
+    lines = code.splitlines()
+    includes = "\n".join(line for line in lines if line.startswith("#"))
+    body = "\n".join(line for line in lines if not line.startswith("#"))
+    (tmp_path / "main.cpp").write_text(MAIN.format(includes=includes, body=body))
+    head = "cmake_minimum_required(VERSION 3.28)\nproject(app LANGUAGES CXX)\nadd_executable(app main.cpp)\n"
+    (tmp_path / "CMakeLists.txt").write_text(head + cmake)
+    run(built(python, tmp_path, tmp_path / "build", "app"), cwd=files)

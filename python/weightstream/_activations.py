@@ -24,8 +24,9 @@ UNBOUNDED = 2**62
 
 
 class Activations:
-    """Follows the lines of one graph, allocations rounded up to ``granule`` bytes, sizes at the upper ends of ``ranges``: those that
-    the compiler has are narrowed to what it chose its code for."""
+    """Follows the lines of one graph. Allocations are rounded up to ``granule`` bytes; sizes are at the upper ends of ``ranges``.
+
+    The compiler's own ranges would not do: it narrows them to what it chose its code for."""
 
     def __init__(self, granule: int, ranges: Ranges):
         self.granule = granule
@@ -37,7 +38,7 @@ class Activations:
         self.peak = 0
 
     def bound(self) -> int | None:
-        """Bytes, or None if a size has no upper bound. To be asked behind the last line."""
+        """Bytes, or None if a size has no upper bound. Ask after the last line."""
         for number, name in enumerate(V.graph.get_output_names()):
             if name in V.graph.constants:  # a constant is returned as a copy
                 self._allocate(f"output {number}", _constant_bytes(name))

@@ -96,8 +96,10 @@ def _unsuited_extent(node: torch.fx.Node, query: torch.Tensor, key: torch.Tensor
 
 
 def _needs_mask(node: torch.fx.Node) -> bool:
-    """Whether keys are padded, and padding counts. The kernel for heads of a power of two takes padded keys for zeros, which have weight
-    in the softmax, unless a mask hides them; those for other heads, and for one query of many keys, hide them themselves."""
+    """Whether keys are padded, and padding counts.
+
+    The kernel for heads of a power of two reads padded keys as zeros. Zeros have weight in the softmax unless a mask hides them. The
+    kernels for other heads, and for one query of many keys, hide padded keys themselves."""
     arguments = _arguments(node)
     keys, length = arguments["key"].meta["val"].shape[2:]
     hidden = arguments.get("attn_mask") is not None or arguments.get("is_causal", False) or length & (length - 1) != 0

@@ -35,23 +35,24 @@ WEIGHTS_TAG = "weightstream_weights"
 class WeightStreamPartitioner(AotiPartitioner):
     """Gives a whole method to WeightStream.
 
-    ``device``: where the compiled code runs, ``"cpu"`` (the default) or ``"cuda"``, which needs the GPU at export, or ``sm``. ``isa``: the x86-64 level the CPU code is compiled for, one of
-    ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default; AVX2, any server or desktop since about 2015), ``x86-64-v4``; a machine
-    without it refuses the file by name. ``method``: the name of the method, where it is not ``forward``.
-    ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that can (bfloat16; a
-    line of progress says where it cannot, and why), ``"math"`` always by separate operators, which hold the scores of all queries and
-    keys in memory. ``sm``: the compute capability of a GPU that need not be here, ``"80"``, ``"86"``, ``"89"``, ``"90"``, ``"100"`` or
-    ``"120"``: kernels are compiled for it, in a child process, and are not tuned. ``offload=False`` keeps all weights in memory: the
-    baseline for any measurement.
-
-    ``compile_specs``: those of ExecuTorch's CUDA backend, in the place of the keywords: ``method_name``, ``target_device``,
-    ``triton_kernel_mode``, ``platform``; and options of the runtime (``weight_offload_budget_mb``), which become the program's defaults.
+    * ``device``: where the compiled code runs: ``"cpu"`` (the default) or ``"cuda"``, which needs a GPU at export, or ``sm``.
+    * ``isa``: the x86-64 level of the CPU's code: ``x86-64``, ``x86-64-v2``, ``x86-64-v3`` (the default: AVX2, machines since about
+      2015) or ``x86-64-v4``. A machine without it refuses the file by name.
+    * ``method``: the name of the method, where it is not ``forward``.
+    * ``attention``: ``"auto"`` computes scaled-dot-product attention on CUDA with ExecuTorch's fused kernel where that is right; a line
+      of progress says where it is not, and why. ``"math"`` always uses separate operators, which hold the scores of all queries and
+      keys in memory.
+    * ``sm``: the compute capability of a GPU that need not be here: ``"80"``, ``"86"``, ``"89"``, ``"90"``, ``"100"`` or ``"120"``.
+      Kernels are compiled for it in a child process, and are not tuned.
+    * ``offload=False`` keeps all weights in memory: the baseline for any measurement.
+    * ``compile_specs``: specs of ExecuTorch's CUDA backend instead of keywords: ``method_name``, ``target_device``,
+      ``triton_kernel_mode``, ``platform``. Options of the runtime (``weight_offload_budget_mb``) become the program's defaults.
 
     Lower with ``to_edge_transform_and_lower``: it lets the partitioner prepare the program first.
 
     Export from one thread at a time: ``torch.export`` and the compiler keep their state per process. While the compiler runs, this
-    process's ``TORCHINDUCTOR_CACHE_DIR`` and ``LIBRARY_PATH`` name a folder that is removed afterwards; give child processes that
-    other threads start meanwhile an environment of their own.
+    process's ``TORCHINDUCTOR_CACHE_DIR`` and ``LIBRARY_PATH`` name a folder that is removed afterwards. If other threads start child
+    processes during that time, give them an environment of their own.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], targ
         try:
             return compile_program(program.module(), _example_inputs(program), probes, mutable, target)
         except DroppedProbes as dropped:
-            note(f"{dropped}: nobody reads their values; compiling again without them")
+            note(f"{dropped}; compiling again without them")
             probes = _offload.drop_probes(program, dropped.ids)
         except Exception:
             if not cross.another_try():

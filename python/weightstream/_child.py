@@ -1,7 +1,7 @@
 """A function in a child process: its result, its error and its lines of progress come back.
 
-The child is forked, not started anew: a program that is half exported holds operators, symbols and hooks that no serialiser of
-torch's carries whole, and weights of many GB that need not be copied. What makes a fork safe here:
+The child is forked, not started as a new process. A program that is half exported holds operators, symbols and hooks that torch
+cannot serialise as a whole, and many GB of weights that need not be copied. What makes a fork safe here:
 
 * the child computes with one thread, so that it waits for no pool whose threads it does not have;
 * it never uses CUDA, whose contexts do not survive a fork: every question to a device is answered by the imitation;

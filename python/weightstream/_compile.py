@@ -42,7 +42,7 @@ class Compiled:
 def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: list[str], mutable: set[str], target: Target) -> Compiled:
     """Compiles ``module``; raises :class:`ExportError` if the result breaks a rule of offloading.
 
-    ``probes`` holds the FQN behind each probe id in ``module``. Raises ``DroppedProbes`` if the compiler removed some."""
+    ``probes`` holds the FQN of each probe id in ``module``. Raises ``DroppedProbes`` if the compiler removed some."""
     if inductor_config.aot_inductor.use_runtime_constant_folding or inductor_config.freezing:
         raise ExportError(
             "constant folding is on (torch._inductor.config.aot_inductor.use_runtime_constant_folding or freezing): folded weights "

@@ -1,7 +1,7 @@
 """Constants of a program: dense, and each under one name.
 
 Kernels index a weight as its probe's output, which is dense. A weight that is reached through a plain list or a second attribute
-becomes a constant of its own at export, with the same storage: it is that weight, and is read through its probes.
+becomes a constant of its own at export, with the same storage. It is the same weight, and is read through its probes.
 """
 
 from __future__ import annotations

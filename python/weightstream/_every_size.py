@@ -1,8 +1,8 @@
 """Whether a program does for every size of its range what it did for the example's.
 
-A trace turns sizes into numbers where an operator wants a number: the diagonal of a dynamic dimension keeps the example's length,
+A trace turns sizes into numbers where an operator wants a number. The diagonal of a dynamic dimension keeps the example's length,
 and a slice ``x[:2]`` is two rows even if there is one. So the program is played at both ends of each range, with shapes and without
-data, and each result's shape is compared with what the trace says of it.
+data. Each result's shape is compared with the trace's.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _original_verify = Verifier.verify_graph_input_output
 
 
 def _dim_order(stride: Any) -> Any:
-    """ExecuTorch sorts strides by ``<``, which has no answer where sizes depend on data. Rows have strides of which each is a multiple of
-    the next, whatever the sizes are."""
+    """ExecuTorch sorts strides by ``<``, which has no answer where sizes depend on data. In rows, each stride is a multiple of the next,
+    whatever the sizes are."""
     if all(statically_known_true(outer % inner == 0) for outer, inner in itertools.pairwise(stride)):
         return tuple(range(len(stride)))
     return _original_dim_order(stride)

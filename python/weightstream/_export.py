@@ -31,7 +31,7 @@ def export(
     defaults: dict[str, Any] | None = None,
     **partitioner: Any,
 ) -> None:
-    """Exports ``model``, compiles it and writes the program and its weights: what the longer example of the README does.
+    """Exports ``model``, compiles it and writes the program and its weights: what the steps in docs/export.md do.
 
     ``inputs``: a tuple of examples, or one tensor. ``kwargs``, ``dynamic_shapes`` and ``strict`` go to ``torch.export.export``; with a program
     that is exported already (``inputs`` is then ``None``) they are refused. The model is exported in evaluation mode, and left in the

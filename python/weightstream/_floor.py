@@ -21,9 +21,9 @@ def least_budgets(
 ) -> tuple[int, int]:
     """``(floor, hard_minimum)`` in bytes.
 
-    ``events`` is the trace, ``probes[i]`` the weight behind probe ``i``, ``sizes`` the bytes that each weight occupies, ``direct``
-    those of all direct constants. The floor is ``direct + max over consecutive kernels of bytes(open(k) | open(k+1)) + the largest
-    copy in flight``, and never more than all weights together: with that much, everything is loaded up front. Probes that are read
+    ``events`` is the trace, ``probes[i]`` the weight of probe ``i``, ``sizes`` the bytes that each weight occupies, ``direct`` the bytes
+    of all direct constants. The floor is ``direct + max over consecutive kernels of bytes(open(k) | open(k+1)) + the largest copy in
+    flight``. It is never more than all weights together: with that much, everything is loaded up front. Probes that are read
     ``in_place`` take nothing.
     """
     nothing = len(sizes)

@@ -33,9 +33,9 @@ def row_reads(program: ExportedProgram) -> dict[int, int]:
 
 
 def reads_in_place(gathers: dict[int, int], probes: list[int], nbytes: list[int], rows: list[int]) -> set[int]:
-    """The probes that the runtime reads in place by its rule (``Gather::pays``): known to take at most half of their table.
+    """The probes that the runtime reads in place by its rule (``Gather::pays``): a pass takes at most half of their table.
 
-    ``probes[i]`` is the constant behind probe ``i``; ``nbytes`` and ``rows`` are those of each constant.
+    ``probes[i]`` is the constant of probe ``i``; ``nbytes`` and ``rows`` are the bytes and rows of each constant.
     """
 
     def pays(probe: int, most: int) -> bool:

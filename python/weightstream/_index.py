@@ -1,7 +1,7 @@
 """Indices that are tensors of one number: ``cache[place]``.
 
-Export reads the number (``item``) and selects by it. Lowering traces the program again, gets a number of which it knows nothing, and
-cannot tell whether it is in range. ``aten.index`` takes the tensor itself.
+Export reads the number (``item``) and selects by it. Lowering traces the program again, gets a number that it knows nothing about,
+and cannot tell whether it is in range. ``aten.index`` takes the tensor itself.
 """
 
 from __future__ import annotations

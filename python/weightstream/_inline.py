@@ -53,7 +53,7 @@ def touches_complex(node: Node) -> bool:
 
 
 def inline(graph: Graph, node: Node, function: Callable[..., Any], table: Table, parts: dict[Node, Any] | None = None) -> list[Node]:
-    """Puts the nodes of ``function``, called as ``node``, in front of it; returns those of its results.
+    """Puts the nodes of ``function``, called as ``node``, before ``node``; returns the nodes of its results.
 
     A node in ``parts`` is two real ones: the function gets a :class:`Pair` for it."""
     sources = [part for n in node.all_input_nodes for part in (parts or {}).get(n, (n,))]

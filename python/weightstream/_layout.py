@@ -21,7 +21,7 @@ def make_inputs_dense(program: ExportedProgram) -> int:
     """Lets ``program``, whose mutation is functional, take inputs that are dense rows, and views copy where they must. Returns how
     many inputs were not dense.
 
-    Values of other nodes are those of the old layouts until the program is traced again.
+    Other nodes keep values of the old layouts until the program is traced again.
     Raises :class:`ExportError` if an operator reads a strided input by its strides (``as_strided``).
     """
     strided = [node for node in _inputs(program) if not _is_dense(node.meta.get("val"))]

@@ -115,7 +115,7 @@ def _library_path() -> Path:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The loaded library. RTLD_LOCAL, the default: its symbols must not meet those of torch."""
+    """The loaded library. RTLD_LOCAL, the default: its symbols must not meet torch's."""
     for path in _executorch_libraries():
         ctypes.CDLL(str(path))
     path = _library_path()

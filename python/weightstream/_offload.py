@@ -1,7 +1,7 @@
-"""The graph pass: which constants become weights, and the probes in front of their reads.
+"""The graph pass: which constants become weights, and the probes before their reads.
 
-It runs twice. :func:`apply_weight_offload` is the user's line: it checks the program and puts a probe in front of every weight
-read, so that the graph shows what will happen. Lowering may still add constants, tie weights and make mutation functional, so
+It runs twice. :func:`apply_weight_offload` is the user's line: it checks the program and puts a probe before every weight read, so
+that the graph shows what will happen. Lowering may still add constants, tie weights and make mutation functional, so
 the backend removes these probes in its ``preprocess`` and inserts them again where all of that is final.
 """
 
@@ -116,7 +116,7 @@ def remove_probes(program: ExportedProgram) -> int:
 
 
 def drop_probes(program: ExportedProgram, ids: set[int]) -> list[str]:
-    """Takes the probes ``ids`` out, numbers the others anew, and returns the FQN behind each."""
+    """Takes the probes ``ids`` out, renumbers the others, and returns the FQN of each."""
     weights = weights_of(program)
     fqns: list[str] = []
     for node in [node for node in program.graph.nodes if is_probe(node)]:
@@ -132,7 +132,7 @@ def drop_probes(program: ExportedProgram, ids: set[int]) -> list[str]:
 
 
 def insert_probes(program: ExportedProgram) -> list[str]:
-    """Puts a probe in front of every read of every weight, and returns the FQN behind each probe id.
+    """Puts a probe before every read of every weight, and returns the FQN of each probe id.
 
     One probe per reader and weight, numbered in graph order. The output node is a reader too: a returned weight would otherwise be
     cloned from its placeholder.

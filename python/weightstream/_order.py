@@ -32,7 +32,7 @@ def _sort(x: Tensor, dim: int, descending: bool, count: int | None) -> tuple[Ten
     order = torch.empty_like(places, dtype=torch.int32).scatter(-1, places, numbers).to(torch.int64)
     if count is not None:
         order = order[..., :count]
-    # Whoever views the results was traced with torch's, which have no gaps.
+    # Readers of the results were traced with torch's results, which have no gaps.
     return rows.gather(-1, order).movedim(-1, dim).contiguous(), order.movedim(-1, dim).contiguous()
 
 
@@ -40,9 +40,9 @@ def _places(rows: Tensor, descending: bool) -> Tensor:
     """Equal elements stay in their order; NaN is larger than any number, and equal to itself."""
     own, other = rows.unsqueeze(-1), rows.unsqueeze(-2)
     low, high = (own, other) if descending else (other, own)
-    before, behind = _less(low, high), _less(high, low)
+    before, after = _less(low, high), _less(high, low)
     number = torch.arange(rows.shape[-1], device=rows.device)
-    return (before | ~behind & (number < number.unsqueeze(-1))).sum(-1)
+    return (before | ~after & (number < number.unsqueeze(-1))).sum(-1)
 
 
 def _less(a: Tensor, b: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Writes whose source or target is memory of something else that is still wanted.
 
-The compiler turns a functional update (``index_copy``, a slice that is assigned) into one in place where nobody reads the old value
+The compiler turns a functional update (``index_copy``, a slice that is assigned) into one in place where the old value is not read
 later. It does not ask whether the update itself reads it: ``y[i] = y[:2]`` then copies rows that it has just written. And a target
 that is a buffer's clone becomes the buffer, once the clone is removed.
 """

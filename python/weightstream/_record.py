@@ -1,7 +1,7 @@
 """The record of a method: what the runtime must know and cannot see, as named fields of integers and strings.
 
-One encoder writes it twice: as constant methods of the program (``constant_methods``), which tools read without loading, and as the
-delegate's payload (``encode``), so that the two files need nothing beside them. ``src/format/record/mod.rs`` in the repository
+One encoder writes it twice. Tools read it without loading from constant methods of the program (``constant_methods``). The runtime
+reads it from the delegate's payload (``encode``), so the two files need nothing beside them. ``src/format/record/mod.rs`` in the repository
 lists the fields.
 """
 

@@ -181,7 +181,7 @@ def _record_of(edge: EdgeProgramManager) -> tuple[str, _record.Fields, LoweredBa
 def _write(path: str | os.PathLike[str], write: Any) -> None:
     target = Path(path)
     partial = target.with_name(f"{target.name}.{secrets.token_hex(8)}.partial")
-    # With the permissions that the process gives its files, unlike those of tempfile.
+    # With the permissions that the process gives its files; tempfile gives others.
     file = partial.open("xb")
     try:
         with file:

@@ -71,7 +71,7 @@ def _text(value: Any) -> str:
 
 
 def replaced(specs: Sequence[CompileSpec], by: Sequence[CompileSpec]) -> list[CompileSpec]:
-    """``specs`` with those of ``by`` in the place of equal keys; the ways to give a budget are one key."""
+    """``specs``, with the specs of ``by`` in the place of equal keys; the ways to give a budget are one key."""
     keys = {_group(spec.key) for spec in by}
     return [*(spec for spec in specs if _group(spec.key) not in keys), *by]
 

@@ -47,7 +47,7 @@ _COMPUTE = {
 
 
 def keep_old_values(program: ExportedProgram) -> int:
-    """Puts a snapshot behind each result that may be a buffer's old value, and returns how many there are.
+    """Puts a snapshot after each result that may be a buffer's old value, and returns how many there are.
 
     A result that is a placeholder gets one too: an operator has to make it (``state.copy_(x)``, two buffers that are swapped). So does
     one that is a buffer's new value: lowering takes a node for the update of one buffer, and for nothing else.

@@ -51,10 +51,10 @@ class Constant:
 
 @dataclasses.dataclass
 class CompiledTrace:
-    """What the compiled program does, in host issue order. ``probes[i]`` is the FQN behind probe ``i``.
+    """What the compiled program does, in host issue order. ``probes[i]`` is the FQN of probe ``i``.
 
     ``activations``: the most bytes of activations at one time, outputs included, or None where a size has no upper bound.
-    ``callers``: the operators behind each C function that the compiled code calls, for people."""
+    ``callers``: the operators for which the compiled code calls each C function, for people."""
 
     events: list[tuple[int, int]]
     probes: list[str]
@@ -64,12 +64,12 @@ class CompiledTrace:
 
 
 class DroppedProbes(Exception):
-    """The compiler found that nobody reads the result of some probes, for instance because only a weight's shape is used.
+    """The compiler dropped probes whose results are unused, for instance because only a weight's shape is used.
 
-    Their ids are missing from the compiled code; the program is to be compiled again without them."""
+    Their ids are missing from the compiled code. Compile the program again without these probes."""
 
     def __init__(self, ids: set[int]):
-        super().__init__(f"probes {sorted(ids)} were dropped")
+        super().__init__(f"probes {sorted(ids)} are unused")
         self.ids = ids
 
 
@@ -77,10 +77,10 @@ class DroppedProbes(Exception):
 def capture(probes: list[str], mutable: set[str], granule: int, ranges: Ranges) -> Iterator[list[CompiledTrace]]:
     """Collects the trace of each graph that is compiled inside the block.
 
-    ``probes`` holds the FQN behind each probe id, ``mutable`` those of the buffers that the program writes; the device
-    rounds allocations up to ``granule`` bytes; ``ranges`` are those of the program's symbols. Raises :class:`ExportError`
-    from inside the compilation if the compiled program breaks a rule: a write into a weight, a read of a weight around its
-    probe, a probe of something that is not a weight.
+    ``probes`` holds the FQN of each probe id, ``mutable`` the FQNs of the buffers that the program writes. The device rounds
+    allocations up to ``granule`` bytes; ``ranges`` are the ranges of the program's symbols. Raises :class:`ExportError` from inside the
+    compilation if the compiled program breaks a rule: a write into a weight, a read of a weight around its probe, a probe of something
+    that is not a weight.
     """
     found: list[CompiledTrace] = []
     original = lines.PythonWrapperCodegen.run_wrapper_ir_passes

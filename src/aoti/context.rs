@@ -198,7 +198,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Deletes every handle a pass left behind; returns their number.
+    /// Deletes every handle that a pass did not delete; returns their number.
     pub(crate) fn reclaim(&mut self) -> usize {
         let leftovers = self.slab.leftovers();
         for handle in &leftovers {
@@ -252,9 +252,9 @@ pub(crate) fn enter(function: &'static str, body: impl FnOnce(&mut Context<'_>) 
             return false;
         };
         // SAFETY: `Context::with` put this pointer here, and takes it away before its borrow of the context
-        // ends. It was taken out of `CURRENT` above, and other threads have a `CURRENT` of their own, so no
-        // other reference is made from it until it is put back below, behind the last use of this one. The lifetime
-        // is a shortened one: the reference does not leave this function.
+        // ends. It was taken out of `CURRENT` above, and other threads have a `CURRENT` of their own. So no
+        // other reference is made from it until it is put back below, after the last use of this one. The
+        // lifetime is a shortened one: the reference does not leave this function.
         let context = unsafe { &mut *pointer.as_ptr() };
         let result = catch_unwind(AssertUnwindSafe(|| body(context)));
         let done = match result {
@@ -277,8 +277,8 @@ pub(crate) fn note(function: &'static str, what: String) {
     }
 }
 
-/// Turns the state after a run into one result: a kept error goes before the compiled code's own code,
-/// which is ignored in places by the code that calls us.
+/// Turns the state after a run into one result. A kept error wins over the code that the compiled code
+/// returns, since its callers ignore that code in places.
 pub(crate) fn outcome(context: &mut Context<'_>, function: &str, code: i32) -> Result<()> {
     match (context.take_error(), code) {
         (Some(error), _) => Err(error),

@@ -1,4 +1,4 @@
-//! What the compiled code's calls need from whoever runs the pass.
+//! What the compiled code's calls need from the pass.
 
 use std::ffi::c_void;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// Serves one pass of compiled code. The session implements it; `aoti` calls it through the context that
 /// is installed for the calling thread while a container runs.
 pub trait PassHooks {
-    /// The compiled code is about to read the weight behind probe `id`. Returns the address of its bytes,
+    /// The compiled code is about to read the weight of probe `id`. Returns the address of its bytes,
     /// which stay in place until [`PassHooks::release`] is called with the same id.
     fn probe(&mut self, id: i64) -> Result<DevicePtr>;
 
@@ -42,7 +42,7 @@ pub trait PassHooks {
         Err(no_device("fills"))
     }
 
-    /// Reads device memory, behind all kernels issued so far.
+    /// Reads device memory, after all kernels issued so far.
     fn read_from_device(&mut self, _src: DevicePtr, _dst: &mut [u8]) -> Result<()> {
         Err(no_device("reads"))
     }

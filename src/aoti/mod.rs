@@ -2,7 +2,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`hooks`] | what the compiled code's calls need from whoever runs the pass |
+//! | [`hooks`] | what the compiled code's calls need from the pass |
 //! | [`registry`] | compiled libraries: opened once per content, table filled |
 //! | [`container`] | one compiled program: constants, runs |
 //! | `inputs`, [`outputs`] | the inputs and outputs of a run, while they live |
@@ -10,7 +10,7 @@
 //! | `context` | the pass that runs on this thread, and its first error |
 //! | [`slab`], [`tensor`] | handles and storages; a lease ends with its storage's last handle |
 //! | [`shims`] | the functions themselves, by topic |
-//! | [`view`], [`dtype`], [`kernels`] | the arithmetic behind them |
+//! | [`view`], [`dtype`], [`kernels`] | their arithmetic |
 
 pub mod container;
 mod context;

@@ -20,7 +20,7 @@ pub struct Outputs<'a> {
     reader: Option<&'a dyn Reads>,
 }
 
-/// Where an output lies, for whoever reads it again behind a pass that writes to the same addresses. On a device.
+/// Where an output lies on a device, to be read again after a pass that writes to the same addresses.
 #[derive(Debug, Clone)]
 pub struct Kept {
     ptr: DevicePtr,
@@ -256,7 +256,7 @@ impl Output<'_> {
 
     /// `from` is the first element of this output or of a staged copy of it.
     fn copy_from(&self, from: *mut u8, dst: &mut [u8], strides: &[i64]) -> Result<()> {
-        // SAFETY: the handle behind this output is alive, so its window is readable, and a staged copy is as
+        // SAFETY: the handle of this output is alive, so its window is readable, and a staged copy is as
         // long. `dst` has room for all elements, and dense strides reach no further (`check_room`). Its bytes
         // are ours alone, so they do not overlap.
         let result = unsafe {

@@ -1,6 +1,6 @@
 //! Compiled libraries of this process: one anonymous file, one descriptor and one `dlopen` per content.
 //!
-//! Such a library never unloads (it holds unique symbols), and `dlopen` compares path texts: a path that
+//! Such a library never unloads, since it holds unique symbols. `dlopen` compares path texts: a path that
 //! was used before gives the library that it named then. So a library is opened once, under a path that
 //! nobody else uses, and neither it nor its descriptor is ever closed.
 
@@ -60,20 +60,20 @@ thread_local! {
     static HELD: RefCell<Option<MutexGuard<'static, Libraries>>> = const { RefCell::new(None) };
 }
 
-/// Lets a fork wait until no library is being opened: its child would find the lock, and the loader's lists, as they were in
-/// the middle of that, for ever.
+/// Lets a fork wait until no library is being opened. Otherwise the child would find the lock taken and
+/// the loader's lists half written, for ever.
 fn hold_at_fork() {
     extern "C" fn before() {
         // A thread that ends has no place for it any more, and opens nothing.
         let _ = HELD.try_with(|held| held.replace(Some(libraries())));
     }
-    extern "C" fn behind() {
+    extern "C" fn after() {
         let _ = HELD.try_with(|held| held.take());
     }
     static SET: Once = Once::new();
     // SAFETY: the functions take and free a lock, on the thread that forks, which does not hold it: nothing forks while it
     // opens a library. The C library forgets them when this one is closed.
-    let set = || unsafe { libc::pthread_atfork(Some(before), Some(behind), Some(behind)) };
+    let set = || unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     SET.call_once(|| match set() {
         0 => {}
         code => log::warn!(

@@ -115,8 +115,8 @@ impl Slab {
         Ok(self.begin(index, id))
     }
 
-    /// The handle of probe `id`, with the window that it had in an earlier pass and its storage at `ptr`. `None` if it was not kept
-    /// ([`Slab::keep_for_probe`]), or if what it had is still in use.
+    /// The handle of probe `id`, with its window of an earlier pass, and its storage at `ptr`. `None` if
+    /// it was not kept ([`Slab::keep_for_probe`]), or if its slot or storage is still in use.
     pub fn of_probe(&mut self, id: i64, ptr: DevicePtr) -> Option<Handle> {
         let index = *self.of_probes.get(usize::try_from(id).ok()?)?;
         let slot =
@@ -135,8 +135,9 @@ impl Slab {
         Some(self.encode(index as usize, generation))
     }
 
-    /// Keeps slot, window and storage of a handle that was just made for probe `id`, so that the next pass only has to say where its
-    /// storage lies. Nothing if the probe has kept another one, which is still in use.
+    /// Keeps slot, window and storage of a handle that was just made for probe `id`. The next pass then
+    /// only has to say where its storage lies. Does nothing if the probe keeps another handle, which is
+    /// still in use.
     pub fn keep_for_probe(&mut self, id: i64, handle: Handle) -> Result<(), String> {
         let (chunk, at) = self.locate(handle)?;
         let id = usize::try_from(id).map_err(|_| format!("there is no probe {id}"))?;
@@ -172,12 +173,12 @@ impl Slab {
         Ok(())
     }
 
-    /// The tensor behind a handle.
+    /// The tensor of a handle.
     pub fn tensor(&self, handle: Handle) -> Result<&Tensor, String> {
         Ok(&self.slot(handle)?.tensor)
     }
 
-    /// The storage behind a handle.
+    /// The storage of a handle.
     pub fn storage(&self, handle: Handle) -> Result<Storage, String> {
         Ok(self.storages[self.slot(handle)?.storage.0 as usize].storage)
     }

@@ -81,7 +81,7 @@ impl Dims {
         numel(self.sizes())
     }
 
-    /// Elements from the window's first to behind its last; `None` if it does not fit.
+    /// Elements from the window's first to the end of its last; `None` if it does not fit.
     pub fn reach(&self) -> Option<i64> {
         reach(self.sizes(), self.strides())
     }
@@ -107,7 +107,7 @@ pub fn numel(sizes: &[i64]) -> Option<i64> {
     sizes.iter().try_fold(1i64, |n, s| n.checked_mul(*s))
 }
 
-/// Elements from the first to behind the last of a strided window.
+/// Elements from the first to the end of the last of a strided window.
 pub fn reach(sizes: &[i64], strides: &[i64]) -> Option<i64> {
     if sizes.contains(&0) {
         return Some(0);
@@ -169,7 +169,7 @@ pub fn preserved_strides(sizes: &[i64], strides: &[i64]) -> Vec<i64> {
     }
 }
 
-/// Who owns the memory behind a storage.
+/// Who owns the memory of a storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Somebody else, for longer than any handle: inputs, constants, blobs of the compiled code.

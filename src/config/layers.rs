@@ -143,7 +143,7 @@ fn unknown_variable(name: &str) -> Error {
     refuse(
         name,
         format!(
-            "this environment variable is unknown; those of options are {}",
+            "this environment variable is unknown; the options' variables are {}",
             names.join(", ")
         ),
     )

@@ -36,7 +36,7 @@ fn variables(pairs: &[(&str, &str)]) -> Result<Vec<Spec>> {
     )
 }
 
-/// The options of a load behind the three kinds of defaults.
+/// The options of a load over the three kinds of defaults.
 fn layered(load: &[Spec], defaults: [Vec<Spec>; 3], method: Applies<'_>) -> Result<Options> {
     let [process, environment, program] = defaults;
     let layers = [

@@ -79,7 +79,7 @@ pub enum HostMemory {
 /// Whether tables of which kernels only look rows up are read in place, in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gathering {
-    /// Where a pass is known to take at most half of the table's bytes.
+    /// Where the export recorded that a pass takes at most half of the table's bytes.
     #[default]
     Auto,
     /// All of them, however many rows a pass takes.

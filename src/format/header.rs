@@ -1,6 +1,6 @@
-//! The extended headers: behind the 8 bytes that every flatbuffer file starts with (root offset and
-//! identifier), both containers keep a small header that says where the flatbuffer ends and where the
-//! segments are. All numbers are little-endian.
+//! The extended headers. Every flatbuffer file starts with 8 bytes: root offset and identifier. After
+//! them, both containers keep a small header that says where the flatbuffer ends and where the segments
+//! are. All numbers are little-endian.
 
 use std::ops::Range;
 
@@ -181,8 +181,8 @@ impl Input<'_> {
         Ok(())
     }
 
-    /// The segments' bytes: behind the flatbuffer, up to the end of the file, which must be exactly where
-    /// the header says. `at` is where the base stands.
+    /// The segments' bytes: from the flatbuffer's end to the end of the file, which must be exactly where the
+    /// header says. `at` is where the base stands.
     fn segment_region(
         &self,
         after: u64,

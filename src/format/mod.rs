@@ -1,13 +1,12 @@
-//! Bytes of a `.pte`, a `.ptd` and the record → validated views. No I/O and no unsafe: whoever holds the
+//! Bytes of a `.pte`, a `.ptd` and the record → validated views. No I/O and no unsafe: the owner of the
 //! bytes (a mapping, a test) lends them as a slice.
 //!
-//! Everything a file says is checked before it is used: the header is capped first, every sum is a
-//! checked one, the flatbuffer is verified, and segments must cover their region. What is wrong is
-//! reported as [`Error::Malformed`](crate::Error) with the file and the byte offset.
+//! Everything a file says is checked before it is used. The header is capped first, sums are checked, the
+//! flatbuffer is verified, and segments must cover their region. What is wrong is reported as [`Error::Malformed`](crate::Error) with the file and the byte offset.
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `header` | the extended headers behind the file identifiers |
+//! | `header` | the extended headers after the file identifiers |
 //! | `flat` | verification of a flatbuffer, with limits taken from its size |
 //! | `segments` | the table of segments: in order, inside, covering |
 //! | `pte`, `ptd` | the two containers |

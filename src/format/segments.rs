@@ -1,5 +1,5 @@
-//! The table of segments: raw bytes behind the flatbuffer. Segments stand in file order, do not overlap,
-//! and cover their region but for alignment padding, so that no byte of a file is out of every check.
+//! The table of segments: raw bytes after the flatbuffer. Segments stand in file order and do not overlap.
+//! They cover their region but for alignment padding, so no byte of a file escapes every check.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use crate::error::Result;
 /// No writer aligns to more than 64 MiB.
 const MAX_ALIGNMENT_BITS: u32 = 26;
 
-/// Padding in front of `offset` is shorter than the alignment it was made for; the largest alignment that
-/// can be meant is the largest power of two in the offset.
+/// Padding before `offset` is shorter than the alignment it was made for. The largest alignment that can
+/// be meant is the largest power of two in the offset.
 pub(super) fn padding_limit(offset: u64) -> u64 {
     1 << offset.trailing_zeros().min(MAX_ALIGNMENT_BITS)
 }

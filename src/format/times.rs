@@ -4,7 +4,7 @@
 //! weightstream kernel times 1
 //! program 3f6c...        the 128 bits of the program's build id
 //! device NVIDIA H200     where they were measured
-//! # probe, ns of kernels behind its read, ns behind the end of its lease, weight
+//! # probe, ns of kernels after its read, ns after the end of its lease, weight
 //! 0 10320 0 layers.0.q.weight
 //! ```
 
@@ -35,7 +35,7 @@ pub fn render<'a>(
     fqns: impl Iterator<Item = &'a str>,
 ) -> String {
     let mut text = format!(
-        "{FIRST}\nprogram {program}\ndevice {device}\n# probe, ns of kernels behind its read, ns behind the end of its lease, weight\n"
+        "{FIRST}\nprogram {program}\ndevice {device}\n# probe, ns of kernels after its read, ns after the end of its lease, weight\n"
     );
     for ((id, [read, end]), fqn) in times.reads().zip(fqns) {
         let _ = writeln!(text, "{id} {read} {end} {fqn}");
@@ -43,7 +43,8 @@ pub fn render<'a>(
     text
 }
 
-/// What is in a file of this name and these bytes, which has to be one of the program with this build id, and so many probes.
+/// What a file of this name and these bytes says. It has to be of the program with this build id and so
+/// many probes.
 pub fn parse(file: &str, bytes: &[u8], program: &BuildId, probes: usize) -> Result<Measured> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         malformed(

@@ -1,9 +1,9 @@
-//! How the inputs and outputs of a method belong to those of its delegate. They may stand in another order, an
-//! output may be an input as it is or stand twice, and an input may not be read at all. ExecuTorch follows the
-//! program; whoever calls the delegate without it needs this.
+//! How the inputs and outputs of a method map to the inputs and outputs of its delegate. They may stand in
+//! another order. An output may be an input as it is, or stand twice. An input may not be read at all.
+//! ExecuTorch follows the program; callers that call the delegate without ExecuTorch need this.
 //!
-//! Only tensors are numbered here. None, numbers and strings among inputs and outputs are part of the program and the same in every
-//! call; the compiled code takes and gives none.
+//! Only tensors are numbered here. None, numbers and strings among inputs and outputs are part of the
+//! program and the same in every call; the compiled code takes and gives none.
 
 use std::collections::HashMap;
 

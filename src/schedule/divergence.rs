@@ -5,15 +5,15 @@ use crate::error::{Error, Result};
 
 /// Where a running pass stands in its trace.
 ///
-/// A wrong probe is an error at once: the address it would get is another weight's. Releases are only
-/// noted and compared at the end of a complete pass, since an error in the middle unwinds the compiled
-/// code, and with it the leases, in another order. Kernels cannot be seen from here; and leases that end
-/// behind the last kernel end in any order.
+/// A wrong probe is an error at once: the address it would get is another weight's. Releases are noted,
+/// and compared at the end of a complete pass. An error in the middle unwinds the compiled code, and with
+/// it the leases, in another order. Kernels cannot be seen from here. Leases that end after the last
+/// kernel end in any order.
 #[derive(Debug)]
 pub struct Follower {
     /// The events that can be seen: probes and releases, each with its index in the trace.
     seen: Vec<(Event, usize)>,
-    /// Index in `seen` behind the last probe and behind every release that precedes the last kernel.
+    /// Index in `seen` after the last probe and after every release that precedes the last kernel.
     tail: usize,
     /// Index in `seen` of each position of the access order.
     at_position: Vec<usize>,
@@ -58,7 +58,7 @@ impl Follower {
         self.position
     }
 
-    /// Whether the pass is behind its last probe and its last kernel: from here on leases end in any order.
+    /// Whether the last probe and the last kernel are over: from here on leases end in any order.
     pub fn in_tail(&self) -> bool {
         self.position == self.order.len() && self.cursor >= self.tail
     }
@@ -100,7 +100,7 @@ impl Follower {
         })
     }
 
-    /// Compares what came with the trace; after a difference goes on behind `came_at`.
+    /// Compares what came with the trace; after a difference goes on after `came_at`.
     fn step(&mut self, came: Event, came_at: usize) {
         if self.seen[self.cursor].0 == came {
             self.cursor += 1;
@@ -147,7 +147,7 @@ mod tests {
         format!("{id} (w{id})")
     }
 
-    /// Leases of 0 and 1 overlap; 2 and 3 end behind the last kernel.
+    /// Leases of 0 and 1 overlap; 2 and 3 end after the last kernel.
     fn follower() -> Follower {
         let events = vec![
             Probe(0),
@@ -241,7 +241,7 @@ mod tests {
             Probe(2),
             Probe(3),
         ] {
-            assert!(!f.in_tail(), "in front of {event:?}");
+            assert!(!f.in_tail(), "before {event:?}");
             play(&mut f, &[event]);
         }
         assert!(f.in_tail());

@@ -23,7 +23,7 @@ pub struct Part {
 pub struct KernelPair {
     /// Number of the first kernel.
     pub first: u32,
-    /// Number of the next kernel that reads weights; of the first one of the next pass behind the last.
+    /// Number of the next kernel that reads weights; after the last one, of the first in the next pass.
     pub second: u32,
     /// The weights leased by the one or the other, each once, by index.
     pub weights: Vec<Part>,

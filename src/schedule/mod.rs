@@ -19,7 +19,7 @@ pub type ProbeId = u32;
 /// One event of a pass, in host issue order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The compiled code asks for the weight behind this probe: a lease begins.
+    /// The compiled code asks for this probe's weight: a lease begins.
     Probe(ProbeId),
     /// A kernel is issued. It may read every weight whose lease is open.
     Kernel(u32),

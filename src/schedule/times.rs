@@ -2,22 +2,23 @@
 
 use super::{Event, ProbeId, Trace};
 
-/// Nanoseconds of the kernels of a pass, by what they come behind: whoever knows them can tell when copies are waited for.
+/// Nanoseconds of the kernels of a pass, by the read or the end of a lease that they come after. They tell
+/// when kernels would wait for copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelTimes {
     reads: Vec<[u64; 2]>,
 }
 
 impl KernelTimes {
-    /// None, for a program with so many probes.
+    /// No times yet, for a program with so many probes.
     pub fn new(probes: usize) -> KernelTimes {
         KernelTimes {
             reads: vec![[0; 2]; probes],
         }
     }
 
-    /// More of the kernels behind `event`, up to the next read or end of a lease. What comes behind a kernel comes behind
-    /// the read or end before it.
+    /// Adds time of the kernels after `event`, up to the next read or end of a lease. A kernel's own event
+    /// adds nothing.
     pub fn add(&mut self, event: Event, nanoseconds: u64) {
         let (id, of) = match event {
             Event::Probe(id) => (id, 0),
@@ -29,7 +30,7 @@ impl KernelTimes {
         }
     }
 
-    /// For each probe, by its id: those behind its read, and behind the end of its lease.
+    /// For each probe, by its id: the time after its read, and after the end of its lease.
     pub fn reads(&self) -> impl ExactSizeIterator<Item = (ProbeId, [u64; 2])> + '_ {
         (0..self.reads.len() as ProbeId).zip(self.reads.iter().copied())
     }
@@ -40,7 +41,7 @@ impl KernelTimes {
         all.fold(0, |sum, more| sum.saturating_add(*more))
     }
 
-    /// For each event of `trace` those behind it.
+    /// For each event of `trace`, the time after it.
     pub fn by_event(&self, trace: &Trace) -> Vec<u64> {
         let of = |event: &Event| match *event {
             Event::Probe(id) => self.reads.get(id as usize).map(|read| read[0]),

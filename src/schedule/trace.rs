@@ -3,7 +3,7 @@
 use super::{Event, ProbeId, WeightIndex};
 use crate::error::{Error, Result};
 
-/// The events of one pass, checked, with the weight behind each probe.
+/// The events of one pass, checked, with the weight of each probe.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     events: Vec<Event>,
@@ -13,7 +13,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Checks `events` against `probes` (the weight behind each probe id) and the number of constants.
+    /// Checks `events` against `probes` (the weight of each probe id) and the number of constants.
     ///
     /// A lease without a release is accepted: the compiler drops frees after the last kernel, and such a
     /// lease ends when the compiled function returns.
@@ -40,18 +40,18 @@ impl Trace {
         &self.order
     }
 
-    /// The weight behind each probe id.
+    /// The weight of each probe id.
     pub fn probes(&self) -> &[WeightIndex] {
         &self.weight_of
     }
 
-    /// The weight behind probe `id`, which must be one of this trace.
+    /// The weight of probe `id`, which must be one of this trace.
     pub fn weight(&self, id: ProbeId) -> WeightIndex {
         self.weight_of[id as usize]
     }
 
-    /// Index of the first event behind the last probe and the last kernel. From there on only leases
-    /// end, in an order that the compiler does not fix.
+    /// Index of the first event after the last probe and the last kernel. From there on only leases end, in
+    /// an order that the compiler does not fix.
     pub fn tail(&self) -> usize {
         self.tail
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 
 /// Bytes in host memory: a part of a mapping, of a vector, or of memory that somebody else promised to
-/// keep. They stay readable at the same address while this value or a clone of it lives, so a copy
+/// keep. They stay readable at the same address while this value or a clone of it lives. So a copy
 /// thread may hold a clone and read through [`HostBytes::addr`].
 #[derive(Clone)]
 pub struct HostBytes {

@@ -119,7 +119,7 @@ impl Catalog {
         &self.segments[id as usize]
     }
 
-    /// The constant behind a probe; `None` if there is no such probe.
+    /// The constant of a probe; `None` if there is no such probe.
     pub fn probed(&self, id: ProbeId) -> Option<&Constant> {
         self.constants.get(*self.probes.get(id as usize)? as usize)
     }

@@ -1,9 +1,9 @@
-//! Files in memory. This is the only place that maps, and it maps for reading only: the pages stay the
+//! Files in memory. This is the only place that maps, and it maps for reading only. The pages stay the
 //! file's own, clean and shared, and are never counted as this process's memory.
 //!
-//! While a file is mapped it must not be changed: a write by another process would show in the weights,
-//! and reading beyond the end of a file that was truncated meanwhile ends the process with SIGBUS. To
-//! replace a file that may be in use, write a new one beside it and rename it over the old.
+//! A mapped file must not be changed. A write by another process would show in the weights. If the file
+//! is truncated, a read after its new end ends the process with SIGBUS. To replace a file that may be in
+//! use, write a new one beside it and rename it over the old.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -36,9 +36,9 @@ impl MappedFile {
             what: format!("{call}: {error}"),
         };
         let file = open_regular(path).map_err(|error| io("cannot open", error))?;
-        // SAFETY: the mapping is private to `MappedFile`, which only lends shared slices of it. That nobody
-        // truncates or rewrites the file meanwhile cannot be enforced on Linux; it is the documented duty
-        // of whoever replaces files (module doc).
+        // SAFETY: the mapping is private to `MappedFile`, which only lends shared slices of it. Linux cannot
+        // keep others from truncating or rewriting the file while it is mapped; not to do so is the
+        // documented duty of those who replace files (module doc).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| io("cannot map", error))?;
         let in_memory = is_in_memory(&file).map_err(|error| io("cannot stat", error))?;
         Ok(MappedFile {
@@ -63,7 +63,7 @@ impl MappedFile {
         }
     }
 
-    /// Whether the file lies in a file system that is memory itself, so that its pages are no cache of a disk, and
+    /// Whether the file lies in a file system that is memory itself. Its pages are then no cache of a disk, and
     /// holding them takes no memory that is free now.
     pub fn is_in_memory(&self) -> bool {
         self.in_memory

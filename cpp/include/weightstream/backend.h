@@ -27,10 +27,10 @@ WEIGHTSTREAM_EXPORT std::string last_error();
 // Gives ExecuTorch memory of CUDA devices, if nobody has done so before, and tells whether the memory is ours.
 //
 // A program whose inputs or outputs are planned on a GPU needs it before its method is loaded. weightstream::Module
-// does this by itself for such a program, and so does the load of any method that was exported for CUDA; call it
-// before ExecuTorch's own Module loads such a program. ExecuTorch ends the process at a second registration, so a
-// backend that registers its own while it is loaded (as its CUDA backend does) has to be loaded earlier. Registering
-// needs no GPU; without one the first allocation fails, and last_error() says why.
+// does this by itself, and so does the load of any method that was exported for CUDA. Call it before ExecuTorch's own
+// Module loads such a program. ExecuTorch ends the process at a second registration. So a backend that registers memory
+// of its own while it is loaded, as ExecuTorch's CUDA backend does, has to be loaded earlier. Registering needs no GPU;
+// without one the first allocation fails, and last_error() says why.
 WEIGHTSTREAM_EXPORT bool register_cuda_allocator();
 
 }  // namespace weightstream

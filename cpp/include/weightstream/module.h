@@ -28,11 +28,12 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& budget_bytes(std::uint64_t bytes);
   // The same in MB of 1,048,576 bytes.
   Options& budget_mb(int mb);
-  // What is free on the device at load, less what the method takes beside its weights: its activations and inputs at
-  // their largest, as the export recorded them, and 256 MB for the driver and this library. At most what all weights
-  // occupy; an error if that is less than the program needs. The arithmetic goes to the log. Give one of the three.
+  // What is free on the device at load, less what the method takes beside its weights. That is its activations and
+  // inputs at their largest, as the export recorded them, and 256 MB for the driver and this library. At most what all
+  // weights occupy; an error if that is less than the program needs. The arithmetic goes to the log. Give one of the
+  // three.
   Options& budget_auto();
-  // "planned", the default: who stays and who streams is decided at load; or "lru".
+  // "planned", the default: what stays and what streams is decided at load; or "lru".
   Options& policy(const std::string& name);
   // How the bytes to copy are held on the host: "auto", "mapped", "pinned" or "staged".
   Options& host(const std::string& mode);
@@ -40,13 +41,13 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& staging_mb(int mb);
   // Whether tables of which kernels only look rows up are read in place, in host memory: "auto", "on" or "off".
   Options& gather(const std::string& mode);
-  // What the link to the GPU carries, in GB/s of 1,000,000,000 bytes, for plans of what to copy; without it the link is
-  // timed at load. An error for methods of the CPU, and under "lru".
+  // What the link to the GPU carries, in GB/s of 1,000,000,000 bytes. Plans depend on it; without it the link is timed
+  // at load. An error for methods of the CPU, and under "lru".
   Options& link_gbps(double rate);
   // Times the link at load, as is done anyway where plans are made, and an error where none are.
   Options& link_auto();
-  // A file of how long kernels run: if it is there plans go by it from the first pass on, and nothing is timed; if it
-  // is not it is written behind the second pass. An error for methods of the CPU, and under "lru".
+  // A file of how long kernels run. If it exists, plans use it from the first pass on, and nothing is timed. If it does
+  // not, it is written after the second pass. An error for methods of the CPU, and under "lru".
   Options& kernel_times(const std::string& path);
   // Index of the GPU, from 0. An error for methods of the CPU.
   Options& device(int index);
@@ -54,10 +55,10 @@ class WEIGHTSTREAM_EXPORT Options {
   // each read, which is slow and meant for debugging.
   Options& verify(const std::string& when);
   // Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow; for methods of a
-  // GPU, an error for those of the CPU.
+  // GPU, an error for methods of the CPU.
   Options& sync(bool on);
-  // Captures a pass as a CUDA graph, copies included, behind two passes over the same shapes, and replays it. For
-  // methods of a GPU, an error for those of the CPU.
+  // Captures a pass as a CUDA graph, copies included, after two passes over the same shapes, and replays it. For
+  // methods of a GPU; an error for methods of the CPU.
   Options& cuda_graph(bool on);
   // SHA-256 of the whole `.pte`, 64 hexadecimal digits: a program that has another one is refused before ExecuTorch
   // opens it.
@@ -117,9 +118,9 @@ WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(c
 // Like ExecuTorch's, a Module is for one thread at a time; here a second execute while one runs is
 // refused with Error::InvalidState.
 //
-// Inputs lie where the program was saved to take them: on the CPU, or with device_io on the GPU. Those on the GPU have
-// to be ready: work on the default stream is waited for, work on other streams is the caller's to wait for. Outputs are
-// there when execute() returns. Tensors may have any strides: those that are not row-major are copied first, and
+// Inputs lie where the program was saved to take them: on the CPU, or with device_io on the GPU. Inputs on the GPU must
+// be ready: the call waits for work on the default stream, and the caller waits for work on other streams. Outputs are
+// there when execute() returns. Tensors may have any strides: a tensor that is not row-major is copied first, and
 // counted.
 //
 // None, numbers and strings among the inputs are part of the program: each call gives what the export was given.

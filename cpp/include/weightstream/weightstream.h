@@ -294,7 +294,7 @@ ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, con
  * Inputs on the device: for a method that was exported for CUDA, each input may lie in host memory or in memory of
  *   the GPU that the model runs on. There it is used in place, or copied first if its address is no multiple of 16.
  *   The driver is asked about the address: host memory, memory of another device or context, and too few bytes are
- *   WS_INVALID_INPUT. Without a stream of the caller's (ws_init_on_stream) the call begins behind the work that was
+ *   WS_INVALID_INPUT. Without a stream of the caller's (ws_init_on_stream) the call begins after the work that was
  *   issued to the device's default stream; work on other streams that makes the inputs must be done.
  * Memory and lifetimes: the inputs are read during the call only, and must stay as they are that long. The outputs
  *   are in host memory, belong to the caller and are independent of the model; end them with ws_outputs_destroy.

@@ -38,9 +38,9 @@ def cache_directory(work: str) -> Iterator[None]:
 def compiler_flags(isa: str) -> Iterator[None]:
     """Replaces ``-march=native``: a library for the exporting machine's exact CPU runs on few others, and says so by a crash.
 
-    The rest keeps the library to itself. Where the compiler links libstdc++ statically, its unique symbols (the ids of locale
-    facets) would bind to those of the process's own libstdc++, and one of another version then calls the wrong facet: a crash in
-    `std::regex`. The same goes for weak symbols of PyTorch's headers in a process that has libtorch.
+    The rest keeps the library to itself. Where the compiler links libstdc++ statically, its unique symbols (the ids of locale facets)
+    would bind to the process's own libstdc++. Another version of it then calls the wrong facet: a crash in `std::regex`. The same goes
+    for weak symbols of PyTorch's headers in a process that has libtorch.
     """
     original = cpp_builder._get_optimization_cflags
 

@@ -1,9 +1,9 @@
-"""The probe: the custom op in front of every weight read, and the cures that keep Inductor honest about it.
+"""The probe: the custom op before every weight read, and the cures that keep Inductor honest about it.
 
 Inductor believes that a probe's output is a fresh temporary. Three of its passes would then write activations into it: in-place
 fusion and the buffer-reuse pool (cured by :func:`_lower_probe`), and the re-inplacing of functional updates (cured by
-:func:`share_storage`). Its scheduler also moves probes away from their readers (cured by :func:`pin_before_first_reader`), and its
-planner takes them for kernels, behind which nothing is reused (cured by :func:`reuse_across_probes`).
+:func:`share_storage`). Its scheduler also moves probes away from their readers (cured by :func:`pin_before_first_reader`). Its
+planner takes probes for kernels, and reuses no memory across them (cured by :func:`reuse_across_probes`).
 ``_trace.py`` checks the result on the compiled program, so that a cure which stops working fails the export.
 """
 
@@ -42,8 +42,8 @@ _fallback = fallback_handler(PROBE, add_to_fallback_set=False)
 def _lower_probe(weight: Any, probe_id: int) -> Any:
     """Lowers a probe to a fallback kernel that claims to alias its input.
 
-    With the claim, the scheduler makes no in-place update into the output and the memory planner never hands it to an activation,
-    while the free behind the last reader stays. Without it the second pass of ``sin(x) + pos`` reads an overwritten weight.
+    With the claim, the scheduler makes no in-place update into the output, and the memory planner never hands it to an activation. The
+    free after the last reader stays. Without it the second pass of ``sin(x) + pos`` reads an overwritten weight.
     ``never_reuse_buffers`` would stop the reuse too, but drops the frees: every lease would last until the pass returns.
     """
     result = node = _fallback(weight, probe_id)
@@ -84,7 +84,7 @@ def is_probe_kernel(node: Any) -> bool:
 
 
 def pin_before_first_reader(nodes: list[Any]) -> list[Any]:
-    """``_post_fusion_custom_pass``: moves each probe right in front of its first reader.
+    """``_post_fusion_custom_pass``: moves each probe to just before its first reader.
 
     It runs after fusion, so that the kernels stay what they were. ``reorder_for_peak_memory`` must be off: it would hoist small
     probes again. Early probes would be correct and cost budget: a lease begins at its probe.
@@ -117,12 +117,11 @@ def pin_before_first_reader(nodes: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def reuse_across_probes() -> Iterator[None]:
-    """Lets an activation take the memory of one that is freed in front of the probes before it, as it would without them.
+    """Lets an activation take the memory of one that is freed before the probes that precede it, as it would without probes.
 
-    Inductor reuses a buffer in the next node of its schedule, and later only where its estimate of peak memory allows it. That estimate is made
-    by ``reorder_for_peak_memory``, which is off (it would hoist probes), and is 0 without it. With a probe in front of nearly every
-    kernel most reuse is gone: three allocations more in each layer of a Llama-like model on a GPU, where each is two calls of the driver,
-    in every pass.
+    Inductor reuses a buffer in the next node of its schedule, and later only where its estimate of peak memory allows it. The estimate
+    comes from ``reorder_for_peak_memory``, which is off since it would hoist probes; without it the estimate is 0. With a probe before
+    nearly every kernel most reuse is lost. Each allocation that is not saved costs two calls of the driver in every pass.
     """
     original = AllocateLine.should_reuse_buffer
 

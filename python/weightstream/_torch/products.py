@@ -16,8 +16,10 @@ aten = torch.ops.aten
 
 @contextlib.contextmanager
 def one_by_one() -> Iterator[None]:
-    """Computes the two products of a sum one after the other. Triton's template for both has no tile for a small inner size, so that the
-    compiler would find no choice; and a kernel that reads two weights needs both in memory at once."""
+    """Computes the two products of a sum one after the other.
+
+    Triton's template for both has no tile for a small inner size, so the compiler would find no choice. A kernel that reads two
+    weights also needs both in memory at once."""
 
     def tuned(a: Any, b: Any, c: Any, d: Any, *, layout: Any = None) -> Any:
         lowerings = lowering.lowerings

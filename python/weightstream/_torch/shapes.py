@@ -131,8 +131,10 @@ def every_shape(inputs: tuple[Any, ...]) -> Iterator[Ranges]:
 
 
 def least(self: SizeVarAllocator, left: sympy.Expr, right: sympy.Expr) -> sympy.Expr:
-    """The smaller of two sizes for every value of their symbols. The compiler takes the one that is smaller for the example: the
-    diagonal of ``[n, 6]`` would have 6 elements if the example has 7 rows, and be read outside of a tensor of 4."""
+    """The smaller of two sizes for every value of their symbols.
+
+    The compiler takes the size that is smaller for the example. If the example has 7 rows, the diagonal of ``[n, 6]`` would have 6
+    elements, and a tensor of 4 rows would be read out of bounds."""
     left, right = (sympy_subs(sympy.sympify(size), self.inv_precomputed_replacements) for size in (left, right))
     if self.statically_known_leq(left, right):
         return left

@@ -1,6 +1,6 @@
 """The snapshot: a copy of a mutable buffer's old value that no pass of the compiler removes.
 
-A copy of a buffer looks useless to the compiler, which counts only placeholders as inputs: what was read before an update is then
+A copy of a buffer looks useless to the compiler, which counts only placeholders as inputs. What was read before an update would be
 read after it. `remove_noop_ops` drops `state.clone()`, and constant folding drops `state * 1`. The snapshot is opaque to both. It
 becomes a plain copying kernel where buffers are ordered by their reads and writes.
 """

@@ -19,8 +19,9 @@ from .probe import is_probe_kernel
 def held_integers() -> Iterator[None]:
     """Gives a kernel that is tuned the integers that the program holds, read through a probe or not.
 
-    The compiler would take zeros. Where row numbers come from a division by such a number (a mixture of experts divides by how many
-    experts a token has), no row has the quotient: the kernel's bounds check fails on the device, and the compiler's CUDA context is lost.
+    The compiler would take zeros. Row numbers may come from a division by such a number: a mixture of experts divides by how many
+    experts a token has. No row has that quotient, so the kernel's bounds check fails on the device, and the compiler's CUDA context is
+    lost.
     """
     original = PythonWrapperCodegen.generate_example_arg_value
 

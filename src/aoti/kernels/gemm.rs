@@ -48,8 +48,8 @@ pub fn product(out: &View, a: &View, b: &View, affine: Affine<'_>) -> Result<(),
     Ok(())
 }
 
-/// Rows up to the first of `ends` times the first matrix, those up to the second times the second, and so on; rows
-/// behind the last end become zero.
+/// Rows up to the first of `ends` are multiplied by the first matrix, rows up to the second by the second,
+/// and so on. Rows after the last end become zero.
 pub fn grouped(out: &View, rows: &View, matrices: &View, ends: &[i64]) -> Result<(), String> {
     if ends.len() as i64 != matrices.sizes[0] {
         return Err(format!(

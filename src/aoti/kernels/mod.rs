@@ -1,4 +1,4 @@
-//! Arithmetic behind the functions that Inductor calls instead of compiling: plain loops over views.
+//! Arithmetic of the functions that Inductor calls instead of compiling: plain loops over views.
 
 pub mod conv;
 pub mod gemm;

@@ -10,7 +10,7 @@ pub struct Axis {
     pub kernel: i64,
     /// Step between windows.
     pub stride: i64,
-    /// Elements before and behind the image.
+    /// Elements before and after the image.
     pub padding: i64,
     /// Step within the window.
     pub dilation: i64,
@@ -36,7 +36,7 @@ impl Axis {
         }
     }
 
-    /// First place of window `at`, and the place behind its last, both within the padded image.
+    /// First place of window `at`, and the place after its last, both within the padded image.
     fn span(&self, at: i64, size: i64) -> (i64, i64) {
         let start = at * self.stride - self.padding;
         (
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(
             Axis { padding: 1, ..AXIS }.count(5, true),
             Ok(3),
-            "no window starts behind the image"
+            "no window starts after the image"
         );
         assert!(AXIS.count(1, false).is_err());
         assert!(Axis { stride: 0, ..AXIS }.count(5, false).is_err());

@@ -1,5 +1,5 @@
-//! Copies and fills of tensors in a device's memory. Only what is one run of bytes can be done here, by the
-//! copy engine; everything else is a kernel's work, and compiled code brings its own kernels for it.
+//! Copies and fills of tensors in a device's memory. The copy engine can only do one run of bytes. All
+//! else is a kernel's work, and compiled code brings its own kernels for it.
 
 use super::super::context::{Context, Shim};
 use super::super::slab::Handle;
@@ -72,7 +72,7 @@ fn moved(c: &mut Context<'_>, dst: Handle, src: Handle, bytes: u64) -> Shim {
     Ok(())
 }
 
-/// Bytes from the first element to behind the last one.
+/// Bytes from the first element to the end of the last one.
 fn bytes(tensor: &Tensor) -> Shim<u64> {
     let item = tensor.dtype.itemsize().ok_or("the dtype has no size")? as u64;
     let reach = tensor.dims.reach().ok_or("the sizes overflow")? as u64;

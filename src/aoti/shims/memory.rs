@@ -159,8 +159,8 @@ extern "C" fn aoti_torch_tensor_copy_(src: Handle, dst: Handle) -> i32 {
 }
 
 /// PyTorch makes `dst` another name of `src`. A handle's storage cannot be changed here, so the values are
-/// copied, which is the same to a reader as long as nobody writes into `src` afterwards: the compiled code
-/// uses it for the results of subgraphs, whose handles it deletes next.
+/// copied. A reader sees no difference while nobody writes into `src` afterwards. Nobody does: compiled
+/// code calls this for the results of subgraphs, and deletes their handles next.
 extern "C" fn aoti_torch_assign_tensors(src: Handle, dst: Handle) -> i32 {
     run("aoti_torch_assign_tensors", |c| copied(c, dst, src))
 }

@@ -1,4 +1,4 @@
-//! The call in front of a weight's first reader.
+//! The call before a weight's first reader.
 
 use super::super::context::{Context, Shim};
 use super::super::dtype::DType;

@@ -101,7 +101,7 @@ extern "C" fn aoti_torch_cpu_topk(
     })
 }
 
-/// Sorted sequences, and whether a value equal to an element goes behind it.
+/// Sorted sequences, and whether a value equal to an element goes after it.
 struct Search<'a> {
     sequences: &'a View,
     sorter: Option<&'a View>,

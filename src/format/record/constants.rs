@@ -83,8 +83,8 @@ fn layout(layouts: &mut Cursor<'_, '_>) -> Result<(Vec<i64>, Vec<i64>)> {
     Ok((sizes, strides))
 }
 
-/// The bytes in the `.ptd` are the whole storage, each element once: a stride that leaves holes, or lets
-/// two elements share one place, would let kernels read bytes that are not this weight's.
+/// The bytes in the `.ptd` are the whole storage, each element once. With a stride that leaves holes, or
+/// with two elements in one place, kernels would read bytes that are not this weight's.
 fn check_dense(fields: &Fields<'_>, constant: &RecordedConstant) -> Result<()> {
     let RecordedConstant {
         fqn,

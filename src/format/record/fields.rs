@@ -1,4 +1,4 @@
-//! The bag of named lists behind a record, from either of its two places.
+//! The bag of named lists that a record is, from either of its two places.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 

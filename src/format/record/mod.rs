@@ -87,8 +87,8 @@ pub struct Record {
     pub floor: u64,
     /// Bytes: below this some probe cannot be served at all.
     pub hard_minimum: u64,
-    /// Bytes: what the activations of one pass take at one time, outputs included, is never more, whatever the
-    /// shape of the inputs. `None`: a size has no upper bound.
+    /// Bytes: a bound of what the activations of one pass take at one time, outputs included, for any shape of
+    /// the inputs. `None`: a size has no upper bound.
     pub activations: Option<u64>,
     /// Inputs of the compiled code.
     pub inputs: Vec<InputSpec>,
@@ -178,8 +178,9 @@ impl Gather {
         self.rows.map(|rows| rows.saturating_mul(self.row_bytes))
     }
 
-    /// Whether it pays to read a table of so many bytes in place: at most half of it, since rows that are read beside
-    /// copies arrive at about half of the link's speed, and a table that streams or stays costs its bytes once in a pass.
+    /// Whether it pays to read a table of so many bytes in place: a pass reads at most half of it. Rows that are
+    /// read while copies run arrive at about half of the link's speed, and a table that streams costs its bytes
+    /// once in a pass.
     pub fn pays(&self, table: u64) -> bool {
         // rule: in-place-reads-at-most-half-a-table
         table > 0 && self.bytes().is_some_and(|bytes| bytes <= table / 2)

@@ -159,7 +159,7 @@ impl Reader<'_, '_> {
         Ok(Solution { symbol, value })
     }
 
-    /// Those of inputs, and those of outputs.
+    /// Of inputs, and of outputs.
     fn relations(&self, outputs: &[OutputSpec]) -> Result<(Vec<Relation>, Vec<Relation>)> {
         let (mut of_inputs, mut of_outputs) = (Vec::new(), Vec::new());
         for (entry, text) in self.fields.strings("relations").iter().enumerate() {

@@ -11,7 +11,7 @@ from .cards import Card
 
 # Attributes that `ptxas` writes into the section `.nv.info` of a cubin, of each kernel.
 _REGISTERS, _FRAME = 0x2F, 0x11
-#: An entry of that section whose value stands behind it.
+#: An entry of that section whose value follows it.
 _SIZED = 4
 
 

@@ -49,7 +49,7 @@ def _home() -> Path:
 
 
 def _driver_stub(header: Path, folder: Path) -> Path:
-    """An empty `libcuda.so` with the driver's name, as in a toolkit's `stubs`: the functions of ``header``, none of which does anything."""
+    """An empty `libcuda.so` with the driver's name, as in a toolkit's `stubs`: it has the functions of ``header``, and they do nothing."""
     text = header.read_text(errors="replace")
     names = {*re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text), *re.findall(r"#define\s+cu\w+\s+(cu[A-Z]\w*)", text)}
     folder.mkdir(parents=True)
