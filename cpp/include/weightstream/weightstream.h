@@ -169,9 +169,9 @@ typedef struct ws_stats_data {
   uint64_t io_bytes;              /* most device memory that a call took for its inputs; 0 on the CPU */
   uint64_t host_pinned_bytes;     /* a copy of the weights or the staging ring, and 1 MiB that outputs go through */
   uint64_t host_mapped_bytes;
-  uint64_t gathered_bytes;  /* tables of which kernels read rows in place, in host memory */
-  uint64_t replans; /* since load: 1 at most, once kernels were timed */
-  uint64_t inputs_copied;   /* since load: inputs that did not lie in row-major order */
+  uint64_t gathered_bytes; /* tables of which kernels read rows in place, in host memory */
+  uint64_t replans;        /* since load: 1 at most, once kernels were timed */
+  uint64_t inputs_copied;  /* since load: inputs that did not lie in row-major order */
 } ws_stats_data;
 
 /* Levels of log lines. */
@@ -179,9 +179,6 @@ typedef enum ws_log_level { WS_LOG_DEBUG = 0, WS_LOG_INFO = 1, WS_LOG_WARN = 2, 
 
 /* Receives one log line. Called from any thread; `text` is valid during the call only. */
 typedef void (*ws_log_fn)(ws_log_level level, const char* text);
-
-/* Called with what was given to ws_while_waiting. */
-typedef void (*ws_wait_fn)(void* data);
 
 /*
  * The version of the library, for example "0.1.0".
@@ -202,17 +199,6 @@ const char* ws_last_error(void);
  * Sends the library's log lines to `sink` instead of standard error; NULL restores standard error.
  */
 void ws_set_log(ws_log_fn sink);
-
-/*
- * Has `call` called with `data`, about every 0.4 ms, while the calling thread waits for a GPU in an execution; NULL, as
- * at first: nothing is called. Where most of a pass is copies that wait is long, and what the thread does next is slow
- * behind it: its code and data are no longer in the caches of its core. A `call` that goes through that, without
- * effect, keeps them there. The thread is then busy while it waits.
- *
- * `call` must return soon and without an exception, and may not execute or destroy a model, or call this function. It
- * is called on the thread that has set it, until that thread sets another one or ends; `data` must stay for as long.
- */
-void ws_while_waiting(ws_wait_fn call, void* data);
 
 /*
  * The least budget with which a method can be loaded, in bytes. Loads nothing: the figure is recorded
