@@ -10,6 +10,7 @@
 //! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
 //! | [`session`] | one loaded method: serves probes, ends leases, counts |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
+//! | [`counters`] | what is counted since load: one table for every interface |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
 //! | `command` | `weightstream plan` and `inspect` (feature `cli`) |
@@ -17,13 +18,14 @@
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
 //! The arrows go one way:
-//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config}`,
+//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config, counters}`,
 //! and `session → aoti`.
 
 pub mod aoti;
 #[cfg(feature = "cli")]
 pub mod command;
 pub mod config;
+pub mod counters;
 pub mod delegate;
 pub mod device;
 pub mod error;

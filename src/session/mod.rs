@@ -21,12 +21,11 @@ mod probe_table;
 mod refine;
 mod rehearse;
 mod scratch;
-mod stats;
 mod verify;
 
+pub use crate::counters::Stats;
 pub use build::{Layout, Program, SessionOptions};
 pub use gather::Table;
-pub use stats::Stats;
 
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
