@@ -11,6 +11,7 @@
 //! | [`store`] | the weights of a program on a device: memory, copies, both rules of stream order |
 //! | [`session`] | one loaded method: a store and a pass over it |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
+//! | [`counters`] | what is counted since load: one table for every interface |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
 //! | `command` | `weightstream plan` and `inspect` (feature `cli`) |
@@ -18,13 +19,14 @@
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
 //! The arrows go one way:
-//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config}`,
+//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config, counters}`,
 //! and `session → aoti`.
 
 pub mod aoti;
 #[cfg(feature = "cli")]
 pub mod command;
 pub mod config;
+pub mod counters;
 pub mod delegate;
 pub mod device;
 pub mod error;

@@ -29,7 +29,6 @@ pub(crate) mod file;
 pub mod host;
 #[cfg(feature = "sim")]
 pub mod sim;
-pub mod waiting;
 
 use std::ffi::c_void;
 

@@ -19,12 +19,11 @@ mod pass;
 mod probe_table;
 mod rehearse;
 mod scratch;
-mod stats;
 mod timing;
 
+pub use crate::counters::Stats;
 pub use capture::CapturedPass;
 pub use pass::Pass;
-pub use stats::Stats;
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};

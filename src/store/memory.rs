@@ -1,6 +1,7 @@
 //! The memory of a store: what is taken at load, what is loaded for good, and the move to another plan.
 
 use super::Store;
+use crate::counters::Stats;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::residency::{Arena, Memory, Residency, StreamOrdered};
@@ -48,7 +49,7 @@ impl<D: Device> Store<D> {
     }
 
     /// After passes that were played without copies: counters and policy are as before.
-    pub(crate) fn end_rehearsal(&mut self, counted: super::Stats) {
+    pub(crate) fn end_rehearsal(&mut self, counted: Stats) {
         self.rehearsing = false;
         self.policy = self.residency.policy();
         self.stats = counted;

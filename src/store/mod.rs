@@ -22,11 +22,11 @@ mod verify;
 pub use constants::{Constants, Method, Table, WeightLayout};
 pub use open::StoreOptions;
 
+use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::residency::{Action, Layout, Policy, Pool, Residency, Served};
 use crate::schedule::{Floor, ProbeId, WeightIndex};
-pub(crate) use crate::session::Stats;
 use copy_batch::CopyBatch;
 use device_weight::DeviceWeight;
 

@@ -2,12 +2,12 @@
 
 use super::{in_place, Constants, DeviceWeight, Method, Store};
 use crate::config::PolicyKind;
+use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::figures::Link;
 use crate::residency::{self, Request, StreamOrdered};
 use crate::schedule::{Floor, KernelTimes, WeightSpec};
-use crate::session::Stats;
 
 /// What the user chose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
