@@ -2,15 +2,17 @@
 //! promise to its user: this file makes these promises, and is the only unsafe code here.
 
 mod dense;
-mod graph;
+mod graphs;
+mod layouts;
+mod replay;
 
 use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
 use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
+use super::run_pass::{RunPass, TakeOutputs};
 use super::tensor::{contiguous_strides, InputTensor};
 use super::times::TimesFile;
-use super::TakeOutputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
@@ -21,20 +23,6 @@ use crate::format::{ConstantKind, Source};
 use crate::session::{Session, Stats};
 use crate::store::{Constants, Method, StoreOptions};
 use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
-
-/// One method, ready to run, on whatever device.
-pub trait RunPass: Send {
-    /// Runs one pass over inputs that were checked.
-    fn run(
-        &mut self,
-        signature: &Signature<'_>,
-        inputs: &[InputTensor<'_>],
-        outputs: TakeOutputs<'_>,
-    ) -> Result<()>;
-
-    /// Counters since load.
-    fn stats(&self) -> Stats;
-}
 
 /// The bytes of a method's constants, and where they are.
 pub struct Data {
@@ -67,7 +55,7 @@ pub struct Engine<D: DelegateDevice> {
     copies: dense::Copies,
     poisoned: Option<String>,
     /// If passes are captured.
-    graph: Option<graph::Graph<D>>,
+    graph: Option<graphs::Graphs<D>>,
 }
 
 impl<D: DelegateDevice> Engine<D> {
@@ -115,7 +103,7 @@ impl<D: DelegateDevice> Engine<D> {
             container,
             session,
             scope,
-            graph: data.graph.then(graph::Graph::default),
+            graph: data.graph.then(graphs::Graphs::default),
             data,
             io_bytes: 0,
             copies: dense::Copies::default(),

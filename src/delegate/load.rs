@@ -7,13 +7,14 @@ use std::sync::atomic::AtomicU64;
 use super::budget::AutoBudget;
 use super::compiled::{check_signature, compiled, match_constants, open};
 use super::delegate_device::{self, DelegateDevice};
-use super::engine::{Data, Engine, RunPass};
+use super::engine::{Data, Engine};
 use super::gather;
 use super::host_storage::{self, HostStorage, Needs};
 use super::option_checks::{
     check_budget_has_effect, check_graph, check_link, check_no_pin, check_stream, check_sync,
     no_graph,
 };
+use super::run_pass::RunPass;
 use super::{times, Delegate, Live};
 use crate::config::{Applies, Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
 #[cfg(any(test, feature = "sim"))]

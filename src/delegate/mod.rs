@@ -27,6 +27,7 @@ mod load;
 pub mod mapped;
 mod option_checks;
 pub mod program;
+mod run_pass;
 mod sizes;
 mod tensor;
 mod times;
@@ -35,21 +36,18 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::aoti::outputs::Output;
 use crate::error::{Error, Result};
 use crate::format::{InputSpec, Record, Wiring};
 use crate::process::OfProcess;
 use crate::session::Stats;
-use engine::RunPass;
 use inputs::Signature;
+use run_pass::RunPass;
+pub use run_pass::TakeOutputs;
 use sizes::CallSizes;
 
 pub use load::{applies, constants_and_method, DataSource, LoadRequest};
 pub use program::Program;
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
-
-/// Receives the outputs of a pass, one after the other, once the pass has completed.
-pub type TakeOutputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 
 /// One loaded method. May be shared between threads; one of them executes at a time.
 pub struct Delegate {

@@ -20,6 +20,7 @@
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
+mod bytes;
 pub mod caller;
 pub mod cuda;
 #[cfg(any(test, feature = "sim"))]
@@ -27,6 +28,7 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
+mod models;
 #[cfg(feature = "sim")]
 pub mod sim;
 
@@ -35,113 +37,14 @@ use std::ffi::c_void;
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, Link, View};
 
+pub use bytes::{DevicePtr, HostBytes};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
 pub use file::{HostFile, HostSource};
 pub use host::HostDevice;
+pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
-
-/// An address in device memory. On `host` it is a plain address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DevicePtr(pub u64);
-
-impl DevicePtr {
-    /// The address of memory without bytes: aligned, not null, never read.
-    pub const EMPTY: DevicePtr = DevicePtr(64);
-
-    /// The address `bytes` further on.
-    pub fn offset(self, bytes: u64) -> DevicePtr {
-        DevicePtr(self.0 + bytes)
-    }
-}
-
-/// Bytes in host memory that weights are copied from: a part of the `.ptd` mapping.
-///
-/// Whoever makes one vouches that the bytes outlive every device that they are handed to (see
-/// [`HostBytes::new`]); a session must thus be dropped before the mapping it was built over.
-#[derive(Debug, Clone, Copy)]
-pub struct HostBytes {
-    ptr: *const u8,
-    len: u64,
-}
-
-// SAFETY: `new` demands bytes that nobody writes, so that any thread may read them.
-unsafe impl Send for HostBytes {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for HostBytes {}
-
-impl HostBytes {
-    /// # Safety
-    /// `ptr..ptr+len` must stay readable and unchanged until every device that this value was handed to is
-    /// dropped. `ptr` may be anything if `len` is 0.
-    pub unsafe fn new(ptr: *const u8, len: u64) -> Self {
-        HostBytes { ptr, len }
-    }
-
-    /// Bytes that live for ever.
-    pub fn from_static(bytes: &'static [u8]) -> Self {
-        HostBytes {
-            ptr: bytes.as_ptr(),
-            len: bytes.len() as u64,
-        }
-    }
-
-    /// Number of bytes.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first byte; readable for [`HostBytes::len`] bytes.
-    pub fn as_ptr(&self) -> *const u8 {
-        self.ptr
-    }
-
-    /// These bytes and `next` as one, if `next` begins where these end.
-    pub fn followed_by(&self, next: HostBytes) -> Option<HostBytes> {
-        // rule: joined-copy-has-one-source
-        let adjacent = self.ptr.wrapping_add(self.len as usize) == next.ptr;
-        // Both promises together are the promise for the whole.
-        adjacent.then_some(HostBytes {
-            ptr: self.ptr,
-            len: self.len + next.len,
-        })
-    }
-
-    /// The bytes `range` of these. Panics if the range is not inside: ranges are the policies' own.
-    pub fn slice(&self, range: std::ops::Range<u64>) -> HostBytes {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "range outside of the bytes"
-        );
-        // Without `unsafe`: the address is only formed here, and it stays inside by the check above.
-        let ptr = self.ptr.wrapping_add(range.start as usize);
-        HostBytes {
-            ptr,
-            len: range.end - range.start,
-        }
-    }
-}
-
-/// The model of the device that records call `name`: `cpu` or `cuda`. The device need not be there.
-pub fn model_of(name: &str) -> Option<DeviceModel> {
-    let (granule, bytes_per_copy, page) = match name {
-        "cpu" => (host::GRANULE, 0, host::page()),
-        "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY, Some(cuda::PAGE)),
-        _ => return None,
-    };
-    Some(DeviceModel {
-        granule,
-        bytes_per_copy,
-        page,
-        apart: 0,
-    })
-}
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {

@@ -5,37 +5,12 @@
 //! Whatever else runs in between (a pass that was not captured, one that failed) leaves the graph unprimed, until a complete
 //! pass has brought that state back.
 
+use super::captured::{Begun, Capture, CapturedPass};
 use super::scratch::Scratch;
-use super::{Session, Stats};
-use crate::device::{Device, DevicePtr};
+use super::Session;
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::store::StoreState;
 use std::ops::Range;
-
-/// What a session that captures keeps.
-pub(super) struct Capture {
-    pub(super) scratch: Scratch,
-    /// The pass that is being captured.
-    now: Option<Begun>,
-    /// What was issued last is a replay: its kernels and copies left no events to wait for.
-    replayed: bool,
-}
-
-/// A pass that is being captured, or was.
-struct Begun {
-    /// The block of its activations: address and bytes.
-    block: (DevicePtr, u64),
-    /// Which weights were on the device where it began, and what the policy thought.
-    primed: StoreState,
-    /// What it counted; while it is captured, what had been counted before it.
-    counted: Stats,
-}
-
-/// A captured pass. It has device memory of its own: give it back with [`Session::forget_graph`].
-pub struct CapturedPass<D: Device> {
-    graph: D::Graph,
-    pass: Begun,
-}
 
 impl<D: Device> Session<D> {
     /// From now on passes can be captured. Refused where each pass differs from the one before it.

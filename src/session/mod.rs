@@ -13,24 +13,35 @@
 #![deny(unsafe_code)]
 
 mod capture;
+mod captured;
 mod hooks;
 mod in_flight;
+mod kernels;
 mod pass;
 mod probe_table;
 mod rehearse;
+mod replan;
 mod scratch;
 mod timing;
 
 pub use crate::counters::Stats;
-pub use capture::CapturedPass;
+pub use captured::CapturedPass;
 pub use pass::Pass;
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Constants, Method, Store, StoreOptions};
-use capture::Capture;
+use captured::Capture;
 use timing::Timing;
+
+/// What was found, and how far the passes since are.
+#[derive(Debug, Default)]
+pub(super) struct Rehearsal {
+    /// After so many complete passes the memory is emptied.
+    empty_after: Option<usize>,
+    passes_since_empty: usize,
+}
 
 /// One loaded method on one device.
 pub struct Session<D: Device> {
@@ -42,7 +53,7 @@ pub struct Session<D: Device> {
     times: Option<KernelTimes>,
     /// If passes may be captured as graphs.
     capture: Option<Capture>,
-    rehearsal: rehearse::Rehearsal,
+    rehearsal: Rehearsal,
 }
 
 impl<D: Device> Session<D> {
@@ -99,7 +110,7 @@ impl<D: Device> Session<D> {
             timing,
             times: None,
             capture: None,
-            rehearsal: rehearse::Rehearsal::default(),
+            rehearsal: Rehearsal::default(),
         };
         session.choose_pool()?;
         session.store.load()?;

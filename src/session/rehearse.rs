@@ -1,7 +1,7 @@
 //! Which pool the weights get, found out at load: passes are played without copies, so that memory that falls into pieces is
 //! an error of the load and not of some pass.
 
-use super::Session;
+use super::{Rehearsal, Session};
 use crate::aoti::hooks::PassHooks;
 use crate::device::Device;
 use crate::error::{bytes_text, Error, Result};
@@ -10,14 +10,6 @@ use crate::schedule::Event;
 /// Passes that are played at most. After two or three the places of the weights mostly come back; where they do not within
 /// these, the memory is emptied after each so many passes, so that none is played that was not tried.
 const PASSES: usize = 16;
-
-/// What was found, and how far the passes since are.
-#[derive(Debug, Default)]
-pub(super) struct Rehearsal {
-    /// After so many complete passes the memory is emptied.
-    empty_after: Option<usize>,
-    passes_since_empty: usize,
-}
 
 impl<D: Device> Session<D> {
     /// Takes the memory of the budget in the best way in which this program runs: one block that is divided here, else

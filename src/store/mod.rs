@@ -11,7 +11,9 @@
 #![deny(unsafe_code)]
 
 mod actions;
+mod checksums;
 mod constants;
+mod copies;
 mod copy_batch;
 mod device_weight;
 mod in_place;
@@ -27,6 +29,7 @@ use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::residency::{Action, Layout, Policy, Pool, Residency, Served};
 use crate::schedule::{Floor, ProbeId, WeightIndex};
+use checksums::Checksums;
 use copy_batch::CopyBatch;
 use device_weight::DeviceWeight;
 
@@ -60,7 +63,7 @@ pub struct Store<D: Device> {
     /// How often the device had to wait and tidy up for a read.
     compactions: u64,
     /// The CRC-32 of each constant, if every read is verified.
-    checksums: Option<verify::Checksums>,
+    checksums: Option<Checksums>,
 }
 
 impl<D: Device> Store<D> {

@@ -2,6 +2,7 @@
 //! are read back through the device, in the order of its compute stream, so that what is seen is what a kernel
 //! would see. Slow: for debugging and tests.
 
+use super::checksums::Checksums;
 use super::Store;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
@@ -9,14 +10,6 @@ use crate::schedule::{ProbeId, WeightIndex};
 
 /// Bytes that are read back at a time.
 const PIECE: u64 = 4 << 20;
-
-/// What the bytes have to be.
-pub(super) struct Checksums {
-    /// CRC-32 of each constant, by index.
-    expected: Vec<u32>,
-    /// For the bytes that are read back.
-    piece: Vec<u8>,
-}
 
 impl<D: Device> Store<D> {
     /// From now on every weight is compared with its CRC-32 at each of its probes, before its address is handed

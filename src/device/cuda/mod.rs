@@ -29,6 +29,7 @@
 //! is called any more.
 
 mod caller;
+mod capture;
 mod context;
 mod device;
 mod graph;
@@ -47,6 +48,7 @@ mod stage;
 mod stage_ring;
 mod stage_shape;
 mod stream;
+mod units;
 
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
@@ -69,14 +71,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 use stream::{Events, Stream};
-
-/// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all
-/// begin at a multiple of it. So the sum that is counted is the sum that is taken.
-pub(super) const GRANULE: u64 = 512;
-/// [`Link::bytes_per_copy`] of a link of 55 GB/s, where nobody measured it.
-pub(super) const BYTES_PER_COPY: u64 = 192 << 10;
-/// The page that drivers report for an H200 and its like; a device that is there is asked for its own.
-pub(super) const PAGE: u64 = 2 << 20;
+pub(in crate::device) use units::{BYTES_PER_COPY, GRANULE, PAGE};
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;

@@ -11,11 +11,8 @@ use super::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 use block::{Block, Blocks};
 use copier::{Command, Copier};
-pub(super) use pages::page;
 use pages::{only_read, Views};
-
-/// Allocation granule: the alignment that compiled code expects of its buffers.
-pub(super) const GRANULE: u64 = 64;
+pub(super) use pages::{page, GRANULE};
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
+/// Allocation granule: the alignment that compiled code expects of its buffers.
+pub(in crate::device) const GRANULE: u64 = 64;
+
 /// Bytes of the system's pages; `None` where there are no memory files.
 pub(in crate::device) fn page() -> Option<u64> {
     if !cfg!(target_os = "linux") {
@@ -20,7 +23,7 @@ pub(in crate::device) fn page() -> Option<u64> {
     // SAFETY: asks for a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let bytes = u64::try_from(bytes).ok()?;
-    (bytes > 0 && bytes.is_multiple_of(super::GRANULE)).then_some(bytes)
+    (bytes > 0 && bytes.is_multiple_of(GRANULE)).then_some(bytes)
 }
 
 /// Neighbouring addresses that are ours until this is dropped, which nobody may use later.

@@ -26,6 +26,7 @@ mod graph;
 mod issue;
 mod problem;
 mod regions;
+mod replay;
 mod space;
 mod streams;
 mod views;

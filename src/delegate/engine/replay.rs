@@ -2,12 +2,13 @@
 //! of it. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
 #![deny(unsafe_code)]
 
+use super::graphs::{Captured, Graphs, Shapes};
 use super::{deliver, inputs, view, DelegateDevice, Engine};
 use crate::aoti::container::Input;
 use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
 use crate::delegate::inputs::Signature;
+use crate::delegate::run_pass::TakeOutputs;
 use crate::delegate::tensor::{contiguous_strides, InputTensor, Memory};
-use crate::delegate::TakeOutputs;
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 use crate::session::CapturedPass;
@@ -16,41 +17,10 @@ use crate::session::CapturedPass;
 /// others are.
 const WARM_UP: u32 = 2;
 
-/// What a graph was captured for: the type and the sizes of each input.
-type Shapes = Vec<(i32, Vec<i64>)>;
-
-/// How far the capture of passes is.
-pub(super) struct Graph<D: DelegateDevice> {
-    shapes: Shapes,
-    /// Complete passes over these shapes, one after the other.
-    passes: u32,
-    captured: Option<Captured<D>>,
-    /// Why no pass of this program can be captured.
-    refused: Option<Error>,
-}
-
-impl<D: DelegateDevice> Default for Graph<D> {
-    fn default() -> Self {
-        Graph {
-            shapes: Shapes::new(),
-            passes: 0,
-            captured: None,
-            refused: None,
-        }
-    }
-}
-
-struct Captured<D: DelegateDevice> {
-    pass: CapturedPass<D>,
-    /// Address and bytes of each input that is used.
-    inputs: Vec<Option<(DevicePtr, u64)>>,
-    outputs: Vec<Kept>,
-}
-
 impl<D: DelegateDevice> Engine<D> {
     pub(super) fn run_by_graph(
         &mut self,
-        graph: &mut Graph<D>,
+        graph: &mut Graphs<D>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
@@ -90,7 +60,7 @@ impl<D: DelegateDevice> Engine<D> {
     }
 
     /// Other shapes have another graph.
-    fn forget(&mut self, graph: &mut Graph<D>, shapes: &Shapes) -> Result<()> {
+    fn forget(&mut self, graph: &mut Graphs<D>, shapes: &Shapes) -> Result<()> {
         if let Some(captured) = graph.captured.take() {
             log::info!(
                 "the shapes of the inputs changed from {:?} to {shapes:?}: the graph is given up, and captured again \
