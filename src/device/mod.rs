@@ -27,6 +27,7 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
+mod models;
 #[cfg(feature = "sim")]
 pub mod sim;
 
@@ -39,6 +40,7 @@ pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
 pub use file::{HostFile, HostSource};
 pub use host::HostDevice;
+pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
 
@@ -125,21 +127,6 @@ impl HostBytes {
             len: range.end - range.start,
         }
     }
-}
-
-/// The model of the device that records call `name`: `cpu` or `cuda`. The device need not be there.
-pub fn model_of(name: &str) -> Option<DeviceModel> {
-    let (granule, bytes_per_copy, page) = match name {
-        "cpu" => (host::GRANULE, 0, host::page()),
-        "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY, Some(cuda::PAGE)),
-        _ => return None,
-    };
-    Some(DeviceModel {
-        granule,
-        bytes_per_copy,
-        page,
-        apart: 0,
-    })
 }
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.

@@ -32,7 +32,7 @@ pub(super) fn page(context: &Context, _entered: &Entered<'_>) -> Result<Option<u
         sys::cuMemGetAllocationGranularity(&mut bytes, &props, least)
     })?;
     let bytes = bytes as u64;
-    Ok((bytes > 0 && bytes.is_multiple_of(super::GRANULE)).then_some(bytes))
+    Ok((bytes > 0 && bytes.is_multiple_of(super::pool::GRANULE)).then_some(bytes))
 }
 
 /// Memory of the device, as weights need it.

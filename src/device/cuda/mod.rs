@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `library` | whether the driver is there, what is missing if not, when the process exits |
 //! | `context` | the primary context, current around each entry and never left behind |
+//! | `checks` | whose memory an address is in |
 //! | `device` | the device's trait: what is refused before the driver is asked |
 //! | `graph` | a pass captured as a graph, and issued again by one call |
 //! | `stream` | the two streams, the copies on them, events that are used again |
@@ -29,6 +30,7 @@
 //! is called any more.
 
 mod caller;
+mod checks;
 mod context;
 mod device;
 mod graph;
@@ -48,10 +50,11 @@ mod stage_ring;
 mod stage_shape;
 mod stream;
 
+pub(super) use pool::GRANULE;
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 
-use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
+use super::{CallerStream, DeviceBytes, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
 use graph::Captured;
@@ -69,9 +72,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use stream::{Events, Stream};
 
-/// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all
-/// begin at a multiple of it. So the sum that is counted is the sum that is taken.
-pub(super) const GRANULE: u64 = 512;
 /// [`Link::bytes_per_copy`] of a link of 55 GB/s, where nobody measured it.
 pub(super) const BYTES_PER_COPY: u64 = 192 << 10;
 /// The page that drivers report for an H200 and its like; a device that is there is asked for its own.
@@ -366,37 +366,6 @@ impl CudaDevice {
             Some(pool) => Ok((pool, entered)),
             None => Err(no_budget()),
         }
-    }
-
-    /// Refuses memory that is neither a weight's, nor an input that was lent, nor an activation's.
-    fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
-        let weights = self.weights.as_ref();
-        let pooled = weights.is_some_and(|pool| pool.covers(ptr, len));
-        let read_only = self.views.cover(ptr, len) || self.is_in_place(ptr, len);
-        let beside = read_only || self.lasting.cover(ptr, len);
-        match pooled || beside || self.is_lent(ptr, len) {
-            true => Ok(()),
-            false => self.activations.check_target(ptr, len),
-        }
-    }
-
-    /// Whether it is host memory that kernels read in place.
-    fn is_in_place(&self, ptr: DevicePtr, len: u64) -> bool {
-        let inside = |range: &Range<u64>| range.contains(&ptr.0) && len <= range.end - ptr.0;
-        self.in_place.iter().any(inside)
-    }
-
-    /// The same for what is written, by anything but a copy of weights.
-    fn check_written(&self, ptr: DevicePtr, len: u64) -> Result<()> {
-        self.views.check_not_written(ptr)?;
-        if self.is_in_place(ptr, 0) {
-            return Err(Error::Internal(format!(
-                "{} {:#x} is host memory that kernels read in place: nothing writes there",
-                self.context.name(),
-                ptr.0
-            )));
-        }
-        self.check_any(ptr, len)
     }
 }
 

@@ -22,6 +22,9 @@ use cudarc::driver::sys::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all
+/// begin at a multiple of it. So the sum that is counted is the sum that is taken.
+pub(in crate::device) const GRANULE: u64 = 512;
 /// One pool, and the stream in whose order it allocates and frees.
 pub(super) struct Pool {
     raw: CUmemoryPool,

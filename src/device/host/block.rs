@@ -7,6 +7,9 @@ use std::alloc::{alloc, dealloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
+/// Allocation granule: the alignment that compiled code expects of its buffers.
+pub(in crate::device) const GRANULE: u64 = 64;
+
 /// Blocks of at least this size are mapped on their own, so that freeing them gives the memory back to
 /// the system. Smaller ones would waste a page each.
 const MAPPED: u64 = 64 << 10;

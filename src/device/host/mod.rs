@@ -9,13 +9,11 @@ mod pages;
 
 use super::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
+pub(super) use block::GRANULE;
 use block::{Block, Blocks};
 use copier::{Command, Copier};
 pub(super) use pages::page;
 use pages::{only_read, Views};
-
-/// Allocation granule: the alignment that compiled code expects of its buffers.
-pub(super) const GRANULE: u64 = 64;
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,7 +20,7 @@ pub(in crate::device) fn page() -> Option<u64> {
     // SAFETY: asks for a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let bytes = u64::try_from(bytes).ok()?;
-    (bytes > 0 && bytes.is_multiple_of(super::GRANULE)).then_some(bytes)
+    (bytes > 0 && bytes.is_multiple_of(super::block::GRANULE)).then_some(bytes)
 }
 
 /// Neighbouring addresses that are ours until this is dropped, which nobody may use later.

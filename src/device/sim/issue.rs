@@ -3,36 +3,17 @@
 use super::clock::{Actor, Clock, What};
 use super::graph::Call;
 use super::problem::Problem;
-use super::streams::Op;
+use super::streams::{Op, SimEvent};
 use super::{Issued, Sim};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// More than any test issues between two calls that run them. A caller in an endless loop would otherwise take all the
 /// memory of the machine.
 const MOST_WAITING: u64 = 1 << 20;
-
-/// A point in one stream, and what lies before it.
-#[derive(Debug)]
-pub struct SimEvent {
-    pub(super) stream: Actor,
-    /// Operations of the stream that lie before it.
-    pub(super) count: u64,
-    pub(super) clock: Clock,
-    /// Recorded in a capture: which, and its number there.
-    captured: Option<(u64, usize)>,
-    /// Counts the live ones; says whose it is, too.
-    events: Arc<AtomicUsize>,
-}
-
-impl Drop for SimEvent {
-    fn drop(&mut self) {
-        self.events.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 impl Sim {
     pub(super) fn call(&self, name: &'static str) -> Result<()> {

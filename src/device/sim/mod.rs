@@ -26,6 +26,7 @@ mod graph;
 mod issue;
 mod problem;
 mod regions;
+mod run;
 mod space;
 mod streams;
 mod views;
@@ -37,9 +38,8 @@ mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
 pub use faults::Fault;
-pub use issue::SimEvent;
 pub use problem::Problem;
-pub use streams::Order;
+pub use streams::{Order, SimEvent};
 
 use super::{DevicePtr, HostBytes, HostRoom, Link};
 use crate::error::{Error, Result};

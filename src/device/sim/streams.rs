@@ -1,15 +1,30 @@
 //! The two queues, and the order in which they run.
 
 use super::clock::{Access, Actor, Clock};
-use super::problem::Problem;
-use super::space::{read, POISON};
-use super::Sim;
 use crate::device::HostBytes;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+
+/// A point in one stream, and what lies before it.
+#[derive(Debug)]
+pub struct SimEvent {
+    pub(super) stream: Actor,
+    /// Operations of the stream that lie before it.
+    pub(super) count: u64,
+    pub(super) clock: Clock,
+    /// Recorded in a capture: which, and its number there.
+    pub(super) captured: Option<(u64, usize)>,
+    /// Counts the live ones; says whose it is, too.
+    pub(super) events: Arc<AtomicUsize>,
+}
+
+impl Drop for SimEvent {
+    fn drop(&mut self) {
+        self.events.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Which stream runs ahead of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +38,7 @@ pub enum Order {
 }
 
 impl Order {
-    fn copies_next(&mut self) -> bool {
+    pub(super) fn copies_next(&mut self) -> bool {
         match self {
             Order::CopiesFirst => true,
             Order::KernelsFirst => false,
@@ -89,7 +104,7 @@ impl Stream {
     }
 
     /// Takes the next operation if it may run; `other` is how far the other stream is.
-    fn next(&mut self, other: u64) -> Option<Op> {
+    pub(super) fn next(&mut self, other: u64) -> Option<Op> {
         match self.waiting.front()? {
             Op::Wait(count) if *count > other => None,
             Op::Gate(open) if !open.load(Ordering::Acquire) => None,
@@ -100,79 +115,7 @@ impl Stream {
         }
     }
 
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         matches!(self.waiting.front(), Some(Op::Gate(_)))
-    }
-}
-
-impl Sim {
-    /// Runs what may run, in the order of the device, until `enough`. Where a gate is in the way and `patient` is
-    /// set, waits for it to open, as a blocking call does. `false` if it got stuck before.
-    pub(super) fn run_until(&mut self, patient: bool, enough: impl Fn(&Sim) -> bool) -> bool {
-        while !enough(self) {
-            let copies = self.order.copies_next();
-            if self.step(copies) || self.step(!copies) {
-                continue;
-            }
-            let held = self.copy.is_held() || self.compute.is_held();
-            let idle = self.copy_idle() && self.compute_idle();
-            if !held && !idle {
-                self.report(Problem::Deadlock);
-            }
-            if !held || !patient {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
-    }
-
-    fn step(&mut self, copies: bool) -> bool {
-        let next = match copies {
-            true => self.copy.next(self.compute.done),
-            false => self.compute.next(self.copy.done),
-        };
-        let moved = next.is_some();
-        if let Some(op) = next {
-            self.perform(op);
-        }
-        moved
-    }
-
-    fn perform(&mut self, op: Op) {
-        match op {
-            Op::Kernel(access, reads) => reads
-                .into_iter()
-                .for_each(|(range, expected)| self.compare(access, range, &expected)),
-            Op::Copy(to, src) => self.bytes_mut(&to).copy_from_slice(read(&src)),
-            Op::Upload(to, src) => self.bytes_mut(&to).copy_from_slice(&src),
-            Op::Download(from) => self.fetched = self.joined(&from),
-            Op::Return(from, at) => self.due[at].0 = self.joined(&from),
-            Op::Across(to, from) => {
-                let through = self.joined(&from);
-                self.bytes_mut(&(to..to + through.len() as u64))
-                    .copy_from_slice(&through);
-            }
-            Op::Zero(range) => self.bytes_mut(&range).fill(0),
-            Op::Poison(range) => self.bytes_mut(&range).fill(POISON),
-            Op::Wait(_) | Op::Gate(_) => {}
-        }
-    }
-
-    fn joined(&self, parts: &[Range<u64>]) -> Vec<u8> {
-        let all: Vec<&[u8]> = parts.iter().map(|part| self.bytes(part)).collect();
-        all.concat()
-    }
-
-    fn compare(&mut self, access: Access, range: Range<u64>, expected: &HostBytes) {
-        let (found, expected) = (self.bytes(&range), read(expected));
-        if found != expected {
-            let at = found.iter().zip(expected).position(|(a, b)| a != b);
-            self.report(Problem::WrongBytes {
-                read: access,
-                range,
-                at: at.unwrap_or(0),
-            });
-        }
     }
 }
