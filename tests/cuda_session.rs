@@ -48,11 +48,10 @@ fn mapped(model: &Model) -> (Source, Vec<u64>) {
 /// Floor and total at the granule of the device.
 fn range_of_budgets(model: &Model, granule: u64) -> (u64, u64) {
     let weights = &model.constants.specs;
-    let least = model
-        .program
-        .floor(PolicyKind::Lru, granule)
-        .unwrap()
-        .bytes();
+    let floor = model
+        .method
+        .floor(&model.constants, PolicyKind::Lru, granule);
+    let least = floor.unwrap().bytes();
     (
         least,
         weights

@@ -3,6 +3,7 @@
 
 mod layers;
 mod options;
+mod policy;
 mod table;
 mod values;
 
@@ -12,18 +13,8 @@ use crate::error::Error;
 
 pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies};
 pub use options::{Given, Options, Origin};
+pub use policy::PolicyKind;
 pub use table::{Reach, Row, Values, ROWS};
-
-/// Which residency policy to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PolicyKind {
-    /// Least recently used, with lookahead along the access order.
-    Lru,
-    /// By a plan made at load: what stays, stays, and the rest streams through fixed places. Where no plan copies less,
-    /// the LRU.
-    #[default]
-    Planned,
-}
 
 /// When weight bytes are compared with their recorded CRC-32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -141,8 +132,7 @@ pub(crate) trait Words: Copy + 'static {
 }
 
 impl Words for PolicyKind {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("planned", PolicyKind::Planned), ("lru", PolicyKind::Lru)];
+    const ALL: &'static [(&'static str, Self)] = PolicyKind::NAMES;
 }
 
 impl Words for Verify {

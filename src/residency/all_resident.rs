@@ -1,11 +1,13 @@
 //! The budget covers everything: all weights are loaded up front, packed into one block, and stay.
 
-use super::{Action, Layout, Memory, Policy, Served};
+use super::layout::{Layout, Memory};
+use super::offer::{Request, Residency};
+use super::{Action, Policy, Served};
 use crate::error::Result;
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AllResident {
     /// Bytes and offset of each weight that has bytes.
     placed: Vec<(WeightIndex, u64, u64)>,
@@ -31,17 +33,20 @@ impl AllResident {
         AllResident { placed, block }
     }
 
-    /// Where they lie. The window of a weight is its index.
-    pub fn layout(&self, weights: usize) -> Layout {
-        let mut windows = vec![0; weights];
-        for &(weight, _, offset) in &self.placed {
-            windows[weight as usize] = offset;
-        }
+    /// One block.
+    fn layout(&self) -> Layout {
         Layout {
             memory: Memory::Block(self.block),
-            windows,
+            windows: self.placed.iter().map(|&(_, _, offset)| offset).collect(),
         }
     }
+}
+
+/// For the table of policies: where the capacity covers everything.
+pub(super) fn offer(request: &Request<'_>) -> Residency {
+    let policy = AllResident::new(request.trace, request.weights, request.model.granule);
+    let layout = policy.layout();
+    Residency::new(policy, layout).because("everything is resident".to_owned())
 }
 
 impl Policy for AllResident {
@@ -58,10 +63,11 @@ impl Policy for AllResident {
     }
 
     fn start(&mut self, actions: &mut Vec<Action>) {
-        actions.extend(self.placed.iter().map(|&(weight, bytes, _)| Action::Load {
+        let placed = (0..).zip(&self.placed);
+        actions.extend(placed.map(|(window, &(weight, bytes, _))| Action::Load {
             weight,
             range: 0..bytes,
-            window: weight,
+            window,
             ahead: true,
         }));
     }
@@ -133,15 +139,17 @@ mod tests {
         let trace = Trace::new(events, vec![0, 1, 3], weights.len()).unwrap();
         let mut resident = AllResident::new(&trace, &weights, 64);
         assert_eq!(resident.validate(), Ok(()));
-        assert_eq!(resident.block, 192);
+        let layout = resident.layout();
+        assert_eq!(layout.memory, Memory::Block(192));
+        assert_eq!(layout.windows, [0, 64]);
         let mut actions = Vec::new();
         resident.start(&mut actions);
-        let load = |weight, bytes| Action::Load {
+        let load = |weight, bytes, window| Action::Load {
             weight,
             range: 0..bytes,
-            window: weight,
+            window,
             ahead: true,
         };
-        assert_eq!(actions, [load(0, 10), load(3, 100)]);
+        assert_eq!(actions, [load(0, 10, 0), load(3, 100, 1)]);
     }
 }

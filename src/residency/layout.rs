@@ -1,21 +1,21 @@
-//! Where memory lies. Decided once, when a program is loaded: the store knows it, and no policy does.
+//! Where memory lies.
 
 use crate::figures::View;
 
-/// Where weights lie on the device.
+/// Where memory lies. Decided once, at load; no policy knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// What backs the addresses.
+    /// What the addresses are backed by.
     pub memory: Memory,
-    /// For each window, the offset of a weight's first byte from the start of the addresses. A weight has one window, or one
-    /// for each of its live ranges. None where weights have memory of their own.
+    /// For each window: bytes from the first address of the memory to the first byte of the weight that is read through it.
+    /// A weight has one window, or one for each slot that its tail is copied to.
     pub windows: Vec<u64>,
 }
 
-/// What backs the addresses of weights.
+/// What addresses are backed by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Memory {
-    /// Each weight takes memory of its own from the pool when it is loaded.
+    /// Each weight takes memory of its own from the pool when it is loaded. There are no windows.
     PerWeight,
     /// One block of so many bytes.
     Block(u64),
@@ -32,8 +32,8 @@ impl Layout {
         }
     }
 
-    /// Bytes of memory that is taken at load and kept; 0 where weights have memory of their own.
-    pub fn fixed_bytes(&self) -> u64 {
+    /// Bytes that are taken once and kept; 0 where each weight takes its own.
+    pub fn bytes(&self) -> u64 {
         match &self.memory {
             Memory::PerWeight => 0,
             Memory::Block(bytes) => *bytes,
@@ -44,5 +44,13 @@ impl Layout {
     /// Whether each weight has memory of its own.
     pub fn is_per_weight(&self) -> bool {
         self.memory == Memory::PerWeight
+    }
+
+    /// How the memory is seen, if it is mapped.
+    pub fn view(&self) -> Option<&View> {
+        match &self.memory {
+            Memory::Mapped(view) => Some(view),
+            _ => None,
+        }
     }
 }

@@ -5,7 +5,9 @@
 //! one list, in the order in which they were let go, and go from its head. A demand finds the window
 //! empty, so nothing but leases is in its way: at budgets from the hard minimum up it always succeeds.
 
+use super::layout::Layout;
 use super::list::IndexList;
+use super::offer::{Request, Residency};
 use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
@@ -30,7 +32,7 @@ impl Weight {
 }
 
 /// The policy of the same name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Lru {
     weights: Vec<Weight>,
     weight_of: Vec<WeightIndex>,
@@ -154,6 +156,13 @@ impl Lru {
             self.update(self.coming(self.depth), |w| w.claims -= 1);
         }
     }
+}
+
+/// For the table of policies.
+pub(super) fn offer(request: &Request<'_>) -> Residency {
+    let granule = request.model.granule;
+    let policy = Lru::new(request.trace, request.weights, granule, request.capacity);
+    Residency::new(policy, Layout::per_weight())
 }
 
 impl Policy for Lru {

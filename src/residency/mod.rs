@@ -8,6 +8,10 @@ mod free_list;
 mod layout;
 mod list;
 mod lru;
+#[cfg(feature = "sim")]
+mod most_recent;
+mod offer;
+pub mod planned;
 mod policies;
 mod pool;
 
@@ -16,14 +20,17 @@ pub use arena::Arena;
 pub(crate) use free_list::FreeList;
 pub use layout::{Layout, Memory};
 pub use lru::Lru;
-pub use policies::{choose, replan, Plan, Request, Residency};
+#[cfg(feature = "sim")]
+pub use most_recent::MostRecent;
+pub use offer::{Request, Residency};
+pub use policies::{choose, replan};
 pub use pool::{Pool, StreamOrdered};
 
 use crate::error::Result;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
-/// What the store has to do, in the order given.
+/// What has to be done, in the order given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Give up what copies of passes brought of a weight, after its last reader. What was loaded at the start stays.
@@ -37,7 +44,7 @@ pub enum Action {
         weight: WeightIndex,
         /// Which of its bytes.
         range: Range<u64>,
-        /// The window of the layout through which reads see it; 0 where the layout has none.
+        /// The window through which it is seen then; 0 where the layout has none.
         window: u32,
         /// Issued for a read that comes later, not for the one being served.
         ahead: bool,
@@ -97,11 +104,11 @@ pub trait Policy: Send {
     /// there is none.
     fn make_room(&mut self, actions: &mut Vec<Action>) -> bool;
 
-    /// The load of `weight` could not be carried out: nothing of it is on the device. What was planned after it was not carried
-    /// out either, and is named in calls of its own, the last one first.
+    /// The load of `weight` could not be carried out: nothing of it is there. What was planned after it was not carried out
+    /// either, and is named in calls of its own before this one: the last action first.
     fn load_failed(&mut self, weight: WeightIndex);
 
-    /// The eviction of `weight` could not be carried out: it still has its memory.
+    /// The eviction of `weight` could not be carried out: what copies brought of it is still there.
     fn evict_failed(&mut self, weight: WeightIndex);
 
     /// What the decisions of the next pass depend on, beside which weights are present: equal behind two passes

@@ -1,60 +1,35 @@
-//! Stand-in until the planner comes.
-#![allow(missing_docs)]
-use super::{AllResident, Layout, Lru, Policy};
-use crate::config::PolicyKind;
-use crate::figures::{DeviceModel, Link};
-use crate::schedule::{KernelTimes, Trace, WeightSpec};
+//! The table of policies: what each offers. Their names and descriptions stand with [`PolicyKind`].
 
-pub struct Request<'a> {
-    pub kind: PolicyKind,
-    pub trace: &'a Trace,
-    pub weights: &'a [WeightSpec],
-    pub model: &'a DeviceModel,
-    pub capacity: u64,
-    pub link: Option<Link>,
-    pub times: Option<&'a KernelTimes>,
-}
-#[derive(Clone)]
-pub struct Plan;
-#[derive(Clone)]
-pub struct Residency {
-    pub layout: Layout,
-    trace: Trace,
-    weights: Vec<WeightSpec>,
-    granule: u64,
-    capacity: u64,
-}
-impl Residency {
-    pub fn plan(&self) -> Option<&Plan> {
-        None
-    }
-    pub fn policy(&self) -> Box<dyn Policy> {
-        match self.layout.is_per_weight() {
-            true => Box::new(Lru::new(
-                &self.trace,
-                &self.weights,
-                self.granule,
-                self.capacity,
-            )),
-            false => Box::new(AllResident::new(&self.trace, &self.weights, self.granule)),
-        }
+use super::offer::{Request, Residency};
+use super::planned;
+use super::{all_resident, lru};
+use crate::config::PolicyKind;
+
+/// What a policy offers for a program that does not fit.
+fn offer(request: &Request<'_>) -> Residency {
+    match request.kind {
+        PolicyKind::Lru => lru::offer(request),
+        PolicyKind::Planned => planned::offer(request)
+            .unwrap_or_else(|why| lru::offer(request).because(format!("{why}: the LRU is taken"))),
+        #[cfg(feature = "sim")]
+        PolicyKind::MostRecent => super::most_recent::offer(request),
     }
 }
-pub fn choose(r: &Request<'_>) -> Residency {
-    let all = AllResident::new(r.trace, r.weights, r.model.granule);
-    let layout = all.layout(r.weights.len());
-    let layout = match layout.fixed_bytes() <= r.capacity {
-        true => layout,
-        false => Layout::per_weight(),
+
+/// The policy that was asked for, unless the capacity covers everything; and what it says where it does not pay.
+pub fn choose(request: &Request<'_>) -> Residency {
+    let residency = match request.total() <= request.capacity {
+        true => all_resident::offer(request),
+        false => offer(request),
     };
-    Residency {
-        layout,
-        trace: r.trace.clone(),
-        weights: r.weights.to_vec(),
-        granule: r.model.granule,
-        capacity: r.capacity,
-    }
+    log::info!("policy '{}': {}", request.kind.name(), residency.why);
+    residency
 }
-pub fn replan(_: &Request<'_>, _: &Residency) -> Option<Residency> {
-    None
+
+/// Once kernels were timed: a residency by which a pass takes less time than by this one, if it is worth a load of what
+/// stays. The request has the times and the link.
+pub fn replan(request: &Request<'_>, current: &Residency) -> Option<Residency> {
+    let better = planned::better(request, current.plan()?)?;
+    log::info!("policy '{}': {}", request.kind.name(), better.why);
+    Some(better)
 }

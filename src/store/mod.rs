@@ -253,7 +253,7 @@ impl<D: Device> Store<D> {
             .map(|(weight, _)| self.constants.occupied(weight, granule))
             .sum();
         let used = self.pool.used_bytes();
-        let fixed = self.floor.direct + self.layout().fixed_bytes();
+        let fixed = self.floor.direct + self.layout().bytes();
         let planned = self.policy.pool_bytes();
         match used == fixed + pooled && pooled == planned && used <= self.stats.budget_bytes {
             true => Ok(()),

@@ -38,8 +38,6 @@ pub struct Outcome {
     pub evictions: u64,
     /// By a plan.
     pub planned: bool,
-    /// By one on pages.
-    pub paged: bool,
     /// Some reads were in place.
     pub gathered: bool,
     /// A pass was aborted.
@@ -132,7 +130,6 @@ impl Case {
             refused: false,
             evictions: session.stats().evictions,
             planned: session.policy() == "planned",
-            paged: session.device().mapped_bytes() > 0,
             gathered: session.stats().gathered_bytes > 0,
             aborted: !self.passes.iter().all(Pass::is_complete),
             fragmentation_misses: session.store().fragmentation_misses(),

@@ -1,32 +1,15 @@
-//! What a pass copies.
+//! What a pass under the LRU copies.
 
 use super::super::free_list::FreeList;
 use super::super::{Action, Lru, Policy};
-use super::{lru_copies_at_least, Plan};
+use super::cost::Price;
 use crate::schedule::{Event, ProbeId, Trace, WeightSpec};
 
-/// Passes that are played at most before the LRU's state has to have come back: as many as a session plays at load,
-/// which else empties the memory behind each so many.
+/// Passes that are played at most before the LRU's state has to have come back: as many as are played at load, where the
+/// memory is emptied after each so many if it does not come back.
 const PASSES: usize = 16;
 
-/// What one pass costs, once the first ones are over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Price {
-    /// Bytes that are copied.
-    pub bytes: u64,
-    /// Copies. Each costs a link some time beyond that of its bytes.
-    pub copies: u64,
-}
-
-impl Price {
-    /// In bytes, where a copy costs the time of `per_copy` bytes beyond its own.
-    pub fn in_bytes(&self, per_copy: u64) -> u64 {
-        self.bytes
-            .saturating_add(self.copies.saturating_mul(per_copy))
-    }
-}
-
-/// Passes under the LRU from the first one on. What comes behind them is `passes[again..]`, over and over.
+/// Passes under the LRU from the first one on. After them come `passes[again..]`, over and over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LruPasses {
     /// What each copies.
@@ -50,9 +33,9 @@ impl LruPasses {
     }
 }
 
-/// Passes under the LRU with `capacity` bytes for weights, played as a session does: in one block, where a hole too
-/// small for a weight makes it give up more; where a read cannot be served so, with memory of its own for each weight.
-/// `None` if it cannot serve a read.
+/// Passes under the LRU with `capacity` bytes for weights, played as they run: in one block, where a hole too small for a
+/// weight makes it give up more; where a read cannot be served so, with memory of its own for each weight. `None` if it
+/// cannot serve a read.
 pub fn lru_passes(
     trace: &Trace,
     weights: &[WeightSpec],
@@ -64,7 +47,8 @@ pub fn lru_passes(
     played.or_else(|| game(false).passes(trace))
 }
 
-/// The price of a pass under the LRU. Its passes may differ: the mean, since one that copies little follows one that copied much.
+/// The price of a pass under the LRU. Its passes may differ: the mean, since one that copies little follows one that copied
+/// much.
 pub fn lru_price(
     trace: &Trace,
     weights: &[WeightSpec],
@@ -74,22 +58,7 @@ pub fn lru_price(
     lru_passes(trace, weights, granule, capacity).map(|played| played.price())
 }
 
-/// The LRU's price, if it copies less in a pass than `plan`. It is only played where it could: in a program that reads
-/// each weight once and does not fit, it cannot.
-pub fn cheaper_lru(
-    plan: &Plan,
-    trace: &Trace,
-    weights: &[WeightSpec],
-    granule: u64,
-    capacity: u64,
-) -> Option<Price> {
-    if plan.price.bytes <= lru_copies_at_least(trace, weights, granule, capacity) {
-        return None;
-    }
-    lru_price(trace, weights, granule, capacity).filter(|lru| lru.bytes < plan.price.bytes)
-}
-
-/// A session without a device.
+/// Passes without a device.
 struct Game {
     lru: Lru,
     /// Occupied bytes of each weight, and where they lie.
@@ -152,7 +121,7 @@ impl Game {
             }
             self.look_ahead();
         }
-        // As a session does: what lasts to the end of the pass ends in access order.
+        // What lasts to the end of the pass ends in access order.
         for id in open {
             self.lru.release(id);
         }
@@ -187,7 +156,7 @@ impl Game {
             .rev()
         {
             match undone {
-                Action::Evict { weight, range } => self.lru.evict_failed(weight, range),
+                Action::Evict { weight } => self.lru.evict_failed(weight),
                 Action::Load { weight, .. } => self.lru.load_failed(weight),
             }
         }
