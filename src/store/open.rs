@@ -6,7 +6,7 @@ use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::figures::Link;
-use crate::residency::{self, Request, StreamOrdered};
+use crate::residency::{self, Request, Residency, StreamOrdered};
 use crate::schedule::{Floor, KernelTimes, WeightSpec};
 
 /// What the user chose.
@@ -64,21 +64,8 @@ impl<D: Device> Store<D> {
         let own = constants.specs.len() - tables.len();
         check_bytes(&constants.specs[..own], &bytes)?;
         let places = in_place::addresses(&mut device, &constants, &tables, &bytes)?;
-        let capacity = stats.budget_bytes - stats.direct_bytes;
-        let streams = stats.total_weight_bytes > capacity && options.policy != PolicyKind::Lru;
-        let link = match streams {
-            true => calibrate(&mut device, &constants, &bytes, capacity)?,
-            false => None,
-        };
-        let residency = residency::choose(&Request {
-            kind: options.policy,
-            trace: &method.trace,
-            weights: &constants.specs,
-            model: &device.model().beside(stats.direct_bytes),
-            capacity,
-            link,
-            times: options.times.as_ref(),
-        });
+        let program = (&constants, &method);
+        let (residency, link) = choose(&mut device, program, &bytes, &stats, options)?;
         bytes.resize(constants.specs.len(), HostBytes::from_static(&[]));
         let count = constants.specs.len();
         let mut weights: Vec<_> = (0..count).map(|_| DeviceWeight::empty()).collect();
@@ -113,6 +100,32 @@ impl<D: Device> Store<D> {
             link,
         })
     }
+}
+
+/// Who is on the device at this budget. What copies cost is asked where a plan depends on it.
+fn choose<D: Device>(
+    device: &mut D,
+    (constants, method): (&Constants, &Method),
+    bytes: &[HostBytes],
+    stats: &Stats,
+    options: &StoreOptions,
+) -> Result<(Residency, Option<Link>)> {
+    let capacity = stats.budget_bytes - stats.direct_bytes;
+    let streams = stats.total_weight_bytes > capacity && options.policy != PolicyKind::Lru;
+    let link = match streams {
+        true => calibrate(device, constants, bytes, capacity)?,
+        false => None,
+    };
+    let residency = residency::choose(&Request {
+        kind: options.policy,
+        trace: &method.trace,
+        weights: &constants.specs,
+        model: &device.model().beside(stats.direct_bytes),
+        capacity,
+        link,
+        times: options.times.as_ref(),
+    });
+    Ok((residency, link))
 }
 
 /// What copies cost, if the device was told or can tell: it copies the largest weight, or what of it fits into the budget,
