@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help bootstrap build wheel demo test zoo mutants fuzz soak lint check sanitize format bench gpu-bundle clean distclean
+.PHONY: help bootstrap build wheel demo test zoo mutants fuzz soak generate lint check sanitize format bench gpu-bundle clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ soak: bootstrap ## load, run and destroy models from four threads for MINUTES=30
 	@mkdir -p build/soak-models
 	@cp -L $(foreach model,$(SOAK_MODELS),build/test-models/$(model).pte build/test-models/$(model).ptd) build/soak-models/
 	@cargo run --release --quiet --example soak -- --minutes $(or $(MINUTES),30) build/soak-models $(SOAK_MODELS)
+
+generate: bootstrap ## write docs/options.md, docs/counters.md and the lists of weightstream.h from their tables
+	@scripts/generate
 
 lint: bootstrap ## formatting, lints and documentation, warnings are errors
 	@scripts/check

@@ -11,7 +11,8 @@ use weightstream::config::PolicyKind::{self, Lru, Planned};
 use weightstream::device::{CudaDevice, HostBytes};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
-use weightstream::session::{Layout, Program, Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::{Constants, Method, StoreOptions, WeightLayout};
 
 /// As many weights as a model of some 40 layers has.
 const WEIGHTS: u32 = 300;
@@ -22,7 +23,7 @@ const BYTES: u64 = 512;
 /// Passes that are measured; as many before them are not.
 const PASSES: u32 = 20;
 
-fn program() -> Program {
+fn program() -> (Constants, Method) {
     let spec = |i| WeightSpec {
         fqn: format!("layers.{i}.weight"),
         bytes: BYTES,
@@ -32,12 +33,11 @@ fn program() -> Program {
     let events = (0..WEIGHTS * READS)
         .flat_map(|id| [Probe(id), Kernel(id), Release(id)])
         .collect();
-    Program {
-        weights: (0..WEIGHTS).map(spec).collect(),
-        layouts: vec![Layout::default(); WEIGHTS as usize],
-        trace: Trace::new(events, probes, WEIGHTS as usize).expect("a valid trace"),
-        gather: Vec::new(),
-    }
+    Method::with_constants(
+        (0..WEIGHTS).map(spec).collect(),
+        vec![WeightLayout::default(); WEIGHTS as usize],
+        Trace::new(events, probes, WEIGHTS as usize).expect("a valid trace"),
+    )
 }
 
 /// A session on the first GPU. One weight less than all of them is a budget under which every weight is copied once per pass.
@@ -45,10 +45,10 @@ fn session(policy: PolicyKind, budget: u64) -> weightstream::Result<Session<Cuda
     let program = program();
     let bytes: &'static [u8] = vec![7; BYTES as usize].leak();
     let bytes = vec![HostBytes::from_static(bytes); WEIGHTS as usize];
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(budget),
         policy,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     Session::new(CudaDevice::new(0)?, program, bytes, options)
 }

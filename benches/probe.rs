@@ -13,10 +13,11 @@ use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
 use weightstream::device::{HostBytes, HostDevice};
 use weightstream::figures::{DeviceModel, Link};
-use weightstream::residency::planned::{cheaper_lru, lru_price, plan, refine};
+use weightstream::residency::planned::{lru_price, plan, Clocks};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
-use weightstream::session::{Layout, Program, Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::{Constants, Method, StoreOptions, WeightLayout};
 
 /// About as many weights as a model of some 40 layers has.
 const WEIGHTS: u32 = 300;
@@ -27,7 +28,7 @@ const BYTES: u64 = 64;
 const LARGE: u64 = 1 << 20;
 
 /// One large weight is leased over all reads of the small ones; three more are read behind them.
-fn program() -> Program {
+fn program() -> (Constants, Method) {
     let small = WEIGHTS * READS;
     let spec = |i| WeightSpec {
         fqn: format!("layers.{i}.weight"),
@@ -43,12 +44,11 @@ fn program() -> Program {
     events.push(Release(small));
     let last = small + 1..small + 4;
     last.for_each(|id| events.extend([Probe(id), Kernel(id + 1), Release(id)]));
-    Program {
-        weights: (0..WEIGHTS + 4).map(spec).collect(),
-        layouts: vec![Layout::default(); WEIGHTS as usize + 4],
-        trace: Trace::new(events, probes, WEIGHTS as usize + 4).expect("a valid trace"),
-        gather: Vec::new(),
-    }
+    Method::with_constants(
+        (0..WEIGHTS + 4).map(spec).collect(),
+        vec![WeightLayout::default(); WEIGHTS as usize + 4],
+        Trace::new(events, probes, WEIGHTS as usize + 4).expect("a valid trace"),
+    )
 }
 
 fn session(policy: PolicyKind, budget: u64) -> Session<HostDevice> {
@@ -56,15 +56,16 @@ fn session(policy: PolicyKind, budget: u64) -> Session<HostDevice> {
     let bytes: &'static [u8] = vec![7; LARGE as usize].leak();
     let bytes = HostBytes::from_static(bytes);
     let bytes = program
-        .weights
+        .0
+        .specs
         .iter()
         .map(|w| bytes.slice(0..w.bytes))
         .collect();
     let device = HostDevice::new().expect("a copy thread");
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(budget),
         policy,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     Session::new(device, program, bytes, options).expect("a budget above the floor")
 }
@@ -117,7 +118,7 @@ const ELSEWHERE: usize = 8 << 20;
 /// A probe through the C functions of which nothing is in the caches but the code: each weight is read once in a pass, and much else
 /// happens between two passes.
 fn cold(c: &mut Criterion) {
-    let layout = Layout {
+    let layout = WeightLayout {
         dtype: 15,
         sizes: vec![4, 8],
         strides: vec![8, 1],
@@ -129,18 +130,17 @@ fn cold(c: &mut Criterion) {
     };
     let events = (0..WEIGHTS).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
     let count = WEIGHTS as usize;
-    let program = Program {
-        weights: (0..WEIGHTS).map(spec).collect(),
-        layouts: vec![layout; count],
-        trace: Trace::new(events.collect(), (0..WEIGHTS).collect(), count).expect("a valid trace"),
-        gather: Vec::new(),
-    };
+    let program = Method::with_constants(
+        (0..WEIGHTS).map(spec).collect(),
+        vec![layout; count],
+        Trace::new(events.collect(), (0..WEIGHTS).collect(), count).expect("a valid trace"),
+    );
     let bytes: &'static [u8] = vec![7; BYTES as usize].leak();
     let bytes = vec![HostBytes::from_static(bytes); count];
     let device = HostDevice::new().expect("a copy thread");
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(1 << 20),
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     let mut session = Session::new(device, program, bytes, options).expect("a large budget");
     let mut calls = ProbeCalls::new(count).expect("the functions");
@@ -232,14 +232,11 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent).unwrap())
+            bencher.iter(|| {
+                plan(&trace, &weights, &figures, everything / 100 * percent, None).unwrap()
+            })
         });
         let capacity = everything / 100 * percent;
-        let found = plan(&trace, &weights, &figures, capacity).unwrap();
-        group.bench_function(
-            format!("whether the LRU is cheaper {percent} %"),
-            |bencher| bencher.iter(|| cheaper_lru(&found, &trace, &weights, 512, capacity)),
-        );
         // Attention for half of the time that copies take, so that all rings are tried.
         let missing = (everything - capacity) / 55;
         let each = |at: usize| {
@@ -251,8 +248,13 @@ fn plan_of(c: &mut Criterion, layers: usize) {
         };
         let times: Vec<u64> = (0..trace.events().len()).map(each).collect();
         let link = Link::of_rate(55_000_000_000);
-        group.bench_function(format!("refined {percent} %"), |bencher| {
-            bencher.iter(|| refine(&trace, &weights, &figures, capacity, &found, (&times, link)))
+        let clocks = Clocks {
+            kernels: &times,
+            link,
+        };
+        group.bench_function(format!("replanned {percent} %"), |bencher| {
+            let clocks = Some((&clocks, u64::MAX));
+            bencher.iter(|| plan(&trace, &weights, &figures, capacity, clocks))
         });
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
             bencher.iter(|| lru_price(&trace, &weights, 512, capacity).unwrap())
@@ -302,13 +304,11 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent))
+            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent, None))
         });
         let capacity = everything / 100 * percent;
-        let found = plan(&trace, &weights, &figures, capacity).unwrap();
-        let lru = format!("whether the LRU is cheaper {percent} %");
-        group.bench_function(lru, |bencher| {
-            bencher.iter(|| cheaper_lru(&found, &trace, &weights, 64, capacity))
+        group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
+            bencher.iter(|| lru_price(&trace, &weights, 64, capacity))
         });
     }
     group.finish();

@@ -1,4 +1,4 @@
-"""What the test runners report, added up: cargo's, nextest's and JUnit's summaries as numbers."""
+"""What the test runners report: cargo's, nextest's and JUnit's summaries as numbers, and how long each test took."""
 
 from __future__ import annotations
 
@@ -61,6 +61,44 @@ def junit_counts(path: Path) -> Counts | None:
         bad, skipped = failures + errors, skipped + disabled
         total += Counts(tests - bad - skipped, bad, skipped)
     return total
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How long one test took."""
+
+    seconds: float
+    suite: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:8.1f} s  {self.suite:7} {self.name}"
+
+
+def nextest_times(lines: list[str]) -> list[Timed]:
+    """From `PASS [   0.012s] (  1/679) weightstream::format_wiring a_test`, whatever the verdict. What is named twice took the longer
+    time: nextest says of a slow test more than once that it runs, and repeats failures at its end."""
+    seconds: dict[str, float] = {}
+    for line in lines:
+        found = re.search(r"^ *[A-Z][A-Z0-9 ,+-]* \[ *>? *([0-9.]+)s\] (?:\( *\d+/\d+\) )?(\S+ \S+)$", line.rstrip())
+        if found:
+            seconds[found[2]] = max(seconds.get(found[2], 0.0), float(found[1]))
+    return [Timed(taken, "Rust", name) for name, taken in seconds.items()]
+
+
+def junit_times(path: Path, suite: str) -> list[Timed]:
+    """From the test cases of a JUnit file; none if there is no such file."""
+    try:
+        cases = list(ElementTree.parse(path).getroot().iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return []
+    names = (("::".join(dict.fromkeys(case.get(key) or "" for key in ("classname", "name"))), case) for case in cases)
+    return [Timed(float(case.get("time") or 0), suite, name) for name, case in names]
+
+
+def slowest(tests: list[Timed], count: int = 20) -> list[Timed]:
+    """The slowest of all suites, slowest first."""
+    return sorted(tests, key=lambda test: -test.seconds)[:count]
 
 
 def settled(status: int, counts: Counts | None) -> Counts:

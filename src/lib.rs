@@ -8,8 +8,10 @@
 //! | [`schedule`] | the trace of a pass, the floor, the divergence check; pure data |
 //! | [`residency`] | which weights are on the device: policies (pure) and pools |
 //! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
-//! | [`session`] | one loaded method: serves probes, ends leases, counts |
+//! | [`store`] | the weights of a program on a device: memory, copies, both rules of stream order |
+//! | [`session`] | one loaded method: a store and a pass over it |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
+//! | [`counters`] | what is counted since load: one table for every interface |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
 //! | `command` | `weightstream plan` and `inspect` (feature `cli`) |
@@ -17,13 +19,14 @@
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
 //! The arrows go one way:
-//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config}`,
+//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config, counters}`,
 //! and `session → aoti`.
 
 pub mod aoti;
 #[cfg(feature = "cli")]
 pub mod command;
 pub mod config;
+pub mod counters;
 pub mod delegate;
 pub mod device;
 pub mod error;
@@ -34,6 +37,7 @@ pub mod process;
 pub mod residency;
 pub mod schedule;
 pub mod session;
+pub mod store;
 pub mod system_memory;
 pub mod weights;
 

@@ -14,7 +14,8 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::cuda::{RING_DEFAULT, RING_LEAST};
 use weightstream::device::{CudaDevice, Device, HostBytes, HostFile};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::{Error, Result};
 
 const MB: u64 = 1 << 20;
@@ -226,14 +227,14 @@ fn sessions_are_right_however_weights_are_held() {
         .collect();
     for mode in MODES {
         for budget in [None, Some(30 * MB), Some(200 * MB)] {
-            let options = SessionOptions {
+            let options = StoreOptions {
                 budget,
                 policy: PolicyKind::Lru,
-                ..SessionOptions::default()
+                ..StoreOptions::default()
             };
             let mut session = Session::with_source(
                 CudaDevice::new(0).unwrap(),
-                model.program.clone(),
+                model.program(),
                 |device| mode.prepare(device, &source, &ranges),
                 options,
             )
@@ -329,15 +330,15 @@ fn a_pass_over_bytes_that_cannot_be_read_fails() {
         let model = chain(&[4 * MB; 12]);
         let (source, offsets) = Source::new(model.bytes.iter().map(Vec::as_slice));
         let ranges: Vec<_> = offsets.iter().map(|&at| at..at + 4 * MB).collect();
-        let options = SessionOptions {
+        let options = StoreOptions {
             budget: None,
             policy: PolicyKind::Lru,
-            ..SessionOptions::default()
+            ..StoreOptions::default()
         };
         let load = || {
             Session::with_source(
                 CudaDevice::new(0).unwrap(),
-                model.program.clone(),
+                model.program(),
                 |device| Mode::Staged.prepare(device, &source, &ranges),
                 options,
             )

@@ -6,12 +6,9 @@ mod device_support;
 use cudarc::driver::sys::{self, CUcontext, CUresult};
 use device_support::gate::{in_context_of, is_idle, stream_like, Gate};
 use device_support::{gpu, PATIENCE};
-use std::cell::Cell;
 use std::ffi::c_void;
-use std::rc::Rc;
 use std::time::Duration;
 use weightstream::device::cuda::memory;
-use weightstream::device::waiting::while_waiting;
 use weightstream::device::{cuda, CallerStream, CudaDevice, Device, DeviceBytes, DevicePtr};
 use weightstream::Error;
 
@@ -234,30 +231,6 @@ fn pinned_bytes_may_change_as_soon_as_they_were_uploaded() {
         // SAFETY: allocated above, and nobody uses it any more.
         check(unsafe { sys::cuMemFreeHost(pinned) });
     });
-}
-
-#[test]
-fn a_thread_that_waits_does_what_it_was_given_to_do() {
-    let Some(_gpu) = gpu("a_thread_that_waits_does_what_it_was_given_to_do") else {
-        return;
-    };
-    let mut device = CudaDevice::new(0).unwrap();
-    let at = device.alloc_scratch(LEN).unwrap();
-    let calls = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&calls);
-    while_waiting(Some(Box::new(move || counted.set(counted.get() + 1))));
-    let mut calls_while = |wait: fn(&mut CudaDevice, DevicePtr)| {
-        let gate = Gate::close(device.compute_stream(), Duration::from_millis(20));
-        wait(&mut device, at);
-        drop(gate);
-        calls.replace(0)
-    };
-    assert!(calls_while(|device, _| device.finish_compute().unwrap()) > 0);
-    let read = |device: &mut CudaDevice, at| device.download(at, &mut [0; 100]).unwrap();
-    assert!(calls_while(read) > 0);
-    while_waiting(None);
-    assert_eq!(calls_while(read), 0);
-    device.free_scratch(at, LEN).unwrap();
 }
 
 #[test]

@@ -11,7 +11,8 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::{CudaDevice, Device, DevicePtr};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::Result;
 
 const MB: u64 = 1 << 20;
@@ -46,12 +47,11 @@ fn mapped(model: &Model) -> (Source, Vec<u64>) {
 
 /// Floor and total at the granule of the device.
 fn range_of_budgets(model: &Model, granule: u64) -> (u64, u64) {
-    let weights = &model.program.weights;
-    let least = model
-        .program
-        .floor(PolicyKind::Lru, granule)
-        .unwrap()
-        .bytes();
+    let weights = &model.constants.specs;
+    let floor = model
+        .method
+        .floor(&model.constants, PolicyKind::Lru, granule);
+    let least = floor.unwrap().bytes();
     (
         least,
         weights
@@ -84,12 +84,12 @@ fn session_by(
         .zip(lens)
         .map(|(&at, len)| source.host(at..at + len))
         .collect();
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget,
         policy,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
-    Session::new(device, model.program.clone(), bytes, options)
+    Session::new(device, model.program(), bytes, options)
 }
 
 /// Plays one pass. Each kernel reads all open leases and all direct constants when the compute stream gets to
@@ -113,7 +113,7 @@ fn play(
     drop(gate);
     for (constant, later) in reads {
         let found = session.device_mut().finish(later);
-        let fqn = &model.program.weights[constant].fqn;
+        let fqn = &model.constants.specs[constant].fqn;
         assert!(
             found == model.bytes[constant],
             "a kernel read other bytes than those of {fqn}"
@@ -128,7 +128,7 @@ fn issue(
     pass: Pass,
     reads: &mut Vec<(usize, Later)>,
 ) -> Result<()> {
-    let events = model.program.trace.events();
+    let events = model.method.trace.events();
     let end = match pass {
         Pass::AbortAt(at) => at,
         _ => events.len(),
@@ -166,8 +166,9 @@ fn kernel(
 ) {
     let leased = open
         .iter()
-        .map(|(id, at)| (model.program.trace.weight(*id) as usize, *at));
-    let direct = (0..model.bytes.len()).filter_map(|i| Some((i, session.direct_address(i)?)));
+        .map(|(id, at)| (model.method.trace.weight(*id) as usize, *at));
+    let direct =
+        (0..model.bytes.len()).filter_map(|i| Some((i, session.store().direct_address(i)?)));
     let all: Vec<_> = leased
         .chain(direct)
         .filter(|(i, _)| !model.bytes[*i].is_empty())
@@ -281,7 +282,7 @@ fn passes_behind_an_aborted_one_are_right() {
     for policy in [PolicyKind::Lru, PolicyKind::Planned] {
         let device = CudaDevice::new(0).unwrap();
         let mut session = session_by(policy, &model, &file, device, None).unwrap();
-        let events = model.program.trace.events().len();
+        let events = model.method.trace.events().len();
         for at in (0..events).step_by(5) {
             let hold = Some(Duration::from_millis(100)).filter(|_| at % 2 == 0);
             play(&model, &mut session, Pass::AbortAt(at), hold).unwrap();

@@ -7,13 +7,14 @@ use weightstream::device::{Device, HostBytes, HostDevice};
 use weightstream::error::Result;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
-use weightstream::session::{Layout, Program, Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::{Constants, Method, StoreOptions, WeightLayout};
 
 static BYTES: [u8; 1000] = [7; 1000];
 const NAMES: [&str; 3] = ["early", "long", "short"];
 
 /// `long` is read by the second kernel and by the last one, `short` by one in between.
-fn program() -> Program {
+fn program() -> (Constants, Method) {
     let spec = |name: &str| WeightSpec {
         fqn: name.to_owned(),
         bytes: BYTES.len() as u64,
@@ -31,21 +32,20 @@ fn program() -> Program {
         Kernel(3),
         Release(1),
     ];
-    Program {
-        weights: NAMES.map(spec).to_vec(),
-        layouts: vec![Layout::default(); NAMES.len()],
-        trace: Trace::new(events, vec![0, 1, 2], NAMES.len()).unwrap(),
-        gather: Vec::new(),
-    }
+    Method::with_constants(
+        NAMES.map(spec).to_vec(),
+        vec![WeightLayout::default(); NAMES.len()],
+        Trace::new(events, vec![0, 1, 2], NAMES.len()).unwrap(),
+    )
 }
 
 fn session(faults: &Faults) -> Result<Session<Faulty<HostDevice>>> {
     let device = Faulty::new(HostDevice::new()?, faults);
     let bytes = NAMES.map(|_| HostBytes::from_static(&BYTES)).to_vec();
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(1 << 20),
         policy: PolicyKind::Planned,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     Session::new(device, program(), bytes, options)
 }
@@ -53,7 +53,7 @@ fn session(faults: &Faults) -> Result<Session<Faulty<HostDevice>>> {
 /// One pass, and the wait behind it.
 fn pass(session: &mut Session<Faulty<HostDevice>>) -> Result<()> {
     session.begin_pass()?;
-    let events = program().trace.events().to_vec();
+    let events = program().1.trace.events().to_vec();
     let ran = events.into_iter().try_for_each(|event| match event {
         Probe(id) => session.probe(i64::from(id)).map(|_| ()),
         Release(id) => {

@@ -5,7 +5,8 @@ mod session_support;
 use session_support::{chain, play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::{HostBytes, HostDevice};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 
 /// The model's constants one behind the other, each at a multiple of `alignment`.
 fn file(model: &Model, alignment: usize) -> (Vec<u8>, Vec<usize>) {
@@ -28,13 +29,13 @@ fn session(
         // SAFETY: the tests drop their sessions before the file.
         unsafe { HostBytes::new(file[at..].as_ptr(), bytes.len() as u64) }
     });
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(budget),
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     let device = HostDevice::new().unwrap();
-    Session::new(device, model.program.clone(), bytes.collect(), options).unwrap()
+    Session::new(device, model.program(), bytes.collect(), options).unwrap()
 }
 
 /// Copies of each of three passes; every byte is compared on the way.

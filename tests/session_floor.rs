@@ -24,7 +24,7 @@
 mod session_support;
 
 use proptest::prelude::*;
-use session_support::case::{floor_of, GRANULE};
+use session_support::case::GRANULE;
 use session_support::code::{program, programs, Shape};
 use session_support::draw::Seeded;
 use session_support::{kernel, play, Model, Pass};
@@ -35,24 +35,25 @@ use weightstream::device::sim::{Issued, Order};
 use weightstream::device::{DevicePtr, HostBytes, Sim};
 use weightstream::residency::{Lru, Policy};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::{Error, Result};
 
 /// A session at a budget that load would refuse.
 fn session_at(model: &Model, sim: Sim, budget: u64) -> Result<Session<Sim>> {
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(budget),
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
-    Session::with_any_budget(sim, model.program.clone(), model.host_bytes(), options)
+    Session::with_any_budget(sim, model.program(), model.host_bytes(), options)
 }
 
 /// The first probe at which more is leased than `capacity` bytes hold, and its weight's size. A naive count.
 fn first_beyond(model: &Model, capacity: u64) -> Option<(u32, u64)> {
-    let trace = &model.program.trace;
+    let trace = &model.method.trace;
     let size = |weight: &u32| {
-        model.program.weights[*weight as usize]
+        model.constants.specs[*weight as usize]
             .bytes
             .div_ceil(GRANULE)
             * GRANULE
@@ -81,8 +82,8 @@ fn first_beyond(model: &Model, capacity: u64) -> Option<(u32, u64)> {
 
 /// The first probe that the policy does not serve in three passes.
 fn first_refused(model: &Model, capacity: u64) -> Option<(u32, u64)> {
-    let trace = &model.program.trace;
-    let mut lru = Lru::new(trace, &model.program.weights, GRANULE, capacity);
+    let trace = &model.method.trace;
+    let mut lru = Lru::new(trace, &model.constants.specs, GRANULE, capacity);
     let mut actions = Vec::new();
     for _ in 0..3 {
         let mut open = Vec::new();
@@ -119,7 +120,7 @@ proptest! {
     /// the first probe that is not served is the first one that nobody could serve.
     #[test]
     fn a_search_finds_the_hard_minimum(model in programs()) {
-        let floor = floor_of(&model.program);
+        let floor = model.floor();
         let least = floor.hard_minimum - floor.direct;
         for capacity in (0..=floor.everything).step_by(GRANULE as usize) {
             let refused = first_refused(&model, capacity);
@@ -132,7 +133,7 @@ proptest! {
     fn a_session_runs_at_the_hard_minimum_and_not_with_a_byte_less(
         model in programs(), seed in any::<u64>(),
     ) {
-        let floor = floor_of(&model.program);
+        let floor = model.floor();
         for order in [Order::CopiesFirst, Order::KernelsFirst, Order::Random(seed)] {
             let mut session = session_at(&model, Sim::new(order), floor.hard_minimum).unwrap();
             for pass in [Pass::Complete, Pass::CompleteIn(seed), Pass::AbortAt(9), Pass::Complete] {
@@ -156,7 +157,7 @@ proptest! {
 fn the_floor_is_what_load_accepts() {
     for number in 0..100 {
         let model = program(Shape::Uneven, &mut Seeded(number));
-        let least = floor_of(&model.program).bytes();
+        let least = model.floor().bytes();
         model
             .session(Sim::new(Order::CopiesFirst), Some(least))
             .unwrap();
@@ -223,7 +224,7 @@ impl Watch<'_> {
     }
 
     fn play(&mut self) {
-        let trace = &self.model.program.trace;
+        let trace = &self.model.method.trace;
         self.session.begin_pass().unwrap();
         let mut open: Vec<(u32, DevicePtr)> = Vec::new();
         for event in trace.events() {
@@ -261,7 +262,7 @@ impl Watch<'_> {
     }
 
     fn release(&mut self, id: u32) {
-        let weight = self.model.program.trace.weight(id) as usize;
+        let weight = self.model.method.trace.weight(id) as usize;
         self.lease_end[weight] = self.session.device().compute_time();
         self.session.release(i64::from(id));
         self.follow();
@@ -369,7 +370,7 @@ fn at_the_floor_copies_wait_for_no_other_lease_and_below_it_they_do() {
                 break;
             }
             let model = program(shape, &mut Seeded(number));
-            let floor = floor_of(&model.program);
+            let floor = model.floor();
             let at_floor = broken(&model, floor.bytes(), true).unwrap();
             assert!(at_floor.is_empty(), "{shape:?} {number}: {at_floor:#?}");
             // Where the floor is everything, less of it is another way to run.
@@ -400,7 +401,7 @@ proptest! {
 
     #[test]
     fn the_floors_promise_holds_for_every_program(model in programs()) {
-        let floor = floor_of(&model.program);
+        let floor = model.floor();
         prop_assert_eq!(broken(&model, floor.bytes(), true), Some(vec![]));
     }
 }
@@ -411,7 +412,7 @@ proptest! {
     /// Also between the hard minimum and the floor, and above it.
     #[test]
     fn a_copy_waits_for_the_leases_that_made_room_only(model in programs(), share in 0..=100u64) {
-        let floor = floor_of(&model.program);
+        let floor = model.floor();
         let room = floor.direct + floor.everything - floor.hard_minimum;
         let budget = floor.hard_minimum + room * share / 100;
         prop_assert_eq!(broken(&model, budget, false), Some(vec![]));

@@ -4,7 +4,6 @@
 mod session_support;
 
 use proptest::prelude::*;
-use session_support::case::floor_of;
 use session_support::code::programs;
 use session_support::{chain, kernel, play, Model, Pass};
 use weightstream::aoti::hooks::PassHooks;
@@ -12,14 +11,14 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::{DevicePtr, Sim};
 use weightstream::schedule::Event;
-use weightstream::session::Session;
+use weightstream::session::{CapturedPass, Session};
 use weightstream::{Error, Result};
 
 /// Pages of one granule to sixteen, and none.
 const PAGES: [Option<u64>; 4] = [None, Some(64), Some(256), Some(1024)];
 
 fn session(model: &Model, order: Order, share: u64, page: Option<u64>) -> Session<Sim> {
-    let floor = floor_of(&model.program);
+    let floor = model.floor();
     let least = floor.bytes();
     let budget = least + (floor.direct + floor.everything).saturating_sub(least) * share / 1000;
     let mut sim = Sim::in_one_block(order);
@@ -40,7 +39,7 @@ struct Code {
 
 impl Code {
     fn run(&mut self, model: &Model, session: &mut Session<Sim>) -> Result<()> {
-        for event in model.program.trace.events() {
+        for event in model.method.trace.events() {
             match *event {
                 Event::Probe(id) => self.open.push((id, session.probe(i64::from(id))?)),
                 Event::Kernel(number) => {
@@ -86,20 +85,28 @@ fn computed(model: &Model, session: &mut Session<Sim>) -> Result<Vec<DevicePtr>>
 }
 
 /// As the delegate does it: on an error nothing is left of the capture.
-fn capture(model: &Model, session: &mut Session<Sim>) -> Result<Vec<DevicePtr>> {
+fn capture(
+    model: &Model,
+    session: &mut Session<Sim>,
+) -> Result<(CapturedPass<Sim>, Vec<DevicePtr>)> {
     session.begin_capture()?;
-    let ran = computed(model, session);
-    let ended = session.end_capture(ran.is_ok());
-    ran.and_then(|all| ended.map(|()| all))
+    match computed(model, session) {
+        Ok(all) => Ok((session.end_capture()?, all)),
+        Err(error) => {
+            // The first error says more.
+            let _ = session.abandon_capture();
+            Err(error)
+        }
+    }
 }
 
 /// Two passes, and a third one that is captured.
-fn captured(model: &Model, session: &mut Session<Sim>) -> Result<()> {
+fn captured(model: &Model, session: &mut Session<Sim>) -> Result<CapturedPass<Sim>> {
     session.allow_capture()?;
     for _ in 0..2 {
         computed(model, session)?;
     }
-    capture(model, session).map(drop)
+    capture(model, session).map(|(graph, _)| graph)
 }
 
 /// What a pass counts.
@@ -122,15 +129,23 @@ fn counted(session: &mut Session<Sim>, pass: impl FnOnce(&mut Session<Sim>)) -> 
     std::array::from_fn(|at| after[at] - before[at])
 }
 
-/// Behind passes that bring the ring back, one can be captured and replayed, and all of them were right.
+/// After passes that bring the ring back, one can be captured and replayed, and all of them were right.
 fn captures_afresh(model: &Model, session: &mut Session<Sim>) {
     for _ in 0..2 {
         computed(model, session).unwrap();
     }
     session.device_mut().verdict().unwrap();
-    capture(model, session).unwrap();
-    session.replay().unwrap();
+    let (first, _) = capture(model, session).unwrap();
+    let (second, _) = capture(model, session).unwrap();
+    // Two graphs of one pass: either is right, in any order.
+    for graph in [&second, &first, &second] {
+        session.replay(graph).unwrap();
+    }
     session.device_mut().verdict().unwrap();
+    session.forget_graph(first).unwrap();
+    session.replay(&second).unwrap();
+    session.device_mut().verdict().unwrap();
+    session.forget_graph(second).unwrap();
 }
 
 proptest! {
@@ -145,32 +160,32 @@ proptest! {
             prop_assert!(matches!(session.allow_capture(), Err(Error::Unsupported(_))));
             return Ok(());
         }
-        captured(&model, &mut session).unwrap();
-        let by_replay = counted(&mut session, |session| session.replay().unwrap());
+        let graph = captured(&model, &mut session).unwrap();
+        let by_replay = counted(&mut session, |session| session.replay(&graph).unwrap());
         session.device_mut().verdict().unwrap();
         for _ in 0..3 {
-            session.replay().unwrap();
+            session.replay(&graph).unwrap();
         }
         session.device_mut().verdict().unwrap();
         session.validate().unwrap();
         // One that is issued call by call counts as much, and leaves the ring as the graph expects it.
         let by_call = counted(&mut session, |session| drop(computed(&model, session).unwrap()));
         prop_assert_eq!(by_replay, by_call, "replay, call by call");
-        session.replay().unwrap();
+        session.replay(&graph).unwrap();
         session.device_mut().verdict().unwrap();
 
         // Behind a pass that was aborted there is no replay before a complete one.
         play(&model, &mut session, Pass::AbortAt(abort)).unwrap();
-        if !session.is_primed() {
-            prop_assert!(matches!(session.replay(), Err(Error::Internal(_))));
+        if !session.is_primed(&graph) {
+            prop_assert!(matches!(session.replay(&graph), Err(Error::Internal(_))));
             computed(&model, &mut session).unwrap();
             computed(&model, &mut session).unwrap();
         }
-        prop_assert!(session.is_primed());
-        session.replay().unwrap();
+        prop_assert!(session.is_primed(&graph));
+        session.replay(&graph).unwrap();
         session.device_mut().verdict().unwrap();
-        prop_assert_eq!(session.device_mut().live_scratch_bytes() > 0, model.program.trace.events().iter().any(|e| matches!(e, Event::Kernel(_))));
-        session.forget_graph().unwrap();
+        prop_assert_eq!(session.device_mut().live_scratch_bytes() > 0, model.method.trace.events().iter().any(|e| matches!(e, Event::Kernel(_))));
+        session.forget_graph(graph).unwrap();
         prop_assert_eq!(session.device_mut().live_scratch_bytes(), 0);
     }
 
@@ -193,8 +208,7 @@ proptest! {
         session.device_mut().fail(None);
         prop_assert_eq!(outcome.is_err(), failed, "{:?}", outcome);
         if lost && failed {
-            // What was lost on the way cannot be given back; no more is promised than that nothing is replayed.
-            prop_assert!(session.replay().is_err());
+            // What was lost on the way cannot be given back.
             return Ok(());
         }
         captures_afresh(&model, &mut session);
@@ -210,8 +224,8 @@ fn activations_of_a_capture_lie_in_one_block_and_others_where_the_device_says() 
         computed(&model, &mut session).unwrap();
     }
     let peak = session.activation_peak_bytes();
-    let places = capture(&model, &mut session).unwrap();
-    let block = session.lasting().remove(0);
+    let (graph, places) = capture(&model, &mut session).unwrap();
+    let block = session.lasting(&graph).remove(0);
     assert!(places.iter().all(|ptr| block.contains(&ptr.0)));
     assert!(
         block.end - block.start < 2 * peak,
@@ -219,7 +233,7 @@ fn activations_of_a_capture_lie_in_one_block_and_others_where_the_device_says() 
     );
     let others = computed(&model, &mut session).unwrap();
     assert!(others.iter().all(|ptr| !block.contains(&ptr.0)));
-    session.replay().unwrap();
+    session.replay(&graph).unwrap();
     session.device_mut().verdict().unwrap();
 }
 
@@ -228,7 +242,7 @@ fn activations_of_a_capture_lie_in_one_block_and_others_where_the_device_says() 
 fn what_the_host_reads_in_a_pass_cannot_be_captured() {
     let model = chain(&[640; 10]);
     let mut session = session(&model, Order::CopiesFirst, 500, Some(64));
-    captured(&model, &mut session).unwrap();
+    let graph = captured(&model, &mut session).unwrap();
     session.begin_capture().unwrap();
     session.begin_pass().unwrap();
     let at = session.probe(0).unwrap();
@@ -241,8 +255,8 @@ fn what_the_host_reads_in_a_pass_cannot_be_captured() {
     );
     session.release(0);
     session.end_pass(false).unwrap();
-    session.end_capture(false).unwrap();
-    assert!(session.replay().is_err());
+    session.abandon_capture().unwrap();
+    assert!(session.replay(&graph).is_err());
     captures_afresh(&model, &mut session);
 }
 
@@ -269,13 +283,12 @@ fn a_pass_that_leaves_another_state_cannot_be_captured() {
     session.allow_capture().unwrap();
     session.begin_capture().unwrap();
     play(&model, &mut session, Pass::Complete).unwrap();
-    let error = session.end_capture(true).unwrap_err();
+    let error = session.end_capture().err().unwrap();
     assert!(
         error
             .to_string()
             .contains("left other weights on the device"),
         "{error}"
     );
-    assert!(session.replay().is_err());
     captures_afresh(&model, &mut session);
 }

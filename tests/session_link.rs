@@ -2,7 +2,6 @@
 
 mod session_support;
 
-use session_support::case::floor_of;
 use session_support::{chain, play, Model, Pass};
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
@@ -26,7 +25,7 @@ fn session(model: &Model, policy: PolicyKind, link: Option<Link>) -> Session<Sim
     if let Some(link) = link {
         sim.set_link(link);
     }
-    let floor = floor_of(&model.program);
+    let floor = model.floor();
     model
         .session_by(policy, sim, Some(floor.everything / 4 * 3))
         .unwrap()
@@ -59,7 +58,7 @@ fn a_plan_weighs_what_a_copy_was_found_to_cost() {
 #[test]
 fn nothing_is_measured_for_who_plans_nothing() {
     let model = model();
-    let everything = floor_of(&model.program).everything;
+    let everything = model.floor().everything;
     for (policy, budget) in [
         (PolicyKind::Lru, everything / 2),
         (PolicyKind::Planned, everything),
@@ -76,7 +75,7 @@ fn a_measurement_that_fails_is_an_error_of_the_load() {
     let model = model();
     let mut sim = Sim::new(Order::CopiesFirst);
     sim.fail_call("calibrate", 0);
-    let budget = floor_of(&model.program).everything / 2;
+    let budget = model.floor().everything / 2;
     let refused = model.session_by(PolicyKind::Planned, sim, Some(budget));
     let text = refused.err().unwrap().to_string();
     assert!(

@@ -8,7 +8,8 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, HostDevice, Sim};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::Error;
 
 #[test]
@@ -31,7 +32,7 @@ fn a_budget_one_byte_below_the_floor_is_refused_with_its_parts() {
     ] {
         assert!(text.contains(part), "'{part}' is missing in: {text}");
     }
-    model.program.weights[2].bytes = 64;
+    model.constants.specs[2].bytes = 64;
     assert_eq!(model.host(Some(7 << 20)).stats().floor_bytes, 7 << 20);
 }
 
@@ -45,13 +46,13 @@ fn bytes_are_made_ready_only_for_a_budget_that_was_accepted() {
             asked.set(asked.get() + 1);
             Ok(model.host_bytes())
         };
-        let options = SessionOptions {
+        let options = StoreOptions {
             budget: Some(budget),
             policy: PolicyKind::Lru,
-            ..SessionOptions::default()
+            ..StoreOptions::default()
         };
         let sim = Sim::new(Order::CopiesFirst);
-        Session::with_source(sim, model.program.clone(), source, options)
+        Session::with_source(sim, model.program(), source, options)
     };
     let refused = load((3 << 20) - 1).err().unwrap();
     assert!(matches!(refused, Error::BudgetTooSmall { .. }), "{refused}");
@@ -129,7 +130,10 @@ fn a_program_without_probes_runs() {
             (4224, 4224, 4196)
         );
         assert_eq!(stats.passes, 1);
-        assert!(session.direct_address(0).is_some() && session.direct_address(3).is_none());
+        assert!(
+            session.store().direct_address(0).is_some()
+                && session.store().direct_address(3).is_none()
+        );
     }
 }
 
@@ -192,8 +196,8 @@ fn lists_of_different_lengths_are_refused() {
     let mut bytes = model.host_bytes();
     bytes.pop();
     let device = HostDevice::new().unwrap();
-    let options = SessionOptions::default();
-    let refused = Session::new(device, model.program.clone(), bytes, options);
+    let options = StoreOptions::default();
+    let refused = Session::new(device, model.program(), bytes, options);
     assert!(matches!(refused.err(), Some(Error::Internal(_))));
 }
 

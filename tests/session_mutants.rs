@@ -8,7 +8,8 @@ use weightstream::config::PolicyKind;
 use weightstream::device::{Device, DevicePtr, HostBytes};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{WeightKind, WeightSpec};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::{Error, Result};
 
 /// Taken out: the question for a poisoned session in `check_running`, and that before looking ahead.
@@ -91,6 +92,7 @@ impl Gapless {
 
 impl Device for Gapless {
     type Event = ();
+    type Graph = ();
 
     fn name(&self) -> &'static str {
         "gapless"
@@ -188,19 +190,19 @@ fn contiguous(
         at += bytes.len() as u64;
         file_bytes.slice(start..at)
     });
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget,
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
-    let session = Session::new(device, model.program.clone(), parts.collect(), options);
+    let session = Session::new(device, model.program(), parts.collect(), options);
     (session.unwrap(), file)
 }
 
 fn run_passes(model: &Model, session: &mut Session<Gapless>, passes: usize) {
     for _ in 0..passes {
         session.begin_pass().unwrap();
-        for event in model.program.trace.events() {
+        for event in model.method.trace.events() {
             match *event {
                 Probe(id) => drop(session.probe(i64::from(id)).unwrap()),
                 Release(id) => session.release(i64::from(id)),
@@ -238,12 +240,12 @@ fn a_copy_stays_on_its_side_of_a_border_in_host_memory() {
     device.border = file.as_ptr().addr() + 3 * 640;
     let all = HostBytes::from_static(file);
     let parts = (0..8).map(|i| all.slice(i * 640..(i + 1) * 640)).collect();
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: everything,
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
-    let session = Session::new(device, model.program.clone(), parts, options).unwrap();
+    let session = Session::new(device, model.program(), parts, options).unwrap();
     let lengths: Vec<_> = session.device().copies.iter().map(|c| c.1.len()).collect();
     assert_eq!(lengths, [3 * 640, 5 * 640]);
 }
@@ -292,13 +294,13 @@ fn a_gap_in_the_file_keeps_copies_apart() {
     let file: &'static [u8] = Vec::leak(vec![7; 8 * 704]);
     let all = HostBytes::from_static(file);
     let parts = (0..8).map(|i| all.slice(i * 704..i * 704 + 640)).collect();
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(1 << 20),
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     let device = Gapless::new(true);
-    let session = Session::new(device, model.program.clone(), parts, options).unwrap();
+    let session = Session::new(device, model.program(), parts, options).unwrap();
     let copies = &session.device().copies;
     assert_eq!(copies.len(), 8);
     assert!(copies.windows(2).all(|two| two[0].0 + 640 == two[1].0));
@@ -360,12 +362,12 @@ fn a_size_that_cannot_be_rounded_up_is_no_small_one() {
     };
     assert_eq!(spec.occupied(64), u64::MAX);
     let model = chain(&[64]);
-    let mut program = model.program.clone();
-    program.weights[0].bytes = u64::MAX - 1;
-    let options = SessionOptions {
+    let mut program = model.program();
+    program.0.specs[0].bytes = u64::MAX - 1;
+    let options = StoreOptions {
         budget: Some(1 << 40),
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     let refused = Session::new(Gapless::new(true), program, Vec::new(), options).err();
     assert!(

@@ -4,17 +4,14 @@
 mod session_support;
 
 use proptest::prelude::*;
-use session_support::case::{floor_of, GRANULE};
+use session_support::case::GRANULE;
 use session_support::code::programs;
 use session_support::{chain, play, Model, Pass};
-use std::ops::Range;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::Sim;
 use weightstream::figures::DeviceModel;
-use weightstream::residency::planned::{
-    cheaper_lru, lru_copies_at_least, lru_passes, lru_price, plan, LruPasses, Plan,
-};
+use weightstream::residency::planned::{lru_passes, lru_price, plan, LruPasses, Plan, Streamed};
 use weightstream::session::Session;
 
 /// Pages of one granule to sixteen, and none.
@@ -30,41 +27,30 @@ fn session(model: &Model, order: Order, budget: u64, page: Option<u64>) -> Sessi
 
 /// The plan for a budget.
 fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
-    let program = &model.program;
-    let direct = floor_of(program).direct;
+    let direct = model.floor().direct;
     let figures = DeviceModel {
         apart: direct,
         granule: GRANULE,
         page,
         bytes_per_copy: 0,
     };
-    plan(&program.trace, &program.weights, &figures, budget - direct)
+    let (trace, weights) = (&model.method.trace, &model.constants.specs);
+    plan(trace, weights, &figures, budget - direct, None)
 }
 
-/// What a pass copies by this plan: everything that streams, but what is taken over. What shares no byte with others is there for good.
+/// What a pass copies by this plan: all tails. What shares neither slot nor weight with others is there for good.
 fn copied(plan: &Plan) -> u64 {
-    let alone = |at: usize| {
-        let mine = &plan.streamed[at].memory;
-        (0..plan.streamed.len())
-            .filter(|&other| other != at)
-            .all(|other| {
-                let other = &plan.streamed[other];
-                let apart = |theirs: &Range<u64>| {
-                    mine.iter()
-                        .all(|mine| theirs.end <= mine.start || mine.end <= theirs.start)
-                };
-                other.weight != plan.streamed[at].weight && other.memory.iter().all(apart)
-            })
+    let alone = |one: &Streamed| {
+        let with = |other: &&Streamed| other.slot == one.slot || other.weight == one.weight;
+        plan.streamed.iter().filter(with).count() == 1
     };
-    let streaming = (0..plan.streamed.len()).filter(|&at| !alone(at));
-    streaming
-        .map(|at| plan.streamed[at].range.end - plan.streamed[at].kept)
-        .sum()
+    let streaming = plan.streamed.iter().filter(|one| !alone(one));
+    streaming.map(|one| one.range.end - one.range.start).sum()
 }
 
 /// `share` 0 is the floor, 1000 everything.
 fn budget(model: &Model, share: u64) -> u64 {
-    let floor = floor_of(&model.program);
+    let floor = model.floor();
     let least = floor.bytes();
     least + (floor.direct + floor.everything).saturating_sub(least) * share / 1000
 }
@@ -90,44 +76,27 @@ proptest! {
         // The first pass begins with an empty ring, and the copies for the next one are issued in it.
         prop_assert_eq!(&seen[1..], &[copied(&plan); 3][..]);
         prop_assert!(copied(&plan) <= plan.price.bytes);
-        let capacity = budget - floor_of(&model.program).direct;
-        let program = &model.program;
-        let lru = lru_price(&program.trace, &program.weights, GRANULE, capacity).unwrap();
+        let capacity = budget - model.floor().direct;
+        let (trace, weights) = (&model.method.trace, &model.constants.specs);
+        let lru = lru_price(trace, weights, GRANULE, capacity).unwrap();
         prop_assert!(plan.price.bytes <= lru.bytes);
     }
 
-    /// What is said of the LRU is what its own session copies, where fragmentation_misses in its block make it give up more as well.
+    /// What is said of the LRU is what its own session copies, where holes in its block make it give up more as well.
     #[test]
     fn the_lru_copies_what_its_price_says(model in programs(), share in 0..1000u64) {
         let budget = budget(&model, share);
         let mut session = model.session(Sim::in_one_block(Order::CopiesFirst), Some(budget)).unwrap();
-        if session.policy() != "lru" || !session.is_one_block() {
+        if session.policy() != "lru" || !session.store().is_one_block() {
             return Ok(());
         }
-        let program = &model.program;
-        let capacity = budget - floor_of(program).direct;
-        let LruPasses { passes, again } = lru_passes(&program.trace, &program.weights, GRANULE, capacity).unwrap();
+        let (trace, weights) = (&model.method.trace, &model.constants.specs);
+        let capacity = budget - model.floor().direct;
+        let LruPasses { passes, again } = lru_passes(trace, weights, GRANULE, capacity).unwrap();
         let played = passes.iter().chain(passes[again..].iter().cycle());
         for price in played.take(passes.len() + 5) {
             play(&model, &mut session, Pass::Complete).unwrap();
             prop_assert_eq!(session.stats().bytes_copied_last_pass, price.bytes);
-        }
-    }
-
-    /// The bound that spares playing the LRU is one, and a plan is refused for the LRU exactly where that copies less.
-    #[test]
-    fn the_lru_cannot_help_copying_its_bound(model in programs(), share in 0..1000u64, page in 0..4usize) {
-        let capacity = budget(&model, share) - floor_of(&model.program).direct;
-        let (trace, weights) = (&model.program.trace, &model.program.weights);
-        let Some(lru) = lru_price(trace, weights, GRANULE, capacity) else {
-            return Ok(());
-        };
-        let bound = lru_copies_at_least(trace, weights, GRANULE, capacity);
-        prop_assert!(lru.bytes >= bound, "{lru:?}, {bound}");
-        let plan = plan_of(&model, budget(&model, share), PAGES[page]);
-        if let Some(plan) = plan {
-            let cheaper = cheaper_lru(&plan, trace, weights, GRANULE, capacity);
-            prop_assert_eq!(cheaper, (lru.bytes < plan.price.bytes).then_some(lru));
         }
     }
 
@@ -154,12 +123,11 @@ proptest! {
     /// than two neighbouring kernels read.
     #[test]
     fn what_is_copied_is_close_to_what_exceeds_the_budget(model in programs(), share in 0..1000u64) {
-        let program = &model.program;
-        let mut reads = program.trace.probes().to_vec();
+        let mut reads = model.method.trace.probes().to_vec();
         reads.sort_unstable();
         let once = reads.windows(2).all(|pair| pair[0] != pair[1]);
         let budget = budget(&model, share);
-        let (floor, plan) = (floor_of(program), plan_of(&model, budget, Some(GRANULE)));
+        let (floor, plan) = (model.floor(), plan_of(&model, budget, Some(GRANULE)));
         let Some((plan, pair)) = plan.filter(|_| once).zip(floor.pair) else { return Ok(()) };
         let exceeds = (floor.direct + floor.everything).saturating_sub(budget);
         let bound = exceeds + pair.bytes + pair.bytes / 4 + 4 * GRANULE;
@@ -175,10 +143,10 @@ fn weights_of_very_different_sizes_run_at_the_floor() {
         .map(|at| if at % 2 == 0 { 8 << 10 } else { 128 << 10 })
         .collect();
     let model = chain(&sizes);
-    let budget = floor_of(&model.program).bytes();
-    for page in PAGES {
+    let budget = model.floor().bytes();
+    for page in PAGES.into_iter().flatten() {
         let mut sim = Sim::new(Order::CopiesFirst);
-        sim.set_page(page);
+        sim.set_page(Some(page));
         sim.limit_addresses(budget);
         let mut session = model
             .session_by(PolicyKind::Planned, sim, Some(budget))
@@ -188,7 +156,7 @@ fn weights_of_very_different_sizes_run_at_the_floor() {
             play(&model, &mut session, Pass::Complete).unwrap();
         }
         session.device_mut().verdict().unwrap();
-        assert_eq!(session.fragmentation_misses(), 0);
+        assert_eq!(session.store().fragmentation_misses(), 0);
         assert!(session.stats().bytes_copied_last_pass < sizes.iter().sum());
     }
 }
@@ -204,7 +172,7 @@ proptest! {
         for step in 0..=200 {
             let budget = budget(&model, step * 5);
             if let Some(plan) = plan_of(&model, budget, PAGES[page]) {
-                prop_assert!(plan.block <= budget);
+                prop_assert!(plan.view.memory <= budget);
                 prop_assert!(plan.price.bytes <= before, "{} at {budget}, {before} with less", plan.price.bytes);
                 before = plan.price.bytes;
             }

@@ -6,7 +6,6 @@ mod session_support;
 use proptest::prelude::*;
 use session_support::code::programs;
 use session_support::{model, play, Kernels, Model, Pass};
-use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::Sim;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
@@ -65,8 +64,8 @@ fn passes() -> impl Strategy<Value = Vec<Pass>> {
 
 /// `share` 0 is the floor, 1000 everything.
 fn budget(model: &Model, share: u64) -> u64 {
-    let weights = &model.program.weights;
-    let floor = model.program.floor(PolicyKind::Lru, 64).unwrap().bytes();
+    let weights = &model.constants.specs;
+    let floor = model.floor().bytes();
     let all: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(64)).sum();
     floor + all.saturating_sub(floor) * share / 1000
 }
@@ -75,7 +74,7 @@ fn budget(model: &Model, share: u64) -> u64 {
 fn check<D: Kernels>(model: &Model, session: &mut Session<D>, passes: &[Pass]) {
     let (mut complete, mut probes) = (0, 0);
     for pass in passes {
-        let events = model.program.trace.events();
+        let events = model.method.trace.events();
         let end = pass.end(events.len());
         probes += events
             .iter()
@@ -221,7 +220,7 @@ fn play_through(model: &Model, session: &mut Session<Sim>) -> weightstream::Resu
     session.begin_pass()?;
     let mut open = vec![];
     let mut failed = Ok(());
-    for event in model.program.trace.events() {
+    for event in model.method.trace.events() {
         match *event {
             Probe(id) => match session.probe(i64::from(id)) {
                 Ok(ptr) => open.push((id, ptr)),

@@ -3,7 +3,6 @@
 
 mod session_support;
 
-use session_support::case::floor_of;
 use session_support::draw::{Draw, Seeded};
 use session_support::{chain, model as model_of, play, Model, Pass};
 use weightstream::config::PolicyKind;
@@ -11,7 +10,8 @@ use weightstream::device::sim::{Fault, Order};
 use weightstream::device::Sim;
 use weightstream::figures::Link;
 use weightstream::schedule::{Event, KernelTimes};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::Error;
 
 const WEIGHTS: usize = 24;
@@ -45,7 +45,7 @@ fn sim(order: Order, times: Option<Vec<u64>>) -> Sim {
 
 /// At half of the weights.
 fn session(model: &Model, sim: Sim) -> Session<Sim> {
-    let floor = floor_of(&model.program);
+    let floor = model.floor();
     let budget = floor.everything / 2;
     model
         .session_by(PolicyKind::Planned, sim, Some(budget))
@@ -90,12 +90,12 @@ fn behind_the_second_pass_the_ring_gets_longer_and_everything_stays_right() {
 
 /// The same with times of kernels that are known.
 fn session_with_times(model: &Model, sim: Sim, budget: u64, times: &KernelTimes) -> Session<Sim> {
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(budget),
         policy: PolicyKind::Planned,
         times: Some(times.clone()),
     };
-    Session::new(sim, model.program.clone(), model.host_bytes(), options).unwrap()
+    Session::new(sim, model.program(), model.host_bytes(), options).unwrap()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn times_that_are_given_make_the_plan_that_is_made_anew_without_them() {
     assert_eq!(given.kernel_times(), None);
 
     // No times are needed where everything fits, and none are of use where the link is not known.
-    let everything = floor_of(&model.program).everything;
+    let everything = model.floor().everything;
     let mut whole = session_with_times(&model, sim(Order::CopiesFirst, None), everything, times);
     assert_eq!(passes(&model, &mut whole, 2)[1], 0);
     let unknown = Sim::new(Order::CopiesFirst);
@@ -228,10 +228,7 @@ fn weights_that_have_no_memory_any_more_are_not_read() {
     let refused = play(&model, &mut session, Pass::Complete).unwrap_err();
     assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
     let text = refused.to_string();
-    assert!(
-        text.contains("could not be moved for a plan that was made anew"),
-        "{text}"
-    );
+    assert!(text.contains("could not be moved for a new plan"), "{text}");
     assert!(
         text.contains("nor back: ") && text.contains("taking memory for all weights"),
         "{text}"
@@ -258,7 +255,7 @@ fn any_program_is_right_under_any_times() {
     for seed in 0..250 {
         let mut draw = Seeded(seed);
         let model = drawn(&mut draw);
-        let floor = floor_of(&model.program);
+        let floor = model.floor();
         let least = floor.bytes();
         let more = (floor.direct + floor.everything).saturating_sub(least);
         let budget = least + more * draw.below(1000) / 1000;

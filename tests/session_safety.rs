@@ -9,7 +9,8 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::Sim;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
-use weightstream::session::{Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::StoreOptions;
 use weightstream::Error;
 
 /// Three kernels read one weight in turn while a long lease of another stays open over all of them, as an
@@ -288,7 +289,7 @@ fn a_pool_in_pieces_still_serves_every_read() {
         }
         assert!(session.stats().peak_bytes <= budget);
         session.device_mut().check();
-        fragmentation_misses += session.fragmentation_misses();
+        fragmentation_misses += session.store().fragmentation_misses();
     }
     assert!(
         fragmentation_misses > 0,
@@ -301,13 +302,13 @@ fn a_pool_in_pieces_still_serves_every_read() {
 #[test]
 fn a_weight_whose_eviction_failed_is_there_whatever_was_planned_behind_it() {
     let model = chain(&[64, 192, 192]);
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: Some(256),
         policy: PolicyKind::Lru,
         times: None,
     };
     let sim = Sim::new(Order::KernelsFirst);
-    let session = Session::with_any_budget(sim, model.program.clone(), model.host_bytes(), options);
+    let session = Session::with_any_budget(sim, model.program(), model.host_bytes(), options);
     let mut session = session.unwrap();
     session.begin_pass().unwrap();
     for id in 0..2 {

@@ -11,7 +11,8 @@ use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice};
 use weightstream::error::{Error, Result};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
-use weightstream::session::{Layout, Program, Session, SessionOptions};
+use weightstream::session::Session;
+use weightstream::store::{Constants, Method, StoreOptions, WeightLayout};
 
 /// So large that two of them are never one copy, and no multiple of what is read back at a time.
 const BYTES: u64 = (700 << 10) + 3;
@@ -23,7 +24,7 @@ fn name(index: u32) -> String {
     format!("layers.{index}")
 }
 
-fn program() -> Program {
+fn program() -> (Constants, Method) {
     let kind = |index| match index {
         0 => WeightKind::Direct,
         1 => WeightKind::Mutable,
@@ -36,17 +37,16 @@ fn program() -> Program {
     };
     let events = (0..WEIGHTS).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
     let count = (DIRECT + WEIGHTS) as usize;
-    Program {
-        weights: (0..DIRECT + WEIGHTS).map(spec).collect(),
-        layouts: vec![Layout::default(); count],
-        trace: Trace::new(
+    Method::with_constants(
+        (0..DIRECT + WEIGHTS).map(spec).collect(),
+        vec![WeightLayout::default(); count],
+        Trace::new(
             events.collect(),
             (DIRECT..DIRECT + WEIGHTS).collect(),
             count,
         )
         .unwrap(),
-        gather: Vec::new(),
-    }
+    )
 }
 
 fn contents(index: u32) -> &'static [u8] {
@@ -60,10 +60,10 @@ fn contents(index: u32) -> &'static [u8] {
 fn session(fault: Fault, all: bool, checked: bool) -> Result<Session<Faulty<HostDevice>>> {
     let device = Faulty::new(HostDevice::new()?, &Faults::new(fault));
     let bytes = (0..DIRECT + WEIGHTS).map(|i| HostBytes::from_static(contents(i)));
-    let options = SessionOptions {
+    let options = StoreOptions {
         budget: all.then_some(64 << 20),
         policy: PolicyKind::Lru,
-        ..SessionOptions::default()
+        ..StoreOptions::default()
     };
     let mut session = Session::new(device, program(), bytes.collect(), options)?;
     if checked {
@@ -151,7 +151,7 @@ fn without_the_mode_nobody_notices() {
         assert_eq!(pass(&mut session), Ok(vec![name(copy)]));
     }
     let mut damaged = session(Fault::Bit(1), false, false).unwrap();
-    let at = damaged.direct_address(0).unwrap();
+    let at = damaged.store().direct_address(0).unwrap();
     assert_ne!(read(&mut damaged, at), contents(0));
 }
 
@@ -191,7 +191,7 @@ fn a_store_into_a_resident_weight_is_caught() {
 #[test]
 fn mutable_buffers_are_checked_before_the_first_pass_only() {
     let mut session = session(Fault::None, false, true).unwrap();
-    let at = session.direct_address(1).unwrap();
+    let at = session.store().direct_address(1).unwrap();
     session.device_mut().upload(at, &[0xee; 64]).unwrap();
     for _ in 0..2 {
         assert_eq!(pass(&mut session), Ok(vec![]));

@@ -5,14 +5,21 @@
 namespace weightstream {
 
 __attribute__((used)) const void* const kCInterface[] = {
-    reinterpret_cast<const void*>(&ws_version),         reinterpret_cast<const void*>(&ws_last_error),
-    reinterpret_cast<const void*>(&ws_set_log),         reinterpret_cast<const void*>(&ws_while_waiting),
-    reinterpret_cast<const void*>(&ws_required_budget), reinterpret_cast<const void*>(&ws_init),
-    reinterpret_cast<const void*>(&ws_init_on_stream),  reinterpret_cast<const void*>(&ws_execute),
-    reinterpret_cast<const void*>(&ws_execute_into),    reinterpret_cast<const void*>(&ws_outputs_count),
-    reinterpret_cast<const void*>(&ws_outputs_get),     reinterpret_cast<const void*>(&ws_outputs_destroy),
-    reinterpret_cast<const void*>(&ws_stats),           reinterpret_cast<const void*>(&ws_stats_json),
-    reinterpret_cast<const void*>(&ws_destroy),         reinterpret_cast<const void*>(&ws_set_options),
+    reinterpret_cast<const void*>(&ws_version),
+    reinterpret_cast<const void*>(&ws_last_error),
+    reinterpret_cast<const void*>(&ws_set_log),
+    reinterpret_cast<const void*>(&ws_required_budget),
+    reinterpret_cast<const void*>(&ws_init),
+    reinterpret_cast<const void*>(&ws_init_on_stream),
+    reinterpret_cast<const void*>(&ws_execute),
+    reinterpret_cast<const void*>(&ws_execute_into),
+    reinterpret_cast<const void*>(&ws_outputs_count),
+    reinterpret_cast<const void*>(&ws_outputs_get),
+    reinterpret_cast<const void*>(&ws_outputs_destroy),
+    reinterpret_cast<const void*>(&ws_stats),
+    reinterpret_cast<const void*>(&ws_stats_json),
+    reinterpret_cast<const void*>(&ws_destroy),
+    reinterpret_cast<const void*>(&ws_set_options),
 };
 
 }  // namespace weightstream

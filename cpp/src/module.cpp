@@ -331,28 +331,8 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
   if (here != Error::Ok) {
     return here;
   }
-  const rs::Counters counters = (*loaded)->stats();
   Stats stats;
-  stats.budget_bytes = counters.budget_bytes;
-  stats.floor_bytes = counters.floor_bytes;
-  stats.hard_minimum_bytes = counters.hard_minimum_bytes;
-  stats.direct_bytes = counters.direct_bytes;
-  stats.total_weight_bytes = counters.total_weight_bytes;
-  stats.peak_bytes = counters.peak_bytes;
-  stats.passes = counters.passes;
-  stats.hits = counters.hits;
-  stats.misses = counters.misses;
-  stats.evictions = counters.evictions;
-  stats.prefetches = counters.prefetches;
-  stats.bytes_copied = counters.bytes_copied;
-  stats.bytes_copied_last_pass = counters.bytes_copied_last_pass;
-  stats.activation_peak_bytes = counters.activation_peak_bytes;
-  stats.io_bytes = counters.io_bytes;
-  stats.host_pinned_bytes = counters.host_pinned_bytes;
-  stats.host_mapped_bytes = counters.host_mapped_bytes;
-  stats.gathered_bytes = counters.gathered_bytes;
-  stats.replans = counters.replans;
-  stats.inputs_copied = counters.inputs_copied;
+  static_cast<ws_stats_data&>(stats) = (*loaded)->stats();
   const rust::Str options = (*loaded)->options();
   stats.options_json.assign(options.data(), options.size());
   return stats;
@@ -362,34 +342,16 @@ et::Result<std::uint64_t> Module::required_budget(const std::string& method_name
   return weightstream::required_budget(pte_path_, method_name);
 }
 
-std::string to_json(const Stats& stats) {
-  const std::pair<const char*, std::uint64_t> fields[] = {
-      {"budget_bytes", stats.budget_bytes},
-      {"floor_bytes", stats.floor_bytes},
-      {"hard_minimum_bytes", stats.hard_minimum_bytes},
-      {"direct_bytes", stats.direct_bytes},
-      {"total_weight_bytes", stats.total_weight_bytes},
-      {"peak_bytes", stats.peak_bytes},
-      {"passes", stats.passes},
-      {"hits", stats.hits},
-      {"misses", stats.misses},
-      {"evictions", stats.evictions},
-      {"prefetches", stats.prefetches},
-      {"bytes_copied", stats.bytes_copied},
-      {"bytes_copied_last_pass", stats.bytes_copied_last_pass},
-      {"activation_peak_bytes", stats.activation_peak_bytes},
-      {"io_bytes", stats.io_bytes},
-      {"host_pinned_bytes", stats.host_pinned_bytes},
-      {"host_mapped_bytes", stats.host_mapped_bytes},
-      {"gathered_bytes", stats.gathered_bytes},
-      {"replans", stats.replans},
-      {"inputs_copied", stats.inputs_copied},
-  };
-  std::string json = "{";
-  for (const auto& [key, value] : fields) {
-    json += (json.size() == 1 ? "\"" : ", \"") + std::string(key) + "\": " + std::to_string(value);
+std::vector<std::pair<std::string, std::uint64_t>> counters(const Stats& stats) {
+  std::vector<std::pair<std::string, std::uint64_t>> named;
+  for (const rs::Counter& counter : rs::counters(stats)) {
+    named.emplace_back(std::string(counter.name), counter.value);
   }
-  return json + ", \"options\": " + (stats.options_json.empty() ? "{}" : stats.options_json) + "}";
+  return named;
+}
+
+std::string to_json(const Stats& stats) {
+  return std::string(rs::stats_json(stats, stats.options_json.empty() ? "{}" : stats.options_json));
 }
 
 }  // namespace weightstream

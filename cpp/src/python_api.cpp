@@ -2,7 +2,6 @@
 
 #include <executorch/extension/tensor/tensor.h>
 
-#include <chrono>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -12,7 +11,6 @@
 #include "errors.h"
 #include "loads.h"
 #include "specs.h"
-#include "turns.h"
 #include "weightstream/module.h"
 
 namespace et = executorch::runtime;
@@ -22,12 +20,9 @@ using executorch::aten::SizesType;
 using executorch::aten::StridesType;
 using executorch::extension::TensorPtr;
 
-// One output of the last execution, as it was then: while a later one runs, ExecuTorch's own tensor may get another
-// size. Its sizes are widened: ExecuTorch counts in 32 bits.
+// One output of the last execution. Its sizes are widened: ExecuTorch counts in 32 bits.
 struct KeptOutput {
   et::EValue value;
-  // Without sizes and strides.
-  ws_tensor view;
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
 };
@@ -38,7 +33,6 @@ struct wsm_module {
   weightstream::Module module;
   std::vector<KeptOutput> outputs;
   std::string stats_json;
-  weightstream::Turns turns;
 };
 
 namespace {
@@ -201,14 +195,9 @@ struct Inputs {
 };
 
 KeptOutput keep(const et::EValue& value) {
-  KeptOutput output{value, {}, {}, {}};
+  KeptOutput output{value, {}, {}};
   if (value.isTensor()) {
     const auto& tensor = value.toTensor();
-    output.view.data = tensor.mutable_data_ptr();
-    output.view.nbytes = tensor.nbytes();
-    output.view.dtype = static_cast<int32_t>(tensor.scalar_type());
-    output.view.device_type = static_cast<int32_t>(tensor.device_type());
-    output.view.device_index = tensor.device_index();
     output.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
     output.strides.assign(tensor.strides().begin(), tensor.strides().end());
   }
@@ -219,8 +208,13 @@ wsm_value to_output(std::size_t index, const KeptOutput& kept) {
   const et::EValue& value = kept.value;
   wsm_value output{};
   if (value.isTensor()) {
+    const auto& tensor = value.toTensor();
     output.kind = WSM_TENSOR;
-    output.tensor = kept.view;
+    output.tensor.data = tensor.mutable_data_ptr();
+    output.tensor.nbytes = tensor.nbytes();
+    output.tensor.dtype = static_cast<int32_t>(tensor.scalar_type());
+    output.tensor.device_type = static_cast<int32_t>(tensor.device_type());
+    output.tensor.device_index = tensor.device_index();
     output.tensor.ndim = static_cast<int32_t>(kept.sizes.size());
     output.tensor.sizes = kept.sizes.data();
     output.tensor.strides = kept.strides.data();
@@ -244,55 +238,6 @@ wsm_value to_output(std::size_t index, const KeptOutput& kept) {
   }
   return output;
 }
-
-// What one call of wsm_execute is about.
-struct Execution {
-  wsm_module* module;
-  const char* method;
-  const wsm_value* inputs;
-  size_t num_inputs;
-  void (*meanwhile)(void);
-};
-
-// Goes through what is around the wait of an execution, without effect, so that it is quick behind it.
-void go_through(void* data) {
-  const auto& execution = *static_cast<const Execution*>(data);
-  if (!execution.module->turns.may_go_on()) {
-    return;
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  try {
-    require_count(execution.module->module, execution.method, execution.num_inputs);
-    const Inputs again(execution.inputs, execution.num_inputs);
-    for (const KeptOutput& output : execution.module->outputs) {
-      keep(output.value);
-    }
-  } catch (const std::exception&) {
-    // The call itself went through this. What fails now, for want of memory, fails it where it comes again.
-  }
-  execution.meanwhile();
-  execution.module->turns.took(std::chrono::steady_clock::now() - begin);
-}
-
-// What is around an execution is gone through while this thread waits in it.
-class Meanwhile {
- public:
-  explicit Meanwhile(Execution* execution) : is_(execution->meanwhile != nullptr && execution->module->turns.next()) {
-    if (is_) {
-      ws_while_waiting(go_through, execution);
-    }
-  }
-  ~Meanwhile() {
-    if (is_) {
-      ws_while_waiting(nullptr, nullptr);
-    }
-  }
-  Meanwhile(const Meanwhile&) = delete;
-  Meanwhile& operator=(const Meanwhile&) = delete;
-
- private:
-  const bool is_;
-};
 
 }  // namespace
 
@@ -356,8 +301,7 @@ int32_t wsm_load_method(wsm_module* module, const char* method) {
   });
 }
 
-int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs,
-                    void (*meanwhile)(void)) {
+int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs) {
   rs::clear_error();
   return guarded([&] {
     require(module, "module");
@@ -367,8 +311,6 @@ int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inp
     }
     require_count(module->module, method, num_inputs);
     const Inputs given(inputs, num_inputs);
-    Execution execution{module, method, inputs, num_inputs, meanwhile};
-    const Meanwhile while_it_waits(&execution);
     const auto outputs = module->module.execute(method, given.values);
     if (!outputs.ok()) {
       return outputs.error();

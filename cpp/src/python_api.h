@@ -51,14 +51,8 @@ int32_t wsm_check_defaults(const ws_option* options, size_t num_options);
 /* Loads a method. */
 int32_t wsm_load_method(wsm_module* module, const char* method);
 
-/*
- * Runs a method. Its outputs stay in the handle until the next call of this function. `meanwhile` may be NULL, and is
- * called over and over while the method waits for a GPU (ws_while_waiting), with what this function itself does around
- * that, unless that takes too long (turns.h). It may ask for the outputs of the execution before, but not read their
- * bytes.
- */
-int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs,
-                    void (*meanwhile)(void));
+/* Runs a method. Its outputs stay in the handle until the next call of this function. */
+int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs);
 
 /* Number of outputs of the last execution. */
 size_t wsm_num_outputs(const wsm_module* module);

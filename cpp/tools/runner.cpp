@@ -107,28 +107,9 @@ void print_json(const Result& result) {
 }
 
 void print_text(const Result& result) {
-  const Stats& stats = result.stats;
-  const auto line = [](const char* what, std::uint64_t value) { std::printf("%-24s %16" PRIu64 "\n", what, value); };
-  line("budget_bytes", stats.budget_bytes);
-  line("floor_bytes", stats.floor_bytes);
-  line("hard_minimum_bytes", stats.hard_minimum_bytes);
-  line("direct_bytes", stats.direct_bytes);
-  line("total_weight_bytes", stats.total_weight_bytes);
-  line("peak_bytes", stats.peak_bytes);
-  line("passes", stats.passes);
-  line("hits", stats.hits);
-  line("misses", stats.misses);
-  line("evictions", stats.evictions);
-  line("prefetches", stats.prefetches);
-  line("bytes_copied", stats.bytes_copied);
-  line("bytes_copied_last_pass", stats.bytes_copied_last_pass);
-  line("activation_peak_bytes", stats.activation_peak_bytes);
-  line("io_bytes", stats.io_bytes);
-  line("host_pinned_bytes", stats.host_pinned_bytes);
-  line("host_mapped_bytes", stats.host_mapped_bytes);
-  line("gathered_bytes", stats.gathered_bytes);
-  line("replans", stats.replans);
-  line("inputs_copied", stats.inputs_copied);
+  for (const auto& [name, value] : counters(result.stats)) {
+    std::printf("%-24s %16" PRIu64 "\n", name.c_str(), value);
+  }
   std::printf("%-24s %16.3f\n", "ms_per_pass", result.ms_per_pass);
   std::printf("%-24s %016" PRIx64 "\n", "checksum", result.checksum);
 }

@@ -24,9 +24,7 @@ def run_plain(pte: str, ptd: str, shape: str, input_path: str, passes: int) -> t
     view = _native.Tensor(ctypes.cast(memory, ctypes.c_void_p), len(data), 6, len(sizes), dims, None)
     given = _native.Value(kind=_native.TENSOR, tensor=view)
     for _ in range(passes):
-        assert library.wsm_execute(handle, b"forward", ctypes.byref(given), 1, library.wsm_execute.argtypes[-1]()) == 0, (
-            library.ws_last_error()
-        )
+        assert library.wsm_execute(handle, b"forward", ctypes.byref(given), 1) == 0, library.ws_last_error()
     out = _native.Value()
     assert library.wsm_output(handle, 0, ctypes.byref(out)) == 0
     found, mapped = ctypes.string_at(out.tensor.data, out.tensor.nbytes).hex(), mapped_libraries()

@@ -15,28 +15,6 @@ import torch
 from zoo import Inputs, Spec, as_list, largest_error
 
 HERE = Path(__file__).resolve().parent
-STATS_KEYS = {
-    "budget_bytes",
-    "floor_bytes",
-    "hard_minimum_bytes",
-    "direct_bytes",
-    "total_weight_bytes",
-    "peak_bytes",
-    "passes",
-    "hits",
-    "misses",
-    "evictions",
-    "prefetches",
-    "bytes_copied",
-    "bytes_copied_last_pass",
-    "activation_peak_bytes",
-    "io_bytes",
-    "host_pinned_bytes",
-    "host_mapped_bytes",
-    "gathered_bytes",
-    "replans",
-    "inputs_copied",
-}
 BUDGETS = ["floor", 25, 50, 75, 100]
 
 

@@ -9,8 +9,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ._meanwhile import Callback
-
 
 class Error(RuntimeError):
     """What the runtime refused or failed at; the text names the thing, what was expected and found."""
@@ -75,10 +73,7 @@ _SIGNATURES = {
         [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(Option), ctypes.c_size_t],
     ),
     "wsm_load_method": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p]),
-    "wsm_execute": (
-        ctypes.c_int32,
-        [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(Value), ctypes.c_size_t, Callback],
-    ),
+    "wsm_execute": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(Value), ctypes.c_size_t]),
     "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
     "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Value)]),
     "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),

@@ -8,14 +8,10 @@ import os
 import threading
 from typing import Any
 
-from ._meanwhile import Meanwhile
-from ._native import CPU, TENSOR, Error, Options, Value, last_error, library, options_of
-from ._values import from_value, to_torch, to_value
+from ._native import Error, Options, Value, last_error, library, options_of
+from ._values import from_value, to_value
 
 __all__ = ["Error", "Module", "required_budget", "set_options"]
-
-# Larger tensors are left alone while a call waits.
-_BRIEF = 1 << 20
 
 
 def set_options(**specs: Any) -> None:
@@ -83,8 +79,6 @@ class Module:
     Inputs and outputs are on the CPU, or, for a program that was saved with ``device_io``, on the GPU that it names. Inputs there are
     used in place, after torch's current stream has made them.
 
-    While a call waits for a GPU its thread goes through what comes next, on small tensors and to no effect, so that it is quick then.
-
     A module runs one call at a time; a second one from another thread raises. Use it as a context manager,
     or call :meth:`close`, to free its memory at a known moment.
 
@@ -97,9 +91,6 @@ class Module:
         self._method = method
         self._process = os.getpid()
         self._turn = threading.Lock()
-        self._meanwhile = Meanwhile(self._again)
-        self._given: tuple[Any, ...] = ()
-        self._spare = (ctypes.c_char * _BRIEF)()
         self._lib = library()
         array = options_of(specs)
         handle = self._lib.wsm_open(os.fsencode(pte), os.fsencode(ptd), array, len(array))
@@ -157,10 +148,7 @@ class Module:
         handle = self._open_handle()
         native = [to_value(index, value) for index, value in enumerate(given)]
         inputs = (Value * len(native))(*[value for value, _ in native])
-        self._given = given
-        failed = self._lib.wsm_execute(handle, method.encode(), inputs, len(native), self._meanwhile.callback)
-        self._given = ()
-        self._meanwhile.finish()
+        failed = self._lib.wsm_execute(handle, method.encode(), inputs, len(native))
         if failed != 0:
             raise Error(last_error())
         outputs = [from_value(self._output(index)) for index in range(self._lib.wsm_num_outputs(handle))]
@@ -173,18 +161,6 @@ class Module:
         if self._lib.wsm_output(self._open_handle(), index, ctypes.byref(value)) != 0:
             raise Error(last_error())
         return value
-
-    def _again(self) -> None:
-        """Goes through what is behind the wait of a call and in front of the next one's, with the inputs of this call and outputs like those of the
-        one before: the small ones in host memory. Where those were may be nothing any more: an input that was returned as it is, is gone."""
-        for index, given in enumerate(self._given):
-            if not hasattr(given, "is_cuda") or (not given.is_cuda and given.nbytes <= _BRIEF):
-                to_value(index, given)
-        for index in range(self._lib.wsm_num_outputs(self._open_handle())):
-            output = self._output(index)
-            if output.kind == TENSOR and output.tensor.device_type == CPU and output.tensor.nbytes <= _BRIEF:
-                output.tensor.data = ctypes.addressof(self._spare)
-                to_torch(output.tensor)
 
     def stats(self, method: str | None = None) -> dict[str, Any]:
         """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on.

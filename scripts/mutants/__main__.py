@@ -1,8 +1,10 @@
 """Takes the safety rules out of the code, one at a time, and expects a test to fail for each.
 
+A marker in the code, `// rule: its-name`, says where a rule stands (mutant.py). The mutant of the same name says which small edit
+takes it out (edits.py), what breaks without it, and which tests are likeliest to notice. The lists are in RULES below.
+
 `python scripts/mutants` works on a copy of the tree in build/mutants, which keeps its build: the second run compiles only
-what changed. The list is in session.py, residency.py, planned.py, files.py and device.py, each entry with what breaks without its rule.
-For each mutant the tests that are likeliest to notice run first, then the whole Rust suite. Each is reported with the test
+what changed. For each mutant its own tests run first, then the whole Rust suite. Each is reported with the test
 that failed; the exit status is 1 if one survived or could not be tried.
 """
 
@@ -11,26 +13,37 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import files
 import planned
-from mutant import Mutant, PatternError, problems
+from mutant import Mutant, RuleError, markers, problems
 from workspace import Outcome, Workspace
 
 import device
 import residency
+import schedule
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS: list[Mutant] = [*session.MUTANTS, *residency.MUTANTS, *planned.MUTANTS, *files.MUTANTS, *device.MUTANTS]
+RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, files, device)}
+MUTANTS: list[Mutant] = [mutant for rules in RULES.values() for mutant in rules]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print the mutants and what each breaks, and run nothing")
-    parser.add_argument("--check", action="store_true", help="only see whether each pattern still names one place; takes no time")
-    parser.add_argument("--only", action="append", metavar="NAME", default=[], help="try this one; may be given again; NAME* for a group")
+    parser.add_argument(
+        "--check", action="store_true", help="only see whether each rule stands in one place and its edit fits; builds nothing"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="try this one, those of this list (session, device, ...), or all that fit NAME*; may be given again",
+    )
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="compiler processes at a time (default: cargo's)")
     parser.add_argument("--timeout", type=int, default=300, metavar="S", help="seconds for one run of tests (default %(default)s)")
     return parser.parse_args()
@@ -42,16 +55,18 @@ def chosen(only: list[str]) -> list[Mutant]:
         return MUTANTS
     picked = []
     for name in only:
-        fits = [m for m in MUTANTS if m.name == name or (name.endswith("*") and m.name.startswith(name[:-1]))]
+        fits = RULES.get(name) or [m for m in MUTANTS if fnmatch(m.name, name)]
         if not fits:
-            sys.exit(f"there is no mutant '{name}'; --list prints all")
+            sys.exit(f"'{name}' is no mutant; --list prints all")
         picked += [m for m in fits if m not in picked]
     return picked
 
 
 def print_list(mutants: list[Mutant]) -> None:
+    found = markers(ROOT)
     for mutant in mutants:
-        print(f"{mutant.name:40} {mutant.file:34} {mutant.breaks}")
+        places = [f"{place.path.relative_to(ROOT)}:{place.line}" for place in found.get(mutant.name, [])]
+        print(f"{mutant.name}: {', '.join(places) or 'nowhere'}\n    {mutant.edit.words}\n    without the rule: {mutant.breaks}")
     print(f"{len(mutants)} mutants")
 
 
@@ -63,7 +78,7 @@ def attempt(workspace: Workspace, mutant: Mutant) -> Outcome:
                 outcome = workspace.run(test)
                 if outcome.decided:
                     return outcome
-    except PatternError as problem:
+    except RuleError as problem:
         return Outcome("error", str(problem))
     return workspace.run_everything(mutant)
 
@@ -74,11 +89,11 @@ def main() -> int:
     if options.list:
         print_list(mutants)
         return 0
-    if found := problems(MUTANTS, ROOT):
+    if found := problems(mutants, ROOT, every=mutants is MUTANTS):
         print("\n".join(found))
         return 1
     if options.check:
-        print(f"{len(MUTANTS)} mutants, each in one place")
+        print(f"{len(mutants)} mutants, each in one place")
         return 0
     workspace = Workspace(ROOT, options.jobs, options.timeout)
     started = time.monotonic()

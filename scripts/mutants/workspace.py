@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutant import Mutant
+from mutant import Mutant, markers
 
 #: What the Rust tests need of the tree.
 PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "Cargo.toml", "Cargo.lock", "build.rs", "fuzz")
@@ -96,9 +96,9 @@ class Workspace:
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
         """The copy with one rule less."""
-        path = self.tree / mutant.file
-        original = path.read_text()
-        path.write_text(mutant.apply(self.tree))
+        place = mutant.place(markers(self.tree))
+        path, original = place.path, place.path.read_text()
+        path.write_text(mutant.apply(place))
         try:
             yield
         finally:

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::container::Input;
 use super::context::{Context, Fail};
 use super::dtype::DType;
 use super::hooks::PassHooks;
+use super::inputs::Input;
 use super::slab::{Handle, Slab};
 use super::tensor::{contiguous_strides, is_dense, numel, reach};
 use super::view::{copy, View};

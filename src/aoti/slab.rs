@@ -32,7 +32,7 @@ const GENERATION_MASK: usize = (1 << GENERATION_BITS) - 1;
 /// Slots of one chunk. Chunks never move: the compiled code keeps pointers to sizes and strides.
 const CHUNK: usize = 64;
 
-struct Slot {
+struct HandleSlot {
     generation: usize,
     storage: StorageId,
     constant: bool,
@@ -56,7 +56,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// All handles of one container.
 pub struct Slab {
     tag: usize,
-    chunks: Vec<Box<[Slot]>>,
+    chunks: Vec<Box<[HandleSlot]>>,
     free: Vec<u32>,
     storages: Vec<StorageSlot>,
     free_storages: Vec<u32>,
@@ -90,6 +90,7 @@ impl Slab {
 
     /// A handle to `tensor` in a new storage.
     pub fn insert(&mut self, storage: Storage, tensor: Tensor) -> Result<Handle, String> {
+        // rule: tensor-lies-within-its-storage
         tensor.check_within(storage.bytes)?;
         let index = self.take()?;
         self.at(index).tensor = tensor;
@@ -121,10 +122,12 @@ impl Slab {
         let slot =
             (self.chunks.get_mut(index as usize / CHUNK)?).get_mut(index as usize % CHUNK)?;
         let storage = self.storages.get_mut(slot.storage.0 as usize)?;
+        // rule: storage-under-a-view-stays
         if slot.live || storage.refs > 0 {
             return None;
         }
         storage.refs = 1;
+        // rule: probe-gets-its-new-address
         storage.storage.ptr = ptr;
         slot.live = true;
         let generation = slot.generation;
@@ -154,6 +157,7 @@ impl Slab {
     /// Another handle into the storage of `of`.
     pub fn share(&mut self, of: Handle, tensor: Tensor) -> Result<Handle, String> {
         let id = self.slot(of)?.storage;
+        // rule: view-lies-within-its-storage
         tensor.check_within(self.storages[id.0 as usize].storage.bytes)?;
         let index = self.take()?;
         self.at(index).tensor = tensor;
@@ -202,6 +206,7 @@ impl Slab {
         self.constants -= usize::from(constant);
         let storage = &mut self.storages[id.0 as usize];
         storage.refs -= 1;
+        // rule: last-handle-ends-the-lease
         if storage.refs > 0 {
             return Ok(None);
         }
@@ -273,7 +278,7 @@ impl Slab {
         Ok(self.free.pop().unwrap_or_default() as usize)
     }
 
-    fn at(&mut self, index: usize) -> &mut Slot {
+    fn at(&mut self, index: usize) -> &mut HandleSlot {
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }
 
@@ -312,7 +317,7 @@ impl Slab {
         if start + CHUNK > INDEX_MASK {
             return Err(format!("{start} tensor handles are alive: the limit"));
         }
-        let slot = || Slot {
+        let slot = || HandleSlot {
             generation: 1,
             storage: StorageId(0),
             constant: false,
@@ -360,6 +365,7 @@ impl Slab {
             .get(index / CHUNK)
             .map(|chunk| &chunk[index % CHUNK]);
         match slot {
+            // rule: deleted-handle-is-stale
             Some(slot) if slot.generation == generation && slot.live => {
                 Ok((index / CHUNK, index % CHUNK))
             }
@@ -367,7 +373,7 @@ impl Slab {
         }
     }
 
-    fn slot(&self, handle: Handle) -> Result<&Slot, String> {
+    fn slot(&self, handle: Handle) -> Result<&HandleSlot, String> {
         let (chunk, at) = self.locate(handle)?;
         Ok(&self.chunks[chunk][at])
     }

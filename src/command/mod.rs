@@ -6,10 +6,12 @@
 )]
 
 mod cost;
+mod explain;
 mod inspect;
 mod model;
 mod picture;
 mod plan;
+mod reference;
 mod size;
 mod tables;
 
@@ -30,6 +32,10 @@ enum Command {
     Plan(plan::Arguments),
     /// What a program and its weights hold: method, target, inputs, constants, floor.
     Inspect(inspect::Arguments),
+    /// The options of a load: what each takes, its default, its environment variable.
+    Options(reference::Arguments),
+    /// What each counter of `stats` counts.
+    Counters(reference::Arguments),
 }
 
 /// What a command has to say, and its exit status.
@@ -53,6 +59,8 @@ pub fn run(name: &str, arguments: impl IntoIterator<Item = OsString>) -> Outcome
     let outcome = match Arguments::try_parse_from(whole).map(|parsed| parsed.command) {
         Ok(Command::Plan(arguments)) => plan::run(&arguments),
         Ok(Command::Inspect(arguments)) => inspect::run(&arguments),
+        Ok(Command::Options(arguments)) => Ok(reference::options(&arguments)),
+        Ok(Command::Counters(arguments)) => Ok(reference::counters(&arguments)),
         Err(usage) => {
             return Outcome {
                 text: usage.render().to_string(),

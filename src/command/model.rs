@@ -1,11 +1,11 @@
 //! A program's record, and what follows from it.
 
-use crate::delegate::{program, program::check_files, session_program};
+use crate::delegate::{constants_and_method, program, program::check_files};
 use crate::device;
 use crate::figures::DeviceModel;
 use crate::format::{times, Pte, Record};
 use crate::schedule::{Floor, KernelTimes};
-use crate::session::Program;
+use crate::store::{Constants, Method};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
 use crate::{config::PolicyKind, Error, Result};
 use clap::Args;
@@ -34,7 +34,8 @@ pub struct Model {
     pub name: String,
     pub record: Record,
     /// With tables that are read in place.
-    pub program: Program,
+    pub constants: Constants,
+    pub method: Method,
     pub figures: DeviceModel,
     pub floor: Floor,
     /// Whether the data hold the checksum of the program's tables.
@@ -57,15 +58,15 @@ impl Model {
             Catalog::build(&record, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
-        let whole = session_program(&record)?;
+        let (constants, whole) = constants_and_method(&record)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
                 record.method, record.device
             ))
         })?;
-        let floor = whole.floor(PolicyKind::Lru, figures.granule)?;
-        let (program, _) = whole.in_place()?;
+        let floor = whole.floor(&constants, PolicyKind::Lru, figures.granule)?;
+        let (constants, method, _) = whole.in_place(&constants)?;
         let everything = floor.direct.saturating_add(floor.everything);
         if everything > LARGEST {
             return Err(Error::Unsupported(format!(
@@ -76,7 +77,8 @@ impl Model {
         Ok(Model {
             name: files.pte.display().to_string(),
             record,
-            program,
+            constants,
+            method,
             figures,
             floor,
             has_program_crc,

@@ -7,46 +7,13 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::table::{group, Reach, Row, ROWS, VARIABLE_PREFIX};
+use super::options::{Options, Origin};
+use super::table::{group, unknown, Reach, Row, ROWS, VARIABLE_PREFIX};
 use super::{
-    refuse, HostMemory, Options, PolicyKind, Spec, SpecValue, Verify, CUDA_GRAPH, DATA, LINK_GBPS,
+    refuse, HostMemory, PolicyKind, Spec, SpecValue, Verify, CUDA_GRAPH, DATA, LINK_GBPS,
     PTE_SHA256, STAGING_MB, SYNC,
 };
 use crate::error::{Error, Result};
-
-/// Who gave an option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// The caller, at load.
-    Load,
-    /// The process, before it: `set_option`.
-    SetOption,
-    /// An environment variable.
-    Environment,
-    /// The program itself.
-    Program,
-}
-
-impl Origin {
-    /// Its name in counters and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Origin::Load => "load",
-            Origin::SetOption => "set_option",
-            Origin::Environment => "environment",
-            Origin::Program => "program",
-        }
-    }
-}
-
-/// An option, and who gave it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
-    /// Key and value.
-    pub spec: Spec,
-    /// Who.
-    pub origin: Origin,
-}
 
 /// What of a method decides which options apply to it.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +47,7 @@ pub fn set_defaults(specs: &[Spec]) -> Result<()> {
 
 /// The default of this process for `key`, if there is one.
 pub fn get_default(key: &str) -> Result<Option<SpecValue>> {
-    Row::of(key).ok_or_else(|| super::unknown(key))?;
+    Row::of(key).ok_or_else(|| unknown(key))?;
     let process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let found = process.iter().find(|spec| spec.key == key);
     Ok(found.map(|spec| spec.value.clone()))
@@ -104,7 +71,7 @@ pub fn from_program<'a>(specs: impl IntoIterator<Item = (&'a str, &'a [u8])>) ->
         if !key.starts_with("weight_offload") {
             continue;
         }
-        let row = Row::of(key).ok_or_else(|| super::unknown(key))?;
+        let row = Row::of(key).ok_or_else(|| unknown(key))?;
         let text = std::str::from_utf8(value)
             .map_err(|_| refuse(key, "the program's value is not UTF-8".to_owned()))?;
         found.push(Spec {
@@ -188,12 +155,6 @@ impl Options {
             }
         }
         Ok(all)
-    }
-
-    /// Who gave an option; `None` if nobody did. The ways to give a budget are one option.
-    pub fn origin(&self, key: &str) -> Option<Origin> {
-        let same = |given: &&Given| group(&given.spec.key) == group(key);
-        self.given.iter().find(same).map(|given| given.origin)
     }
 
     /// Why a default could do nothing.

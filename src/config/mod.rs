@@ -2,31 +2,19 @@
 #![deny(unsafe_code)]
 
 mod layers;
+mod options;
+mod policy;
 mod table;
 mod values;
 
 use std::fmt;
-use std::path::PathBuf;
 
-use crate::error::{Error, Result};
-use values::{
-    budget_from_bytes, budget_from_word, choice, device_index, digest, from_mb, link_rate, path,
-    refuse, refuse_cut, switch,
-};
+use crate::error::Error;
 
-pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies, Given, Origin};
-pub use table::Row;
-
-/// Which residency policy to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PolicyKind {
-    /// Least recently used, with lookahead along the access order.
-    Lru,
-    /// By a plan made at load: what stays, stays, and the rest streams through fixed places. Where no plan copies less,
-    /// the LRU.
-    #[default]
-    Planned,
-}
+pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies};
+pub use options::{Given, Options, Origin};
+pub use policy::PolicyKind;
+pub use table::{Reach, Row, Values, ROWS};
 
 /// When weight bytes are compared with their recorded CRC-32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,39 +88,6 @@ pub enum LinkRate {
     Given(u64),
 }
 
-/// Options of one load, after parsing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
-    /// The budget.
-    pub budget: Budget,
-    /// How the bytes to copy are held on the host.
-    pub host: HostMemory,
-    /// Bytes of the ring of `staged`; `None` means the default.
-    pub staging: Option<u64>,
-    /// Which tables are read in place.
-    pub gather: Gathering,
-    /// How plans get to know the link to the device.
-    pub link: LinkRate,
-    /// File of how long kernels run: read if it is there, otherwise written once they were timed.
-    pub kernel_times: Option<PathBuf>,
-    /// Index of the device; `None` means the first one.
-    pub device: Option<u32>,
-    /// Residency policy.
-    pub policy: PolicyKind,
-    /// Checksum policy.
-    pub verify: Verify,
-    /// Whether every kernel is waited for before the next one, so that a fault is found where it happened.
-    pub sync: bool,
-    /// Whether passes are captured as CUDA graphs, and replayed.
-    pub cuda_graph: bool,
-    /// Path of the `.ptd`; needed when the caller has no mapped named data.
-    pub data: Option<PathBuf>,
-    /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
-    pub pte_sha256: Option<Sha256Digest>,
-    /// What was given, and by whom.
-    pub given: Vec<Given>,
-}
-
 /// Key of a budget that is chosen at load: `auto`.
 pub const BUDGET: &str = "weight_offload_budget";
 /// Key of the budget in MB (1,048,576 bytes): an integer.
@@ -170,23 +125,40 @@ pub const PTE_SHA256: &str = "weight_offload_pte_sha256";
 /// this length may be a cut one.
 pub const CUT_LENGTH: usize = 255;
 
-const MB: u64 = 1 << 20;
-const VERIFIES: [(&str, Verify); 3] = [
-    ("off", Verify::Off),
-    ("load", Verify::Load),
-    ("every_read", Verify::EveryRead),
-];
-const GATHERINGS: [(&str, Gathering); 3] = [
-    ("auto", Gathering::Auto),
-    ("on", Gathering::On),
-    ("off", Gathering::Off),
-];
-const HOSTS: [(&str, HostMemory); 4] = [
-    ("auto", HostMemory::Auto),
-    ("mapped", HostMemory::Mapped),
-    ("pinned", HostMemory::Pinned),
-    ("staged", HostMemory::Staged),
-];
+/// A value that is one of some words.
+pub(crate) trait Words: Copy + 'static {
+    /// Each word and its value, in the order of documentation.
+    const ALL: &'static [(&'static str, Self)];
+}
+
+impl Words for PolicyKind {
+    const ALL: &'static [(&'static str, Self)] = PolicyKind::NAMES;
+}
+
+impl Words for Verify {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("off", Verify::Off),
+        ("load", Verify::Load),
+        ("every_read", Verify::EveryRead),
+    ];
+}
+
+impl Words for Gathering {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("auto", Gathering::Auto),
+        ("on", Gathering::On),
+        ("off", Gathering::Off),
+    ];
+}
+
+impl Words for HostMemory {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("auto", HostMemory::Auto),
+        ("mapped", HostMemory::Mapped),
+        ("pinned", HostMemory::Pinned),
+        ("staged", HostMemory::Staged),
+    ];
+}
 
 /// The value of one runtime spec. ExecuTorch knows these three types.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,125 +190,11 @@ pub struct Spec {
     pub value: SpecValue,
 }
 
-impl Options {
-    /// Options from runtime specs. An unknown or repeated key, a wrong type or a value that cannot take
-    /// effect is an error.
-    pub fn parse(specs: &[Spec]) -> Result<Options> {
-        let mut options = Options::default();
-        for (at, spec) in specs.iter().enumerate() {
-            if specs[..at].iter().any(|earlier| earlier.key == spec.key) {
-                return Err(refuse(&spec.key, "is given twice".to_owned()));
-            }
-            options.take(spec, Origin::Load)?;
-        }
-        options.check_staging()?;
-        Ok(options)
+fn refuse(key: &str, what: String) -> Error {
+    Error::Option {
+        key: key.to_owned(),
+        what,
     }
-
-    /// What `auto` chooses is only known at load.
-    fn check_staging(&self) -> Result<()> {
-        let unused = match self.host {
-            HostMemory::Mapped => "mapped",
-            HostMemory::Pinned => "pinned",
-            HostMemory::Auto | HostMemory::Staged => return Ok(()),
-        };
-        match self.staging {
-            None => Ok(()),
-            Some(_) => Err(refuse(
-                STAGING_MB,
-                format!("is the size of the ring of 'staged', and {HOST} is '{unused}'"),
-            )),
-        }
-    }
-
-    fn take(&mut self, spec: &Spec, origin: Origin) -> Result<()> {
-        self.apply(spec)?;
-        self.given.push(Given {
-            spec: spec.clone(),
-            origin,
-        });
-        Ok(())
-    }
-
-    fn apply(&mut self, spec: &Spec) -> Result<()> {
-        refuse_cut(spec)?;
-        match spec.key.as_str() {
-            BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?),
-            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec, 0)?)),
-            BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?)),
-            HOST => {
-                self.host = choice(spec, &HOSTS)?;
-                Ok(())
-            }
-            STAGING_MB => {
-                self.staging = Some(from_mb(spec, 1)?);
-                Ok(())
-            }
-            GATHER => {
-                self.gather = choice(spec, &GATHERINGS)?;
-                Ok(())
-            }
-            LINK_GBPS => {
-                self.link = link_rate(spec)?;
-                Ok(())
-            }
-            KERNEL_TIMES => {
-                self.kernel_times = Some(path(spec, "the path of a file of kernels' times")?);
-                Ok(())
-            }
-            DEVICE => {
-                self.device = Some(device_index(spec)?);
-                Ok(())
-            }
-            POLICY => {
-                self.policy = choice(
-                    spec,
-                    &[("lru", PolicyKind::Lru), ("planned", PolicyKind::Planned)],
-                )?;
-                Ok(())
-            }
-            VERIFY => {
-                self.verify = choice(spec, &VERIFIES)?;
-                Ok(())
-            }
-            SYNC => {
-                self.sync = switch(spec)?;
-                Ok(())
-            }
-            CUDA_GRAPH => {
-                self.cuda_graph = switch(spec)?;
-                Ok(())
-            }
-            DATA => {
-                self.data = Some(path(spec, "the path of the .ptd")?);
-                Ok(())
-            }
-            PTE_SHA256 => {
-                self.pte_sha256 = Some(digest(spec)?);
-                Ok(())
-            }
-            _ => Err(unknown(&spec.key)),
-        }
-    }
-
-    fn set_budget(&mut self, key: &str, budget: Budget) -> Result<()> {
-        if self.budget != Budget::Floor {
-            return Err(refuse(
-                key,
-                format!("give one of {BUDGET}, {BUDGET_MB} and {BUDGET_BYTES}, not two"),
-            ));
-        }
-        self.budget = budget;
-        Ok(())
-    }
-}
-
-fn unknown(key: &str) -> Error {
-    let keys: Vec<_> = table::ROWS.iter().map(|row| row.key).collect();
-    refuse(
-        key,
-        format!("is unknown; the options are {}", keys.join(", ")),
-    )
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
-//! The options: one row each.
+//! The options: one row each. What a load accepts, its errors, `weightstream options`, `docs/options.md` and the C
+//! header's text all come from here.
 #![deny(unsafe_code)]
 
 use super::{
-    SpecValue, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
-    KERNEL_TIMES, LINK_GBPS, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    refuse, Gathering, HostMemory, PolicyKind, SpecValue, Verify, Words, BUDGET, BUDGET_BYTES,
+    BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES, LINK_GBPS, POLICY, PTE_SHA256,
+    STAGING_MB, SYNC, VERIFY,
 };
+use crate::error::Error;
 
 /// What the keys of options start with.
 const PREFIX: &str = "weight_offload_";
@@ -22,45 +25,226 @@ pub enum Reach {
     Gpu,
 }
 
+impl Reach {
+    /// What documentation calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reach::Any => "all programs",
+            Reach::Offloaded => "offloading programs",
+            Reach::Gpu => "GPU programs",
+        }
+    }
+}
+
+/// What values an option takes.
+#[derive(Debug, Clone, Copy)]
+pub enum Values {
+    /// One of some words.
+    Words(fn() -> Vec<&'static str>),
+    /// The word `auto`; sizes have keys of their own.
+    Auto,
+    /// A size in MB.
+    Mb {
+        /// The least one.
+        least: u64,
+    },
+    /// A size in bytes.
+    Bytes,
+    /// GB/s, or `auto`.
+    Rate,
+    /// The index of a device.
+    Index,
+    /// On or off.
+    Switch,
+    /// A path, and what lies there.
+    Path(&'static str),
+    /// A SHA-256.
+    Digest,
+}
+
+impl Values {
+    /// What is accepted, for errors and documentation.
+    pub fn accepted(&self) -> String {
+        match self {
+            Values::Words(all) => {
+                let quoted: Vec<_> = all().iter().map(|word| format!("'{word}'")).collect();
+                format!("a string, one of {}", quoted.join(", "))
+            }
+            Values::Auto => format!("'auto'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}"),
+            Values::Mb { least } => format!("an int from {least} up, in MB of 1,048,576 bytes"),
+            Values::Bytes => "a number of bytes, as a string of decimal digits".to_owned(),
+            Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
+            Values::Index => "the index of a device, an int from 0 up".to_owned(),
+            Values::Switch => "0 or 1".to_owned(),
+            Values::Path(what) => format!("{what}, as a string"),
+            Values::Digest => {
+                "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)"
+                    .to_owned()
+            }
+        }
+    }
+
+    /// Whether a text that holds a number is meant as a number.
+    pub fn are_ints(&self) -> bool {
+        matches!(self, Values::Mb { .. } | Values::Index | Values::Switch)
+    }
+}
+
 /// One option.
 #[derive(Debug)]
 pub struct Row {
     /// Its key.
     pub key: &'static str,
-    /// Whether its value is a number, so that a text that holds one is meant as a number.
-    numeric: bool,
+    /// What values it takes.
+    pub values: Values,
     /// For which programs it can do anything.
     pub reach: Reach,
     /// What holds where nobody says anything; empty where that is no value of the option.
     pub default: &'static str,
+    /// What it does, in sentences.
+    pub meaning: &'static str,
 }
 
-const fn row(key: &'static str, numeric: bool, reach: Reach, default: &'static str) -> Row {
+const fn row(
+    key: &'static str,
+    values: Values,
+    reach: Reach,
+    default: &'static str,
+    meaning: &'static str,
+) -> Row {
     Row {
         key,
-        numeric,
+        values,
         reach,
         default,
+        meaning,
     }
+}
+
+fn words<T: Words>() -> Vec<&'static str> {
+    T::ALL.iter().map(|(word, _)| *word).collect()
 }
 
 /// All of them, in the order of the documentation.
 pub const ROWS: [Row; 15] = [
-    row(BUDGET, false, Reach::Offloaded, ""),
-    row(BUDGET_MB, true, Reach::Offloaded, ""),
-    row(BUDGET_BYTES, false, Reach::Offloaded, ""),
-    row(POLICY, false, Reach::Any, "planned"),
-    row(HOST, false, Reach::Gpu, "auto"),
-    row(STAGING_MB, true, Reach::Gpu, ""),
-    row(GATHER, false, Reach::Any, "auto"),
-    row(LINK_GBPS, false, Reach::Gpu, "auto"),
-    row(KERNEL_TIMES, false, Reach::Gpu, ""),
-    row(DEVICE, true, Reach::Gpu, "0"),
-    row(VERIFY, false, Reach::Any, "off"),
-    row(SYNC, true, Reach::Gpu, "0"),
-    row(CUDA_GRAPH, true, Reach::Gpu, "0"),
-    row(DATA, false, Reach::Any, ""),
-    row(PTE_SHA256, false, Reach::Any, ""),
+    row(
+        BUDGET,
+        Values::Auto,
+        Reach::Offloaded,
+        "",
+        "Chooses the budget at load: what is free on the device, less what the method takes beside its weights, and at \
+         most what all weights occupy. Give one of the three budgets. Without any, the budget is the floor, the least \
+         possible one.",
+    ),
+    row(
+        BUDGET_MB,
+        Values::Mb { least: 0 },
+        Reach::Offloaded,
+        "",
+        "The budget: device memory for weights and direct constants.",
+    ),
+    row(
+        BUDGET_BYTES,
+        Values::Bytes,
+        Reach::Offloaded,
+        "",
+        "The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as well.",
+    ),
+    row(
+        POLICY,
+        Values::Words(words::<PolicyKind>),
+        Reach::Any,
+        "planned",
+        "Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts what was used least \
+         recently.",
+    ),
+    row(
+        HOST,
+        Values::Words(words::<HostMemory>),
+        Reach::Gpu,
+        "auto",
+        "What a GPU copies weights from: the mapped file, registered in place; a copy in pinned memory; or a ring of \
+         pinned memory that is filled from the file during passes. 'auto' chooses at load, by what the device can do and \
+         by the memory that is free.",
+    ),
+    row(
+        STAGING_MB,
+        Values::Mb { least: 1 },
+        Reach::Gpu,
+        "",
+        "Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is copied, but at most \
+         256 MB.",
+    ),
+    row(
+        GATHER,
+        Values::Words(words::<Gathering>),
+        Reach::Any,
+        "auto",
+        "Whether tables of which kernels only look rows up (embeddings) are read in place, in host memory. 'auto': where \
+         a pass takes at most half of the table.",
+    ),
+    row(
+        LINK_GBPS,
+        Values::Rate,
+        Reach::Gpu,
+        "auto",
+        "What the link to the GPU carries, in GB/s of 1,000,000,000 bytes; plans weigh by it what a copy costs beside \
+         its bytes. 'auto' times the link at load.",
+    ),
+    row(
+        KERNEL_TIMES,
+        Values::Path("the path of a file of kernels' times"),
+        Reach::Gpu,
+        "",
+        "A file of how long kernels run. If it is there, plans go by it from the first pass on, and nothing is timed. If \
+         not, it is written after the second pass.",
+    ),
+    row(
+        DEVICE,
+        Values::Index,
+        Reach::Gpu,
+        "0",
+        "The GPU to run on.",
+    ),
+    row(
+        VERIFY,
+        Values::Words(words::<Verify>),
+        Reach::Any,
+        "off",
+        "When weights are compared with their checksums: never; at load; or at load and on the device before each read, \
+         which is slow and meant for debugging.",
+    ),
+    row(
+        SYNC,
+        Values::Switch,
+        Reach::Gpu,
+        "0",
+        "Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow, for debugging.",
+    ),
+    row(
+        CUDA_GRAPH,
+        Values::Switch,
+        Reach::Gpu,
+        "0",
+        "After two passes over the same shapes, captures one as a CUDA graph, copies included, and replays it. An error \
+         where the host has to take part in a pass.",
+    ),
+    row(
+        DATA,
+        Values::Path("the path of the .ptd"),
+        Reach::Any,
+        "",
+        "The file of the weights, where the caller's named data is not mapped memory. Functions that take the path \
+         themselves need it not.",
+    ),
+    row(
+        PTE_SHA256,
+        Values::Digest,
+        Reach::Any,
+        "",
+        "Refuses a program of another hash. For one load, never a default; ExecuTorch's own Module never shows the \
+         program, so it cannot take this option.",
+    ),
 ];
 
 impl Row {
@@ -78,7 +262,7 @@ impl Row {
     /// The value that a text stands for, where there are only texts: in the environment, and in a program.
     pub fn value(&self, text: &str) -> SpecValue {
         match text.parse() {
-            Ok(number) if self.numeric => SpecValue::Int(number),
+            Ok(number) if self.values.are_ints() => SpecValue::Int(number),
             _ => SpecValue::Text(text.to_owned()),
         }
     }
@@ -90,4 +274,13 @@ pub fn group(key: &str) -> &str {
         BUDGET_MB | BUDGET_BYTES => BUDGET,
         other => other,
     }
+}
+
+/// The refusal of a key that is no option's.
+pub(super) fn unknown(key: &str) -> Error {
+    let keys: Vec<_> = ROWS.iter().map(|row| row.key).collect();
+    refuse(
+        key,
+        format!("is unknown; the options are {}", keys.join(", ")),
+    )
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::error::Error;
+use std::path::PathBuf;
 
 fn int(key: &str, value: i64) -> Spec {
     Spec {

@@ -1,19 +1,13 @@
 //! The values of options: each refused by name, with what it takes instead.
 
-use super::{
-    Budget, LinkRate, Sha256Digest, Spec, SpecValue, BUDGET_BYTES, BUDGET_MB, CUT_LENGTH, MB,
-};
+use super::table::{Row, Values};
+use super::{refuse, Budget, LinkRate, Sha256Digest, Spec, SpecValue, Words, CUT_LENGTH};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 
-pub(super) fn refuse(key: &str, what: String) -> Error {
-    Error::Option {
-        key: key.to_owned(),
-        what,
-    }
-}
-
-pub(super) fn wrong(spec: &Spec, accepted: &str) -> Error {
+/// What the option takes instead.
+fn wrong(spec: &Spec) -> Error {
+    let accepted = Row::of(&spec.key).map_or_else(String::new, |row| row.values.accepted());
     refuse(
         &spec.key,
         format!("takes {accepted}, not {}", spec.value.describe()),
@@ -35,14 +29,17 @@ pub(super) fn refuse_cut(spec: &Spec) -> Result<()> {
     }
 }
 
-pub(super) fn from_mb(spec: &Spec, least: u64) -> Result<u64> {
-    let accepted = format!("an int from {least} up, in MB of 1,048,576 bytes");
+pub(super) fn from_mb(spec: &Spec) -> Result<u64> {
+    let least = match Row::of(&spec.key).map(|row| row.values) {
+        Some(Values::Mb { least }) => least,
+        _ => 0,
+    };
     let SpecValue::Int(value) = spec.value else {
-        return Err(wrong(spec, &accepted));
+        return Err(wrong(spec));
     };
     let mb = u64::try_from(value).ok().filter(|mb| *mb >= least);
-    let mb = mb.ok_or_else(|| wrong(spec, &accepted))?;
-    mb.checked_mul(MB)
+    let mb = mb.ok_or_else(|| wrong(spec))?;
+    mb.checked_mul(1 << 20)
         .ok_or_else(|| refuse(&spec.key, format!("{mb} MB do not fit in 64 bits of bytes")))
 }
 
@@ -51,17 +48,14 @@ pub(super) fn switch(spec: &Spec) -> Result<bool> {
         SpecValue::Bool(on) => Ok(on),
         SpecValue::Int(0) => Ok(false),
         SpecValue::Int(1) => Ok(true),
-        _ => Err(wrong(spec, "0 or 1")),
+        _ => Err(wrong(spec)),
     }
 }
 
 pub(super) fn budget_from_word(spec: &Spec) -> Result<Budget> {
     match &spec.value {
         SpecValue::Text(text) if text == "auto" => Ok(Budget::Auto),
-        _ => Err(wrong(
-            spec,
-            &format!("'auto'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}"),
-        )),
+        _ => Err(wrong(spec)),
     }
 }
 
@@ -76,12 +70,7 @@ pub(super) fn link_rate(spec: &Spec) -> Result<LinkRate> {
     let rate = gbps.map(|gbps: f64| gbps * 1e9);
     rate.filter(|rate| (1.0..=1e15).contains(rate))
         .map(|rate| LinkRate::Given(rate as u64))
-        .ok_or_else(|| {
-            wrong(
-                spec,
-                "a positive number of GB/s, at most 1000000, or 'auto'",
-            )
-        })
+        .ok_or_else(|| wrong(spec))
 }
 
 pub(super) fn device_index(spec: &Spec) -> Result<u32> {
@@ -89,17 +78,16 @@ pub(super) fn device_index(spec: &Spec) -> Result<u32> {
         SpecValue::Int(value) => u32::try_from(value).ok(),
         _ => None,
     };
-    index.ok_or_else(|| wrong(spec, "the index of a device, an int from 0 up"))
+    index.ok_or_else(|| wrong(spec))
 }
 
 pub(super) fn budget_from_bytes(spec: &Spec) -> Result<u64> {
-    const ACCEPTED: &str = "a number of bytes, as a string of decimal digits";
     let bytes = match &spec.value {
         SpecValue::Text(text) => decimal(text),
         SpecValue::Int(value) => u64::try_from(*value).ok(),
         SpecValue::Bool(_) => None,
     };
-    bytes.ok_or_else(|| wrong(spec, ACCEPTED))
+    bytes.ok_or_else(|| wrong(spec))
 }
 
 /// Digits only: `u64::from_str` would also take a plus sign.
@@ -110,24 +98,18 @@ fn decimal(text: &str) -> Option<u64> {
         .flatten()
 }
 
-pub(super) fn choice<T: Copy>(spec: &Spec, known: &[(&str, T)]) -> Result<T> {
-    if let SpecValue::Text(text) = &spec.value {
-        if let Some((_, value)) = known.iter().find(|(name, _)| name == text) {
-            return Ok(*value);
-        }
-    }
-    let names: Vec<String> = known.iter().map(|(name, _)| format!("'{name}'")).collect();
-    Err(wrong(
-        spec,
-        &format!("a string, one of {}", names.join(", ")),
-    ))
+pub(super) fn word<T: Words>(spec: &Spec) -> Result<T> {
+    let found = match &spec.value {
+        SpecValue::Text(text) => T::ALL.iter().find(|(word, _)| word == text),
+        _ => None,
+    };
+    found.map(|(_, value)| *value).ok_or_else(|| wrong(spec))
 }
 
-/// `what` it is, for a message.
-pub(super) fn path(spec: &Spec, what: &str) -> Result<PathBuf> {
+pub(super) fn path(spec: &Spec) -> Result<PathBuf> {
     match &spec.value {
         SpecValue::Text(text) if !text.is_empty() => Ok(PathBuf::from(text)),
-        _ => Err(wrong(spec, &format!("{what}, as a string"))),
+        _ => Err(wrong(spec)),
     }
 }
 
@@ -136,12 +118,7 @@ pub(super) fn digest(spec: &Spec) -> Result<Sha256Digest> {
         SpecValue::Text(text) => from_hex(text),
         _ => None,
     };
-    bytes.map(Sha256Digest).ok_or_else(|| {
-        wrong(
-            spec,
-            "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)",
-        )
-    })
+    bytes.map(Sha256Digest).ok_or_else(|| wrong(spec))
 }
 
 /// Digits only: `u8::from_str_radix` would also take a plus sign.

@@ -42,6 +42,7 @@ fn check_digest(key: &str, bytes: &[u8]) -> Result<()> {
         // Writing to a String cannot fail.
         let _ = write!(found, "{byte:02x}");
     }
+    // rule: library-has-the-recorded-digest
     if key == found {
         return Ok(());
     }
@@ -104,6 +105,7 @@ pub(super) fn match_constants(catalog: &Catalog, compiled: &[ConstantInfo]) -> R
         }
         indices.push(index);
     }
+    // rule: all-recorded-constants-are-compiled
     match used.iter().position(|used| !used) {
         None => Ok(indices),
         Some(index) => Err(Error::Missing {
@@ -121,6 +123,7 @@ fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
         expected: format!("{expected} (record)"),
         found: format!("{found} (compiled library)"),
     };
+    // rule: compiled-constant-has-the-recorded-type
     if compiled.dtype.0 != recorded.dtype.number() {
         return Err(differs(
             "dtype",
@@ -129,6 +132,7 @@ fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
         ));
     }
     let rounded = recorded.nbytes.next_multiple_of(COMPILED_ALIGNMENT);
+    // rule: compiled-constant-has-the-recorded-length
     if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {
         return Err(differs(
             "bytes",

@@ -1,16 +1,18 @@
-//! The compiled code, its session and the bytes behind both, joined for a pass. Each of them leaves one
-//! promise to whoever joins them: this file makes these promises, and is the only unsafe code here.
+//! The compiled code, its session and the bytes of both, joined for a pass. Each of them leaves one
+//! promise to its user: this file makes these promises, and is the only unsafe code here.
 
 mod dense;
-mod graph;
+mod graphs;
+mod layouts;
+mod replay;
 
 use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
 use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
+use super::run_pass::{RunPass, TakeOutputs};
 use super::tensor::{contiguous_strides, InputTensor};
 use super::times::TimesFile;
-use super::Outputs;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
@@ -18,22 +20,9 @@ use crate::config::Verify;
 use crate::device::{DevicePtr, HostBytes, HostFile, HostSource};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Source};
-use crate::session::{Program, Session, SessionOptions, Stats};
+use crate::session::{Session, Stats};
+use crate::store::{Constants, Method, StoreOptions};
 use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
-
-/// One method, ready to run, on whatever device.
-pub trait Run: Send {
-    /// Runs one pass over inputs that were checked.
-    fn run(
-        &mut self,
-        signature: &Signature<'_>,
-        inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
-    ) -> Result<()>;
-
-    /// Counters since load.
-    fn stats(&self) -> Stats;
-}
 
 /// The bytes of a method's constants, and where they are.
 pub struct Data {
@@ -66,7 +55,7 @@ pub struct Engine<D: DelegateDevice> {
     copies: dense::Copies,
     poisoned: Option<String>,
     /// If passes are captured.
-    graph: Option<graph::Graph>,
+    graph: Option<graphs::Graphs<D>>,
 }
 
 impl<D: DelegateDevice> Engine<D> {
@@ -74,10 +63,10 @@ impl<D: DelegateDevice> Engine<D> {
     pub fn new(
         device: D,
         mut container: Container,
-        program: Program,
+        program: (Constants, Method),
         data: Data,
         constants: &[usize],
-        options: SessionOptions,
+        options: StoreOptions,
     ) -> Result<Engine<D>> {
         let scope = device.scope();
         // All as placeholders first: a container that refuses them does so before any weight is loaded.
@@ -114,7 +103,7 @@ impl<D: DelegateDevice> Engine<D> {
             container,
             session,
             scope,
-            graph: data.graph.then(graph::Graph::default),
+            graph: data.graph.then(graphs::Graphs::default),
             data,
             io_bytes: 0,
             copies: dense::Copies::default(),
@@ -131,9 +120,9 @@ impl<D: DelegateDevice> Engine<D> {
         };
         match self.session.kernel_times() {
             Some(times) => {
-                let program = self.session.program();
-                let fqn = |&weight: &u32| program.weights[weight as usize].fqn.as_str();
-                file.write(times, program.trace.probes().iter().map(fqn));
+                let specs = &self.session.store().constants().specs;
+                let fqn = |&weight: &u32| specs[weight as usize].fqn.as_str();
+                file.write(times, self.session.trace().probes().iter().map(fqn));
             }
             None if self.session.will_time_kernels() => return,
             None => file.give_up(),
@@ -209,7 +198,7 @@ impl<D: DelegateDevice> Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         match self.graph.take() {
             None => self.run_once(signature, inputs, outputs),
@@ -226,7 +215,7 @@ impl<D: DelegateDevice> Engine<D> {
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         let strides: Vec<Vec<i64>> = inputs
             .iter()
@@ -268,12 +257,12 @@ impl<D: DelegateDevice> Engine<D> {
     }
 }
 
-impl<D: DelegateDevice> Run for Engine<D> {
+impl<D: DelegateDevice> RunPass for Engine<D> {
     fn run(
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         if let Some(why) = &self.poisoned {
             return Err(Error::Poisoned(why.clone()));
@@ -340,7 +329,7 @@ fn bindings<'a, D: DelegateDevice>(
         if constant.kind == ConstantKind::Weight {
             return Ok(Binding::Placeholder);
         }
-        let ptr = session.direct_address(index).ok_or_else(|| {
+        let ptr = session.store().direct_address(index).ok_or_else(|| {
             Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
         })?;
         Ok(Binding::Direct {
@@ -367,7 +356,7 @@ fn deliver(
     signature: &Signature<'_>,
     placed: &[Option<Input<'_>>],
     pass: &PassOutputs<'_>,
-    outputs: Outputs<'_>,
+    outputs: TakeOutputs<'_>,
 ) -> Result<()> {
     inputs::check_outputs(signature, pass.list())?;
     let returned = signature.wiring.outputs.iter().enumerate();

@@ -10,12 +10,12 @@ mod fork;
 /// A host device with copies under way: its end waits for the copy thread, which a child does not have.
 struct Copying(HostDevice);
 
-impl Run for Copying {
+impl RunPass for Copying {
     fn run(
         &mut self,
         _: &Signature<'_>,
         _: &[InputTensor<'_>],
-        _: super::Outputs<'_>,
+        _: super::TakeOutputs<'_>,
     ) -> Result<()> {
         self.0.synchronize()
     }

@@ -7,21 +7,23 @@ use std::sync::atomic::AtomicU64;
 use super::budget::AutoBudget;
 use super::compiled::{check_signature, compiled, match_constants, open};
 use super::delegate_device::{self, DelegateDevice};
-use super::engine::{Data, Engine, Run};
+use super::engine::{Data, Engine};
 use super::gather;
 use super::host_storage::{self, HostStorage, Needs};
-use super::{times, Delegate, Live};
-use crate::config::{
-    Applies, Budget, HostMemory, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES,
-    BUDGET_MB, CUDA_GRAPH, DATA, HOST, LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
+use super::option_checks::{
+    check_budget_has_effect, check_graph, check_link, check_no_pin, check_stream, check_sync,
+    no_graph,
 };
+use super::run_pass::RunPass;
+use super::{times, Delegate, Live};
+use crate::config::{Applies, Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record, Wiring};
 use crate::schedule::{Floor, Trace, WeightKind, WeightSpec};
-use crate::session::{Layout, Program, SessionOptions};
+use crate::store::{Constants, Method, StoreOptions, WeightLayout};
 use crate::system_memory;
 use crate::weights::{check_target, verify_crc, Catalog, Host, MappedPtd, NamedData};
 
@@ -90,7 +92,7 @@ impl Delegate {
         }
     }
 
-    /// For tests: the same on a device in front of which `faults` stand.
+    /// For tests: the same on a device whose calls `faults` may fail.
     #[cfg(any(test, feature = "sim"))]
     #[doc(hidden)]
     pub fn load_faulty(
@@ -118,7 +120,7 @@ impl Delegate {
         request: LoadRequest<'_>,
         options: &Options,
     ) -> Result<Delegate> {
-        let engine: Box<dyn Run> = Box::new(engine(device, &request, options)?);
+        let engine: Box<dyn RunPass> = Box::new(engine(device, &request, options)?);
         let (record, wiring) = (request.record, request.wiring);
         let gpu = record.device != "cpu";
         if options.budget == Budget::Floor && record.offload {
@@ -152,8 +154,8 @@ fn engine<D: DelegateDevice>(
     check_link(record, options)?;
     check_graph(record, options)?;
     let (times, times_file) = times::open(record, options, device.full_name())?;
-    let mut program = program(record)?;
-    check_floor(record, &program, options, device.granule())?;
+    let (constants, mut method) = constants_and_method(record)?;
+    check_floor(record, (&constants, &method), options, device.granule())?;
     let (file, catalog) = match &request.data {
         DataSource::File(path) => {
             let file = MappedPtd::open(path)?;
@@ -172,20 +174,20 @@ fn engine<D: DelegateDevice>(
              (weight_offload_host), or leave it out",
         ));
     }
-    program.gather = gather::choose(record, options, &held)?;
-    let floor = program.floor(options.policy, device.granule())?;
+    method.gather = gather::choose(record, options, &held)?;
+    let floor = method.floor(&constants, options.policy, device.granule())?;
     check_data(record, options, &catalog)?;
     let name = device.torch_name();
     let container = compiled(&device.scope(), "loading", || {
         open(record, &name, request.library)
     })?;
     check_signature(record, &container)?;
-    let constants = match_constants(&catalog, container.constants())?;
-    let choices = SessionOptions {
+    let bound = match_constants(&catalog, container.constants())?;
+    let choices = StoreOptions {
         budget: match options.budget {
             Budget::Floor => None,
             Budget::Bytes(bytes) => Some(bytes),
-            Budget::Auto => Some(choose_budget(record, &program, &floor, &device, options)?),
+            Budget::Auto => Some(choose_budget(record, &constants, &floor, &device, options)?),
         },
         policy: options.policy,
         times,
@@ -199,93 +201,8 @@ fn engine<D: DelegateDevice>(
         graph: options.cuda_graph,
         times_file,
     };
-    Engine::new(device, container, program, data, &constants, choices)
-}
-
-/// On the CPU a kernel has ended when it returns, and a fault in it ends the process there and then.
-fn check_sync(record: &Record, options: &Options) -> Result<()> {
-    match options.sync && record.device == "cpu" {
-        false => Ok(()),
-        true => Err(Error::Option {
-            key: SYNC.to_owned(),
-            what: format!(
-                "waits for kernels of a GPU, and method '{}' was exported for 'cpu', where each has ended before the next \
-                 begins",
-                record.method
-            ),
-        }),
-    }
-}
-
-/// Only plans ask what copies cost, and on the CPU they cost none.
-fn check_link(record: &Record, options: &Options) -> Result<()> {
-    let why = match (options.link, options.policy) {
-        (LinkRate::Unsaid, _) => return Ok(()),
-        (_, PolicyKind::Lru) => format!("under {POLICY} = lru nothing is planned"),
-        _ if record.device == "cpu" => format!(
-            "method '{}' was exported for 'cpu', which has no link",
-            record.method
-        ),
-        _ => return Ok(()),
-    };
-    Err(Error::Option {
-        key: LINK_GBPS.to_owned(),
-        what: format!("is for plans of what to copy, and {why}; leave it out"),
-    })
-}
-
-/// A graph runs without the host, which therefore can do nothing in the middle of a pass.
-fn check_graph(record: &Record, options: &Options) -> Result<()> {
-    if !options.cuda_graph {
-        return Ok(());
-    }
-    if record.device == "cpu" {
-        return Err(no_graph(&format!(
-            "method '{}' was exported for 'cpu', which has no graphs; leave it out",
-            record.method
-        )));
-    }
-    if options.sync || options.verify == Verify::EveryRead {
-        let other = match options.sync {
-            true => SYNC.to_owned() + " = 1",
-            false => VERIFY.to_owned() + " = every_read",
-        };
-        return Err(no_graph(&format!(
-            "the host cannot wait in the middle of a graph, as {other} asks for; leave one of the two out"
-        )));
-    }
-    Ok(())
-}
-
-/// The driver captures no graph from it.
-fn check_stream(options: &Options, stream: Option<CallerStream>) -> Result<()> {
-    match options.cuda_graph && stream.is_some_and(|stream| stream.is_default()) {
-        false => Ok(()),
-        true => Err(no_graph(
-            "the default stream cannot be captured; load the program with a stream of your own, or with none",
-        )),
-    }
-}
-
-fn no_graph(why: &str) -> Error {
-    Error::Option {
-        key: CUDA_GRAPH.to_owned(),
-        what: why.to_owned(),
-    }
-}
-
-/// Who has the program's bytes compares them and takes the option out; here they are not known.
-fn check_no_pin(options: &Options) -> Result<()> {
-    match options.pte_sha256 {
-        None => Ok(()),
-        Some(_) => Err(Error::Option {
-            key: PTE_SHA256.to_owned(),
-            what: "cannot take effect here: ExecuTorch gives a backend its own part of the program only, so that the \
-                   whole cannot be compared; load it with weightstream::Module, weightstream-run, the Python Module or \
-                   ws_init, or compare the file before ExecuTorch opens it"
-                .to_owned(),
-        }),
-    }
+    let program = (constants, method);
+    Engine::new(device, container, program, data, &bound, choices)
 }
 
 fn check_machine(record: &Record) -> Result<()> {
@@ -295,6 +212,7 @@ fn check_machine(record: &Record) -> Result<()> {
             record.method, record.device
         )));
     }
+    // rule: machine-is-checked-at-load
     check_target(
         &format!("method '{}'", record.method),
         &record.target,
@@ -306,6 +224,7 @@ fn check_machine(record: &Record) -> Result<()> {
 fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<()> {
     match options.verify {
         Verify::Off => Ok(()),
+        // rule: data-is-verified-when-asked
         Verify::Load => verify_crc(catalog),
         Verify::EveryRead => {
             log::warn!(
@@ -368,23 +287,8 @@ fn keep(record: &Record, options: &Options, catalog: &Catalog) -> Result<HostSto
     Ok(HostStorage::Mapped)
 }
 
-/// Without probes everything is loaded up front, so a budget could only be ignored.
-fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
-    if record.offload || options.budget == Budget::Floor {
-        return Ok(());
-    }
-    Err(Error::Option {
-        key: format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
-        what: format!(
-            "method '{}' was exported with WeightStreamPartitioner(offload=False), so all its weights are always in memory; \
-             export it with offload=True, or give no budget",
-            record.method
-        ),
-    })
-}
-
-/// What a session has to know of a method, from its record. Tables are read in place by the record's rule.
-pub fn program(record: &Record) -> Result<Program> {
+/// What a store and a pass have to know of a method, from its record. Tables are read in place by the record's rule.
+pub fn constants_and_method(record: &Record) -> Result<(Constants, Method)> {
     let constants = &record.constants;
     let weights = constants.iter().map(|constant| WeightSpec {
         fqn: constant.fqn.clone(),
@@ -395,27 +299,34 @@ pub fn program(record: &Record) -> Result<Program> {
             ConstantKind::Mutable => WeightKind::Mutable,
         },
     });
-    let layouts = constants.iter().map(|constant| Layout {
+    let layouts = constants.iter().map(|constant| WeightLayout {
         dtype: constant.dtype.number(),
         sizes: constant.sizes.clone(),
         strides: constant.strides.clone(),
     });
-    Ok(Program {
-        weights: weights.collect(),
+    let method = Method {
         layouts: layouts.collect(),
         trace: Trace::new(record.trace.clone(), record.probes.clone(), constants.len())?,
         gather: gather::by_rule(record),
-    })
+    };
+    let specs = weights.collect();
+    Ok((Constants { specs }, method))
 }
 
 /// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
-fn check_floor(record: &Record, program: &Program, options: &Options, granule: u64) -> Result<()> {
-    let floor = program.floor(options.policy, granule)?;
+fn check_floor(
+    record: &Record,
+    (constants, method): (&Constants, &Method),
+    options: &Options,
+    granule: u64,
+) -> Result<()> {
+    let floor = method.floor(constants, options.policy, granule)?;
     let recorded = [
         ("floor", record.floor, floor.bytes()),
         ("hard minimum", record.hard_minimum, floor.hard_minimum),
     ];
     for (fact, recorded, computed) in recorded {
+        // rule: recorded-floor-is-computed-again
         if recorded != computed {
             return Err(Error::Mismatch {
                 name: record.method.clone(),
@@ -432,13 +343,13 @@ fn check_floor(record: &Record, program: &Program, options: &Options, granule: u
 /// are loaded; the weights are not.
 fn choose_budget<D: DelegateDevice>(
     record: &Record,
-    program: &Program,
+    constants: &Constants,
     floor: &Floor,
     device: &D,
     options: &Options,
 ) -> Result<u64> {
     let granule = device.granule();
-    let occupied = program.weights.iter().map(|spec| spec.occupied(granule));
+    let occupied = constants.specs.iter().map(|spec| spec.occupied(granule));
     let everything = occupied.fold(0, u64::saturating_add);
     let free = device.free_bytes();
     let free = free.map_err(|error| error.during(|| format!("the budget of {BUDGET} = auto")))?;

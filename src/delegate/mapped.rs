@@ -19,9 +19,9 @@ pub fn file_at(address: usize) -> Result<Option<PathBuf>> {
         what: format!("cannot read it: {error}"),
     })?;
     match find(&maps, address) {
-        Place::File(path) => Ok(Some(path)),
-        Place::Memory => Ok(None),
-        Place::Deleted(path) => Err(Error::Option {
+        MappedFrom::File(path) => Ok(Some(path)),
+        MappedFrom::Memory => Ok(None),
+        MappedFrom::Deleted(path) => Err(Error::Option {
             key: config::DATA.to_owned(),
             what: format!(
                 "is needed, the path of the .ptd: the named data cannot be used, since its file '{}' was deleted",
@@ -32,18 +32,18 @@ pub fn file_at(address: usize) -> Result<Option<PathBuf>> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum MappedFrom {
     File(PathBuf),
     Deleted(PathBuf),
     Memory,
 }
 
 /// A line is `start-end perms offset device inode   path`; memory of no file has inode 0.
-fn find(maps: &[u8], address: usize) -> Place {
+fn find(maps: &[u8], address: usize) -> MappedFrom {
     let line = maps
         .split(|&byte| byte == b'\n')
         .find(|line| covers(line, address));
-    line.and_then(path_of).map_or(Place::Memory, place)
+    line.and_then(path_of).map_or(MappedFrom::Memory, place)
 }
 
 fn covers(line: &[u8], address: usize) -> bool {
@@ -70,10 +70,10 @@ fn path_of(line: &[u8]) -> Option<&[u8]> {
     rest.starts_with(b"/").then_some(rest)
 }
 
-fn place(path: &[u8]) -> Place {
+fn place(path: &[u8]) -> MappedFrom {
     match path.strip_suffix(b" (deleted)") {
-        Some(path) => Place::Deleted(unescape(path)),
-        None => Place::File(unescape(path)),
+        Some(path) => MappedFrom::Deleted(unescape(path)),
+        None => MappedFrom::File(unescape(path)),
     }
 }
 
@@ -106,15 +106,15 @@ mod tests {
     fn an_address_in_a_mapping_is_its_file() {
         assert_eq!(
             find(MAPS_TEXT, 0x7f00),
-            Place::File("/data/my weights.ptd".into())
+            MappedFrom::File("/data/my weights.ptd".into())
         );
         assert_eq!(
             find(MAPS_TEXT, 0x7f7f),
-            Place::File("/data/my weights.ptd".into())
+            MappedFrom::File("/data/my weights.ptd".into())
         );
         assert_eq!(
             find(MAPS_TEXT, 0x7fa1),
-            Place::File("/data/a\nb.ptd".into())
+            MappedFrom::File("/data/a\nb.ptd".into())
         );
     }
 
@@ -122,14 +122,14 @@ mod tests {
     fn a_deleted_file_is_said_to_be_deleted() {
         assert_eq!(
             find(MAPS_TEXT, 0x7f80),
-            Place::Deleted("/data/gone.ptd".into())
+            MappedFrom::Deleted("/data/gone.ptd".into())
         );
     }
 
     #[test]
     fn heap_anonymous_memory_and_gaps_are_no_file() {
         for address in [0x5600, 0x7f90, 0x10, 0x7fb0] {
-            assert_eq!(find(MAPS_TEXT, address), Place::Memory, "{address:x}");
+            assert_eq!(find(MAPS_TEXT, address), MappedFrom::Memory, "{address:x}");
         }
     }
 

@@ -25,7 +25,9 @@ mod host_storage;
 mod inputs;
 mod load;
 pub mod mapped;
+mod option_checks;
 pub mod program;
+mod run_pass;
 mod sizes;
 mod tensor;
 mod times;
@@ -34,21 +36,18 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::aoti::outputs::Output;
 use crate::error::{Error, Result};
 use crate::format::{InputSpec, Record, Wiring};
 use crate::process::OfProcess;
 use crate::session::Stats;
-use engine::Run;
 use inputs::Signature;
+use run_pass::RunPass;
+pub use run_pass::TakeOutputs;
 use sizes::CallSizes;
 
-pub use load::{applies, program as session_program, DataSource, LoadRequest};
+pub use load::{applies, constants_and_method, DataSource, LoadRequest};
 pub use program::Program;
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
-
-/// Receives the outputs of a pass, one after the other, once the pass has completed.
-pub type Outputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
 
 /// One loaded method. May be shared between threads; one of them executes at a time.
 pub struct Delegate {
@@ -71,7 +70,7 @@ struct Live {
 
 /// What one call at a time has.
 struct Running {
-    engine: Box<dyn Run>,
+    engine: Box<dyn RunPass>,
     sizes: CallSizes,
 }
 
@@ -79,7 +78,7 @@ impl Delegate {
     /// Runs the method once. `outputs` is called once for each output, in order, and only if the pass completed;
     /// what it is given lives during the call only. After an error the delegate can be used again, unless
     /// it answers [`Error::Poisoned`], as it does in a child of the process that loaded it.
-    pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: Outputs<'_>) -> Result<()> {
+    pub fn execute(&self, inputs: &[InputTensor<'_>], outputs: TakeOutputs<'_>) -> Result<()> {
         self.call(inputs, |_| Ok(()), outputs)
     }
 
@@ -88,7 +87,7 @@ impl Delegate {
         &self,
         inputs: &[InputTensor<'_>],
         check: impl FnOnce(&Signature<'_>) -> Result<()>,
-        outputs: Outputs<'_>,
+        outputs: TakeOutputs<'_>,
     ) -> Result<()> {
         let live = self.live.get()?;
         let mut turn = live.turn()?;
@@ -194,7 +193,7 @@ impl Delegate {
 }
 
 impl Live {
-    fn new(engine: Box<dyn Run>) -> OfProcess<Live> {
+    fn new(engine: Box<dyn RunPass>) -> OfProcess<Live> {
         OfProcess::new(Live {
             stats: Mutex::new(engine.stats()),
             engine: Mutex::new(Running {

@@ -85,7 +85,7 @@ impl InputTensor<'_> {
     }
 }
 
-/// Copies elements of `item` bytes that lie in `from` by these strides to `to`, one behind the other in row-major order.
+/// Copies elements of `item` bytes that lie in `from` by these strides to `to`, one after the other in row-major order.
 pub fn pack(to: &mut [u8], from: &[u8], item: usize, sizes: &[i64], strides: &[i64]) -> Result<()> {
     let mut dims: Vec<(i64, i64)> = sizes.iter().copied().zip(strides.iter().copied()).collect();
     dims.retain(|(size, _)| *size != 1);

@@ -1,4 +1,4 @@
-//! For tests: a device in front of another one, that fails one call, or delivers one copy with a bit flipped, and
+//! For tests: a device around another one, that fails one call, or delivers one copy with a bit flipped, and
 //! counts what is alive.
 
 mod faults;
@@ -11,7 +11,7 @@ pub use faults::{Fault, Faults, FaultyEvent, Live};
 use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Link, View};
 use crate::error::Result;
 
-/// A device in front of another one. The order of the fields is the order in which they end.
+/// A device around another one. The order of the fields is the order in which they end.
 pub struct Faulty<D> {
     pub(crate) inner: D,
     pub(crate) faults: Faults,
@@ -22,7 +22,7 @@ pub struct Faulty<D> {
 }
 
 impl<D> Faulty<D> {
-    /// Puts `faults` in front of `inner`.
+    /// Puts `faults` around `inner`.
     pub fn new(inner: D, faults: &Faults) -> Faulty<D> {
         faults.state().live.devices += 1;
         Faulty {
@@ -49,7 +49,7 @@ impl<D> Faulty<D> {
 
 impl<D> Drop for Faulty<D> {
     fn drop(&mut self) {
-        // The inner one frees all its memory when it ends, which is right behind this.
+        // The inner one frees all its memory when it ends, which is right after this.
         let live = &mut self.faults.state().live;
         live.devices -= 1;
         (live.bytes, live.scratch_bytes) = (0, 0);
@@ -58,6 +58,7 @@ impl<D> Drop for Faulty<D> {
 
 impl<D: Device> Device for Faulty<D> {
     type Event = FaultyEvent<D::Event>;
+    type Graph = D::Graph;
 
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -213,19 +214,20 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.begin_capture()
     }
 
-    fn end_capture(&mut self, keep: bool) -> Result<()> {
+    fn end_capture(&mut self) -> Result<D::Graph> {
         let failed = self.faults.call("end_capture");
-        let ended = self.inner.end_capture(keep && failed.is_ok());
-        failed.and(ended)
+        let graph = self.inner.end_capture();
+        failed.and(graph)
     }
 
-    fn replay(&mut self) -> Result<()> {
+    fn abandon_capture(&mut self) -> Result<()> {
+        let failed = self.faults.call("abandon_capture");
+        self.inner.abandon_capture().and(failed)
+    }
+
+    fn replay(&mut self, graph: &D::Graph) -> Result<()> {
         self.faults.call("replay")?;
-        self.inner.replay()
-    }
-
-    fn forget_graph(&mut self) {
-        self.inner.forget_graph();
+        self.inner.replay(graph)
     }
 
     fn trim_scratch(&mut self) -> Result<()> {

@@ -4,9 +4,9 @@
 //! A device has two ordered streams: *compute*, on which the compiled kernels run, and *copy*, on which
 //! weight bytes arrive. Nothing is ordered between them but by events.
 //! - [`Device::record_compute`] marks all compute work issued so far; [`Device::copy_wait`] makes every
-//!   later copy wait for it. This orders a copy behind the last reader of the bytes it overwrites.
+//!   later copy wait for it. This orders a copy after the last reader of the bytes it overwrites.
 //! - [`Device::record_copy`] marks all copies issued so far; [`Device::compute_wait`] makes every later
-//!   kernel wait for it. This orders a kernel behind the copy of the bytes it reads.
+//!   kernel wait for it. This orders a kernel after the copy of the bytes it reads.
 //! - [`Device::alloc`] and [`Device::free`] act in copy-stream order: memory freed here may be handed out
 //!   again at once, but only to copies issued later. [`Device::alloc_scratch`] and
 //!   [`Device::free_scratch`] act in compute-stream order: the memory of activations.
@@ -20,6 +20,7 @@
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
+mod bytes;
 pub mod caller;
 pub mod cuda;
 #[cfg(any(test, feature = "sim"))]
@@ -27,126 +28,31 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
+mod models;
 #[cfg(feature = "sim")]
 pub mod sim;
-pub mod waiting;
 
 use std::ffi::c_void;
 
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, Link, View};
 
+pub use bytes::{DevicePtr, HostBytes};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
 pub use file::{HostFile, HostSource};
 pub use host::HostDevice;
+pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
-
-/// An address in device memory. On `host` it is a plain address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DevicePtr(pub u64);
-
-impl DevicePtr {
-    /// The address of memory without bytes: aligned, not null, never read.
-    pub const EMPTY: DevicePtr = DevicePtr(64);
-
-    /// The address `bytes` further on.
-    pub fn offset(self, bytes: u64) -> DevicePtr {
-        DevicePtr(self.0 + bytes)
-    }
-}
-
-/// Bytes in host memory that weights are copied from: a part of the `.ptd` mapping.
-///
-/// Whoever makes one vouches that the bytes outlive every device that they are handed to (see
-/// [`HostBytes::new`]); a session must thus be dropped before the mapping it was built over.
-#[derive(Debug, Clone, Copy)]
-pub struct HostBytes {
-    ptr: *const u8,
-    len: u64,
-}
-
-// SAFETY: `new` demands bytes that nobody writes, so that any thread may read them.
-unsafe impl Send for HostBytes {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for HostBytes {}
-
-impl HostBytes {
-    /// # Safety
-    /// `ptr..ptr+len` must stay readable and unchanged until every device that this value was handed to is
-    /// dropped. `ptr` may be anything if `len` is 0.
-    pub unsafe fn new(ptr: *const u8, len: u64) -> Self {
-        HostBytes { ptr, len }
-    }
-
-    /// Bytes that live for ever.
-    pub fn from_static(bytes: &'static [u8]) -> Self {
-        HostBytes {
-            ptr: bytes.as_ptr(),
-            len: bytes.len() as u64,
-        }
-    }
-
-    /// Number of bytes.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first byte; readable for [`HostBytes::len`] bytes.
-    pub fn as_ptr(&self) -> *const u8 {
-        self.ptr
-    }
-
-    /// These bytes and `next` as one, if `next` begins where these end.
-    pub fn followed_by(&self, next: HostBytes) -> Option<HostBytes> {
-        let adjacent = self.ptr.wrapping_add(self.len as usize) == next.ptr;
-        // Both promises together are the promise for the whole.
-        adjacent.then_some(HostBytes {
-            ptr: self.ptr,
-            len: self.len + next.len,
-        })
-    }
-
-    /// The bytes `range` of these. Panics if the range is not inside: ranges are the policies' own.
-    pub fn slice(&self, range: std::ops::Range<u64>) -> HostBytes {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "range outside of the bytes"
-        );
-        // Without `unsafe`: the address is only formed here, and it stays inside by the check above.
-        let ptr = self.ptr.wrapping_add(range.start as usize);
-        HostBytes {
-            ptr,
-            len: range.end - range.start,
-        }
-    }
-}
-
-/// The model of the device that records call `name`: `cpu` or `cuda`. The device need not be there.
-pub fn model_of(name: &str) -> Option<DeviceModel> {
-    let (granule, bytes_per_copy, page) = match name {
-        "cpu" => (host::GRANULE, 0, host::page()),
-        "cuda" => (cuda::GRANULE, cuda::BYTES_PER_COPY, Some(cuda::PAGE)),
-        _ => return None,
-    };
-    Some(DeviceModel {
-        granule,
-        bytes_per_copy,
-        page,
-        apart: 0,
-    })
-}
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {
     /// A point in a stream.
     type Event: Send + Sync;
+
+    /// What was captured between [`Device::begin_capture`] and [`Device::end_capture`]. A value: a device may have many.
+    type Graph: Send;
 
     /// The device's name in messages and records: `cpu`, `cuda`.
     fn name(&self) -> &'static str;
@@ -266,7 +172,8 @@ pub trait Device: Send {
         std::ptr::null_mut()
     }
 
-    /// Starts a graph: from now on what is issued to both streams is kept and not run, until [`Device::end_capture`].
+    /// Starts a graph: from now on what is issued to both streams is kept and not run, until [`Device::end_capture`] or
+    /// [`Device::abandon_capture`].
     /// Both streams must be idle. In between nothing can be uploaded, downloaded or waited for by the host, and the
     /// streams can wait for no event that was recorded before.
     fn begin_capture(&mut self) -> Result<()> {
@@ -276,20 +183,21 @@ pub trait Device: Send {
         )))
     }
 
-    /// Ends what [`Device::begin_capture`] began: keeps the graph, in place of an earlier one, or forgets what was
-    /// captured. Events recorded in between are worth nothing any more.
-    fn end_capture(&mut self, _keep: bool) -> Result<()> {
+    /// Ends what [`Device::begin_capture`] began, also on an error. Events recorded in between are worth nothing any more.
+    fn end_capture(&mut self) -> Result<Self::Graph> {
+        Err(Error::Internal("nothing is being captured".to_owned()))
+    }
+
+    /// The same, and forgets what was captured.
+    fn abandon_capture(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Issues the graph, copies and kernels, to the compute stream. It uses the addresses that it was captured with, and
-    /// its copies do not wait for what was issued to the copy stream.
-    fn replay(&mut self) -> Result<()> {
+    /// Issues a graph of this device, copies and kernels, to the compute stream. It uses the addresses that it was captured
+    /// with, which the caller has kept, and its copies do not wait for what was issued to the copy stream.
+    fn replay(&mut self, _graph: &Self::Graph) -> Result<()> {
         Err(Error::Internal("there is no graph to replay".to_owned()))
     }
-
-    /// Gives the graph up.
-    fn forget_graph(&mut self) {}
 
     /// Waits for the compute stream and gives memory of activations that is not in use back, where the device kept it.
     fn trim_scratch(&mut self) -> Result<()> {
@@ -309,7 +217,7 @@ pub trait Device: Send {
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
 
-    /// Whether one copy may hold the bytes in front of `src` and `src` itself: host memory may be known to the
+    /// Whether one copy may hold the bytes before `src` and `src` itself: host memory may be known to the
     /// device in parts.
     fn copies_across(&self, _src: HostBytes) -> bool {
         true
@@ -351,13 +259,13 @@ pub trait Device: Send {
         }
     }
 
-    /// An event behind all compute work issued so far.
+    /// An event after all compute work issued so far.
     fn record_compute(&mut self) -> Result<Self::Event>;
 
     /// Later copies wait for `event` (a compute event).
     fn copy_wait(&mut self, event: &Self::Event) -> Result<()>;
 
-    /// An event behind all copies issued so far.
+    /// An event after all copies issued so far.
     fn record_copy(&mut self) -> Result<Self::Event>;
 
     /// Later kernels wait for `event` (a copy event). On `host` the calling thread is the compute

@@ -1,6 +1,7 @@
 //! Memory of a GPU for ExecuTorch's planned buffers, inputs and outputs: what `cpp/src/allocator.cpp` calls.
 
-use super::bridge::{crossing, device_index, Place};
+use super::status::crossing;
+use super::types::{device_index, Place};
 use crate::device::cuda::memory;
 use crate::device::DevicePtr;
 

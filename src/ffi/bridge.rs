@@ -1,17 +1,19 @@
 //! The bridge to the C++ adapter of ExecuTorch (`cpp/src/backend.cpp`), generated on both sides by cxx.
 //! Errors cross as exceptions with their text; `last_status` holds the code of the last one.
 
-use std::cell::Cell;
 use std::pin::Pin;
 
 use super::allocator::{device_allocate, device_copy_in, device_copy_out, device_free};
-use super::status::{caught, set_last_error, Failure, Status};
+use super::capi::ws_stats_data;
+use super::specs::{check_defaults, get_default, options, set_defaults};
+use super::status::{clear_error, crossing, last_status, set_error, Failure};
+use super::types::{Counter, Input, NamedData, OutputSink, RuntimeSpec};
 use crate::aoti::outputs::Output;
-use crate::config::{self, Options, Spec, SpecValue};
+use crate::config;
 use crate::delegate::{
     self, applies, mapped, program, DataSource, Delegate, InputTensor, LoadRequest, Memory,
 };
-use crate::device::{DeviceBytes, HostRoom};
+use crate::device::HostRoom;
 use crate::error::Error;
 use crate::format::{EntryLayout, Record, ScalarType, Wiring};
 use crate::system_memory;
@@ -20,79 +22,19 @@ use crate::weights::{self, HostBytes};
 #[cxx::bridge(namespace = "weightstream_bridge")]
 #[allow(missing_docs, clippy::missing_safety_doc)]
 mod ffi {
-    /// Type of a runtime spec's value.
-    enum SpecKind {
-        Bool,
-        Int,
-        Text,
-    }
-
-    /// One runtime spec.
-    struct RuntimeSpec {
-        key: String,
-        kind: SpecKind,
-        number: i64,
-        text: String,
-    }
-
-    /// Memory of a tensor.
-    #[derive(Clone, Copy)]
-    struct Place {
-        address: usize,
-        bytes: usize,
-        /// In the numbering of ExecuTorch and PyTorch: 0 the CPU, 1 CUDA.
-        device_type: i32,
-        device_index: i32,
-    }
-
-    /// One input of a call.
-    #[derive(Clone, Copy)]
-    struct Input<'a> {
-        dtype: i32,
-        sizes: &'a [i64],
-        strides: &'a [i64],
-        place: Place,
-    }
-
-    /// Counters of a delegate; see the README for their meaning.
-    struct Counters {
-        budget_bytes: u64,
-        floor_bytes: u64,
-        hard_minimum_bytes: u64,
-        direct_bytes: u64,
-        total_weight_bytes: u64,
-        peak_bytes: u64,
-        passes: u64,
-        hits: u64,
-        misses: u64,
-        evictions: u64,
-        prefetches: u64,
-        bytes_copied: u64,
-        bytes_copied_last_pass: u64,
-        activation_peak_bytes: u64,
-        io_bytes: u64,
-        host_pinned_bytes: u64,
-        host_mapped_bytes: u64,
-        gathered_bytes: u64,
-        replans: u64,
-        inputs_copied: u64,
-    }
-
     unsafe extern "C++" {
-        include!("weightstream/detail/bridge_types.h");
+        include!("weightstream/src/ffi/types.rs.h");
+        include!("weightstream/weightstream.h");
 
-        type NamedData;
-        fn bytes<'a>(self: &'a NamedData, key: &str) -> Result<&'a [u8]>;
-        fn layout(self: &NamedData, key: &str, into: &mut Vec<i64>) -> Result<()>;
+        #[namespace = ""]
+        type ws_stats_data = crate::ffi::capi::ws_stats_data;
 
-        type OutputSink;
-        fn room(
-            self: Pin<&mut OutputSink>,
-            index: usize,
-            dtype: i32,
-            sizes: &[i64],
-            strides: &mut Vec<i64>,
-        ) -> Result<Place>;
+        type RuntimeSpec = crate::ffi::types::RuntimeSpec;
+        type Place = crate::ffi::types::Place;
+        type Input<'a> = crate::ffi::types::Input<'a>;
+        type Counter = crate::ffi::types::Counter;
+        type NamedData = crate::ffi::types::NamedData;
+        type OutputSink = crate::ffi::types::OutputSink;
     }
 
     extern "Rust" {
@@ -118,7 +60,9 @@ mod ffi {
             inputs: &[Input],
             outputs: Pin<&mut OutputSink>,
         ) -> Result<()>;
-        fn stats(self: &Loaded) -> Result<Counters>;
+        fn stats(self: &Loaded) -> Result<ws_stats_data>;
+        fn counters(stats: &ws_stats_data) -> Vec<Counter>;
+        fn stats_json(stats: &ws_stats_data, options: &str) -> String;
         fn options(self: &Loaded) -> &str;
         fn keeps_named_data(self: &Loaded) -> bool;
         fn check_process(self: &Loaded) -> Result<()>;
@@ -145,40 +89,6 @@ mod ffi {
         unsafe fn device_copy_in(dst: Place, src: &[u8]) -> Result<()>;
         unsafe fn device_copy_out(dst: &mut [u8], src: Place) -> Result<()>;
     }
-}
-
-pub(super) use ffi::Place;
-use ffi::{Counters, Input, NamedData, OutputSink, RuntimeSpec, SpecKind};
-
-thread_local! {
-    static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
-}
-
-/// Code of the last failure on this thread, a `ws_status`.
-fn last_status() -> i32 {
-    LAST_STATUS.get()
-}
-
-/// Sets the text of `ws_last_error` for a failure on the C++ side.
-fn set_error(text: &str) {
-    LAST_STATUS.set(Status::InvalidArgument as i32);
-    set_last_error(text);
-}
-
-/// Forgets the last error, so that it can be told whether a call left one.
-fn clear_error() {
-    LAST_STATUS.set(Status::Ok as i32);
-    set_last_error("");
-}
-
-/// Runs `work` behind the boundary. What fails is kept for [`last_status`] and `ws_last_error`.
-pub(super) fn crossing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
-    caught(work).map_err(|failure| {
-        let (status, text): (Status, String) = failure.report();
-        LAST_STATUS.set(status as i32);
-        set_last_error(&text);
-        text
-    })
 }
 
 /// A delegate of an ExecuTorch program.
@@ -234,38 +144,6 @@ fn load(
     })
 }
 
-/// See [`config::set_defaults`].
-fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<(), String> {
-    crossing(|| Ok(config::set_defaults(&parsed(specs)?)?))
-}
-
-/// See [`config::get_default`].
-fn get_default(key: &str) -> Result<RuntimeSpec, String> {
-    crossing(|| {
-        let value = config::get_default(key)?.ok_or_else(|| Error::Option {
-            key: key.to_owned(),
-            what: "has no default in this process; set_option sets one".to_owned(),
-        })?;
-        let (kind, number, text) = match value {
-            SpecValue::Bool(value) => (SpecKind::Bool, value.into(), String::new()),
-            SpecValue::Int(value) => (SpecKind::Int, value, String::new()),
-            SpecValue::Text(value) => (SpecKind::Text, 0, value),
-        };
-        let key = key.to_owned();
-        Ok(RuntimeSpec {
-            key,
-            kind,
-            number,
-            text,
-        })
-    })
-}
-
-/// See [`config::check_defaults`].
-fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<(), String> {
-    crossing(|| Ok(config::check_defaults(&parsed(specs)?)?))
-}
-
 #[cfg(feature = "cli")]
 fn command(arguments: &[String], status: &mut u8) -> Result<String, String> {
     crossing(|| {
@@ -301,32 +179,6 @@ fn check_plan(method: &str, bytes: u64) -> Result<(), String> {
     crossing(|| match bytes <= LITTLE {
         true => Ok(()),
         false => Ok(system_memory::available()?.check_plan(method, bytes)?),
-    })
-}
-
-fn options(specs: Vec<RuntimeSpec>) -> crate::Result<Options> {
-    Options::parse(&parsed(specs)?)
-}
-
-fn parsed(specs: Vec<RuntimeSpec>) -> crate::Result<Vec<Spec>> {
-    specs.into_iter().map(spec).collect()
-}
-
-fn spec(spec: RuntimeSpec) -> crate::Result<Spec> {
-    let value = match spec.kind {
-        SpecKind::Bool => SpecValue::Bool(spec.number != 0),
-        SpecKind::Int => SpecValue::Int(spec.number),
-        SpecKind::Text => SpecValue::Text(spec.text),
-        other => {
-            return Err(Error::Internal(format!(
-                "runtime spec of type {}",
-                other.repr
-            )))
-        }
-    };
-    Ok(Spec {
-        key: spec.key,
-        value,
     })
 }
 
@@ -400,30 +252,8 @@ impl Loaded {
         })
     }
 
-    fn stats(&self) -> Result<Counters, String> {
-        let stats = crossing(|| Ok(self.delegate.stats()?))?;
-        Ok(Counters {
-            budget_bytes: stats.budget_bytes,
-            floor_bytes: stats.floor_bytes,
-            hard_minimum_bytes: stats.hard_minimum_bytes,
-            direct_bytes: stats.direct_bytes,
-            total_weight_bytes: stats.total_weight_bytes,
-            peak_bytes: stats.peak_bytes,
-            passes: stats.passes,
-            hits: stats.hits,
-            misses: stats.misses,
-            evictions: stats.evictions,
-            prefetches: stats.prefetches,
-            bytes_copied: stats.bytes_copied,
-            bytes_copied_last_pass: stats.bytes_copied_last_pass,
-            activation_peak_bytes: stats.activation_peak_bytes,
-            io_bytes: stats.io_bytes,
-            host_pinned_bytes: stats.host_pinned_bytes,
-            host_mapped_bytes: stats.host_mapped_bytes,
-            gathered_bytes: stats.gathered_bytes,
-            replans: stats.replans,
-            inputs_copied: stats.inputs_copied,
-        })
+    fn stats(&self) -> Result<ws_stats_data, String> {
+        crossing(|| Ok(self.delegate.stats()?.into()))
     }
 
     fn options(&self) -> &str {
@@ -462,6 +292,19 @@ impl Loaded {
     fn device(&self) -> &str {
         self.delegate.device()
     }
+}
+
+/// All counters by name, in the order of documentation.
+fn counters(stats: &ws_stats_data) -> Vec<Counter> {
+    let entries = stats.counters.entries();
+    entries
+        .map(|(name, value)| Counter { name, value })
+        .collect()
+}
+
+/// See [`Stats::to_json`](crate::counters::Stats::to_json).
+fn stats_json(stats: &ws_stats_data, options: &str) -> String {
+    stats.counters.to_json(options)
 }
 
 /// Copies the elements of a strided tensor to row-major order.
@@ -513,33 +356,4 @@ unsafe fn write(
         // SAFETY: by this function's contract.
         _ => unsafe { place.on_device() }.and_then(|room| tensor.copy_to_caller(room, &strides)),
     }
-}
-
-impl Place {
-    /// The first byte on the host; not null, as slices demand, also where there are none.
-    fn pointer(&self) -> *mut u8 {
-        match self.bytes {
-            0 => std::ptr::dangling_mut(),
-            _ => std::ptr::with_exposed_provenance_mut(self.address),
-        }
-    }
-
-    /// # Safety
-    /// As `DeviceBytes::new` asks for.
-    pub(super) unsafe fn on_device(&self) -> crate::Result<DeviceBytes> {
-        if self.device_type != 1 {
-            return Err(Error::InvalidInput(format!(
-                "its memory is on a device of type {}; 0 is the CPU, 1 CUDA",
-                self.device_type
-            )));
-        }
-        let index = device_index(self.device_index)?;
-        // SAFETY: by this function's contract.
-        Ok(unsafe { DeviceBytes::new(index, self.address as u64, self.bytes as u64) })
-    }
-}
-
-pub(super) fn device_index(index: i32) -> crate::Result<u32> {
-    u32::try_from(index)
-        .map_err(|_| Error::InvalidInput(format!("{index} is no index of a device")))
 }

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | [`capi`] | the C interface of `weightstream.h` |
 //! | [`bridge`] | what the C++ adapter of ExecuTorch calls |
+//! | [`types`] | the types of that bridge |
+//! | `specs` | runtime specs as options, and the defaults of the process |
 //! | `allocator` | memory of a GPU for ExecuTorch's own tensors |
 //! | [`status`] | status codes, the last error of a thread, the boundary that no panic crosses |
 //! | [`log`] | where log lines go |
@@ -13,4 +15,6 @@ mod allocator;
 pub mod bridge;
 pub mod capi;
 pub mod log;
+mod specs;
 pub mod status;
+pub mod types;

@@ -1,6 +1,6 @@
 //! Status codes, the last error of each thread, and the boundary that no panic crosses.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -120,6 +120,37 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "a panic without text".to_owned());
         Err(Failure::Work(Error::Internal(text)))
+    })
+}
+
+thread_local! {
+    static LAST_STATUS: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Code of the last failure on this thread, a `ws_status`.
+pub fn last_status() -> i32 {
+    LAST_STATUS.get()
+}
+
+/// Sets the text of `ws_last_error` for a failure on the C++ side.
+pub fn set_error(text: &str) {
+    LAST_STATUS.set(Status::InvalidArgument as i32);
+    set_last_error(text);
+}
+
+/// Forgets the last error, so that it can be told whether a call left one.
+pub fn clear_error() {
+    LAST_STATUS.set(Status::Ok as i32);
+    set_last_error("");
+}
+
+/// Runs `work` at the boundary to C++. What fails is kept for [`last_status`] and `ws_last_error`.
+pub fn crossing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
+    caught(work).map_err(|failure| {
+        let (status, text): (Status, String) = failure.report();
+        LAST_STATUS.set(status as i32);
+        set_last_error(&text);
+        text
     })
 }
 

@@ -67,6 +67,7 @@ impl Follower {
     /// `name` gives a probe's text.
     pub fn probe(&mut self, id: i64, name: impl Fn(i64) -> String) -> Result<ProbeId> {
         match self.order.get(self.position) {
+            // rule: only-the-next-probe-is-served
             Some(&expected) if i64::from(expected) == id => {
                 self.step(Event::Probe(expected), self.at_position[self.position]);
                 self.position += 1;
@@ -87,6 +88,7 @@ impl Follower {
     pub fn finish(&self, name: impl Fn(i64) -> String) -> Result<()> {
         let (expected, found) = match self.differed {
             Some((at, found)) => (at, text(found, &name)),
+            // rule: pass-reaches-the-last-kernel
             None if self.cursor < self.tail => (self.cursor, "the end of the pass".to_string()),
             None => return Ok(()),
         };
@@ -104,6 +106,7 @@ impl Follower {
             self.cursor += 1;
             return;
         }
+        // rule: difference-is-kept
         self.differed.get_or_insert((self.cursor, came));
         self.cursor = came_at + 1;
     }

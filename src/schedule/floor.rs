@@ -60,6 +60,7 @@ impl Floor {
     fn by_kernels(&self) -> u64 {
         let pair = self.pair.as_ref().map_or(0, |p| p.bytes);
         let copy = self.copy.as_ref().map_or(0, |c| c.bytes);
+        // rule: floor-has-room-for-the-copy, floor-has-room-for-all-leases
         pair.max(self.leases()).saturating_add(copy)
     }
 
@@ -69,32 +70,30 @@ impl Floor {
     }
 }
 
-/// Computes the floor of `trace` under `policy`. `weights` are all constants, `granule` the device's allocation granule. A
-/// read that takes nothing of the budget is one of a weight without bytes.
-pub fn floor(trace: &Trace, weights: &[WeightSpec], policy: PolicyKind, granule: u64) -> Floor {
+/// Computes the floor of `trace`. `weights` are all constants, `granule` the device's allocation granule. A read that takes
+/// nothing of the budget is one of a weight without bytes. It is the same for every policy: one that needs more at some
+/// budget offers the LRU there.
+pub fn floor(trace: &Trace, weights: &[WeightSpec], _policy: PolicyKind, granule: u64) -> Floor {
     let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
     let part = |w: WeightIndex| Part {
         fqn: weights[w as usize].fqn.clone(),
         bytes: sizes[w as usize],
     };
-    match policy {
-        // A plan that needs more than the LRU is not taken.
-        PolicyKind::Lru | PolicyKind::Planned => Floor {
-            direct: direct_bytes(weights, granule),
-            pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
-                first,
-                second,
-                bytes: sum(&set, &sizes),
-                weights: set
-                    .into_iter()
-                    .map(part)
-                    .filter(|part| part.bytes > 0)
-                    .collect(),
-            }),
-            copy: largest_copy(trace, &sizes).map(part),
-            hard_minimum: hard_minimum(trace, weights, granule),
-            everything: everything(trace, &sizes),
-        },
+    Floor {
+        direct: direct_bytes(weights, granule),
+        pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
+            first,
+            second,
+            bytes: sum(&set, &sizes),
+            weights: set
+                .into_iter()
+                .map(part)
+                .filter(|part| part.bytes > 0)
+                .collect(),
+        }),
+        copy: largest_copy(trace, &sizes).map(part),
+        hard_minimum: hard_minimum(trace, weights, granule),
+        everything: everything(trace, &sizes),
     }
 }
 
@@ -106,9 +105,11 @@ pub fn hard_minimum(trace: &Trace, weights: &[WeightSpec], granule: u64) -> u64 
     for event in trace.events() {
         open.apply(trace, *event);
         if matches!(event, Event::Probe(_)) {
+            // rule: hard-minimum-is-the-largest-sum
             most = most.max(sum(&open.weights(), &sizes));
         }
     }
+    // rule: hard-minimum-counts-direct-constants
     direct_bytes(weights, granule).saturating_add(most)
 }
 
@@ -146,6 +147,7 @@ fn largest_pair(trace: &Trace, sizes: &[u64]) -> Option<(u32, u32, Vec<WeightInd
     let mut best: Option<(u64, u32, u32, Vec<WeightIndex>)> = None;
     for (at, (first, here)) in kernels.iter().enumerate() {
         let (second, next) = &kernels[(at + 1) % kernels.len()];
+        // rule: floor-has-room-for-two-kernels
         let both = union(here, next);
         let bytes = sum(&both, sizes);
         if best.as_ref().is_none_or(|b| bytes > b.0) {

@@ -58,6 +58,7 @@ impl Trace {
 }
 
 fn check_probes(probes: &[WeightIndex], constants: usize) -> Result<()> {
+    // rule: probe-reads-a-recorded-constant
     match probes.iter().position(|&w| w as usize >= constants) {
         Some(at) => Err(malformed(
             "probes",
@@ -79,6 +80,7 @@ fn check_events(events: &[Event], probes: usize) -> Result<Vec<ProbeId>> {
         let (id, from, to) = match *event {
             Event::Kernel(_) => continue,
             Event::Probe(id) => (id, Lease::Unseen, Lease::Open),
+            // rule: release-needs-an-open-lease
             Event::Release(id) => (id, Lease::Open, Lease::Ended),
         };
         let slot = state.get_mut(id as usize).ok_or_else(|| {

@@ -1,9 +1,6 @@
 //! Which weights kernels may have been using when the device failed: a kernel that writes where it must not is noticed
 //! later, by whatever call comes next.
 
-use super::Session;
-use crate::device::Device;
-use crate::error::Result;
 use crate::schedule::ProbeId;
 
 /// How far into a pass everything is known to have ended.
@@ -12,11 +9,11 @@ pub(super) struct InFlight {
     /// Every kernel is waited for.
     pub every_kernel: bool,
     /// Position in the access order at which the compute stream was last seen idle.
-    idle_at: usize,
+    pub(super) idle_at: usize,
     /// The leases that were open there.
-    open: Vec<ProbeId>,
+    pub(super) open: Vec<ProbeId>,
     /// Position that the pass reached.
-    reached: usize,
+    pub(super) reached: usize,
 }
 
 impl InFlight {
@@ -30,53 +27,5 @@ impl InFlight {
     /// A pass ends, at this position.
     pub fn end(&mut self, position: usize) {
         self.reached = position;
-    }
-}
-
-impl<D: Device> Session<D> {
-    /// From now on every kernel is waited for before the next probe, and before the lease of what it read ends.
-    pub fn wait_for_every_kernel(&mut self) {
-        self.in_flight.every_kernel = true;
-    }
-
-    /// Blocks until the kernels of the last pass have ended: their weights are not in use any more.
-    pub fn finish_kernels(&mut self) -> Result<()> {
-        self.device.finish_compute()?;
-        self.in_flight.begin();
-        Ok(())
-    }
-
-    /// Names of the weights that kernels of the last pass may have been using, in the order of their reads: those leased
-    /// since the compute stream was last seen idle. None once it has been waited for.
-    pub fn weights_in_use(&self) -> Vec<String> {
-        let since = &self.program.trace.order()[self.in_flight.idle_at..self.in_flight.reached];
-        let mut names: Vec<String> = Vec::new();
-        for &id in self.in_flight.open.iter().chain(since) {
-            let name = &self.program.weights[self.program.trace.weight(id) as usize].fqn;
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-        names
-    }
-
-    /// Waits for what runs, if every kernel is to be waited for.
-    #[inline]
-    pub(super) fn wait_if_asked(&mut self) -> Result<()> {
-        match self.in_flight.every_kernel {
-            true => self.wait_for_kernels(),
-            false => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn wait_for_kernels(&mut self) -> Result<()> {
-        let ended = self.device.finish_compute();
-        ended.map_err(|error| error.during(|| "waiting for each kernel".into()))?;
-        let open = (0..).zip(&self.leased).filter(|(_, open)| **open);
-        self.in_flight.open.clear();
-        self.in_flight.open.extend(open.map(|(id, _)| id));
-        self.in_flight.idle_at = self.follower.position();
-        Ok(())
     }
 }

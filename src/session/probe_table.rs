@@ -5,10 +5,10 @@
 //! through from front to back, where the processor fetches ahead by itself.
 #![deny(unsafe_code)]
 
-use super::build::Layout;
 use crate::aoti::hooks::ProbeLayout;
 use crate::device::DevicePtr;
 use crate::schedule::{ProbeId, Trace};
+use crate::store::WeightLayout;
 
 /// All reads of a pass.
 #[derive(Debug, Default)]
@@ -24,16 +24,16 @@ pub(super) struct ProbeTable {
 #[derive(Debug)]
 struct Window {
     dtype: i32,
-    /// Index in `dims` of the sizes, of the strides, and behind them.
+    /// Index in `dims` of the sizes, of the strides, and of their end.
     at: [u32; 3],
 }
 
 impl ProbeTable {
     /// The reads of a trace whose weights have these layouts.
-    pub fn new(trace: &Trace, layouts: &[Layout]) -> ProbeTable {
+    pub fn new(trace: &Trace, layouts: &[WeightLayout]) -> ProbeTable {
         let mut reads = ProbeTable::default();
         for &weight in trace.probes() {
-            let Layout {
+            let WeightLayout {
                 dtype,
                 sizes,
                 strides,

@@ -62,6 +62,7 @@ impl Scratch {
                 bytes,
             });
         };
+        // rule: captured-activations-lie-in-their-block
         let placed = match &self.block {
             None => device.alloc_scratch(bytes),
             Some(block) if block.start + offset + size <= block.end => {

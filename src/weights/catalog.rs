@@ -71,6 +71,7 @@ impl Catalog {
     /// Checks every recorded constant against `data` and finds its bytes. The build id comes first: with
     /// the wrong file every other message would mislead.
     pub fn build(record: &Record, data: &dyn NamedData) -> Result<Self> {
+        // rule: files-are-of-one-build
         check_build_id(record, data)?;
         let mut constants = Vec::with_capacity(record.constants.len());
         let mut segments = Segments::default();
@@ -167,6 +168,7 @@ impl Segments {
         );
         // A write to a mutable constant must not show in another; and what is streamed and what is resident
         // live in different memory.
+        // rule: mutable-constants-share-no-bytes
         if kind != ConstantKind::Mutable {
             if let Some(id) = self.by_place.get(&place) {
                 self.list[*id as usize].members.push(index);
@@ -232,6 +234,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
         let expected = format!("{} {}", recorded.dtype, sizes_text(&recorded.sizes));
         differs("layout", expected, "an entry without a layout".to_owned())
     })?;
+    // rule: weight-has-the-recorded-type
     if layout.dtype != recorded.dtype {
         return Err(differs(
             "dtype",
@@ -239,6 +242,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
             layout.dtype.to_string(),
         ));
     }
+    // rule: weight-has-the-recorded-sizes
     if layout.sizes != recorded.sizes {
         return Err(differs(
             "sizes",
@@ -247,6 +251,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
         ));
     }
     let bytes = data.bytes(&recorded.fqn)?;
+    // rule: weight-has-the-recorded-length
     if bytes.len() != recorded.nbytes {
         return Err(differs(
             "nbytes",

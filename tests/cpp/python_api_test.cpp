@@ -2,11 +2,9 @@
 
 #include "python_api.h"
 
-#include <chrono>
 #include <cstring>
 
 #include "support.h"
-#include "turns.h"
 
 namespace {
 
@@ -16,7 +14,7 @@ TEST(PythonApi, NullArgumentsAreNamed) {
   EXPECT_EQ(wsm_open("a.pte", "a.ptd", nullptr, 1), nullptr);
   EXPECT_STREQ(ws_last_error(), "argument 'options' is NULL");
   EXPECT_NE(wsm_load_method(nullptr, "forward"), 0);
-  EXPECT_NE(wsm_execute(nullptr, "forward", nullptr, 0, nullptr), 0);
+  EXPECT_NE(wsm_execute(nullptr, "forward", nullptr, 0), 0);
   EXPECT_NE(wsm_output(nullptr, 0, nullptr), 0);
   EXPECT_EQ(wsm_stats_json(nullptr, "forward"), nullptr);
   EXPECT_EQ(wsm_num_outputs(nullptr), 0u);
@@ -38,9 +36,9 @@ TEST(PythonApi, LoadsAndCounts) {
   const char* json = wsm_stats_json(module, "forward");
   ASSERT_NE(json, nullptr) << ws_last_error();
   EXPECT_NE(std::strstr(json, "\"passes\": 0"), nullptr) << json;
-  EXPECT_NE(wsm_execute(module, "forward", nullptr, 0, nullptr), 0);
+  EXPECT_NE(wsm_execute(module, "forward", nullptr, 0), 0);
   EXPECT_NE(std::strstr(ws_last_error(), "inputs, 0 were given"), nullptr) << ws_last_error();
-  EXPECT_NE(wsm_execute(module, "backward", nullptr, 0, nullptr), 0);
+  EXPECT_NE(wsm_execute(module, "backward", nullptr, 0), 0);
   EXPECT_NE(std::strstr(ws_last_error(), "'backward' is missing"), nullptr) << ws_last_error();
   wsm_value output;
   EXPECT_NE(wsm_output(module, 0, &output), 0);
@@ -55,13 +53,13 @@ TEST(PythonApi, WhatIsNoTensorIsNamed) {
   wsm_value value{};
   value.kind = WSM_INT;
   value.integer = 3;
-  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1), 0);
   EXPECT_STREQ(ws_last_error(), "invalid input: input 0: expected a tensor, as at export, found 3");
   value.kind = WSM_NONE;
-  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1), 0);
   EXPECT_STREQ(ws_last_error(), "invalid input: input 0: expected a tensor, as at export, found None");
   value.kind = 77;
-  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1), 0);
   EXPECT_STREQ(ws_last_error(), "invalid input: input 0: it has the kind 77");
   wsm_close(module);
 }
@@ -77,41 +75,13 @@ TEST(PythonApi, NothingIsReadBeyondAnInputsBytes) {
   wsm_value value{};
   for (const std::int64_t* given : {static_cast<const std::int64_t*>(nullptr), strides}) {
     value.tensor = {data, sizeof(data) - 1, 6, 2, sizes, given, WS_DEVICE_CPU, 0};
-    EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+    EXPECT_NE(wsm_execute(module, "forward", &value, 1), 0);
     EXPECT_STREQ(ws_last_error(), "invalid input: input 0: its sizes and strides reach beyond its 23 bytes");
   }
   value.tensor.strides = far;
-  EXPECT_NE(wsm_execute(module, "forward", &value, 1, nullptr), 0);
+  EXPECT_NE(wsm_execute(module, "forward", &value, 1), 0);
   EXPECT_STREQ(ws_last_error(), "invalid input: input 0: a size or a stride does not fit into 31 bits");
   wsm_close(module);
-}
-
-// How many executions only wait, from now on.
-unsigned plain_waits(weightstream::Turns& turns) {
-  unsigned count = 0;
-  while (!turns.next()) {
-    ++count;
-  }
-  return count;
-}
-
-TEST(PythonApi, WhatTakesLongIsLeftOutOfTwiceAsManyExecutionsEachTime) {
-  using std::chrono::microseconds;
-  weightstream::Turns turns;
-  EXPECT_EQ(plain_waits(turns), 0u);
-  turns.took(microseconds(999));
-  EXPECT_TRUE(turns.may_go_on());
-  EXPECT_EQ(plain_waits(turns), 0u);
-  for (const unsigned expected : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 128u}) {
-    turns.took(microseconds(1000));
-    EXPECT_FALSE(turns.may_go_on());
-    EXPECT_EQ(plain_waits(turns), expected);
-    EXPECT_TRUE(turns.may_go_on());
-  }
-  // One that is quick, and then one that is stopped for once.
-  EXPECT_EQ(plain_waits(turns), 0u);
-  turns.took(microseconds(5000));
-  EXPECT_EQ(plain_waits(turns), 1u);
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ impl Model {
         }
         for undone in actions[until..].iter().rev() {
             match undone.clone() {
-                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
+                Action::Evict { weight } => self.policy.evict_failed(weight),
                 Action::Load { weight, .. } => self.policy.load_failed(weight),
             }
         }
@@ -285,6 +285,7 @@ struct Ledger {
 
 impl Device for Ledger {
     type Event = ();
+    type Graph = ();
 
     fn name(&self) -> &'static str {
         "ledger"

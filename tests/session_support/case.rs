@@ -9,8 +9,7 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::Sim;
 use weightstream::schedule::Event::Probe;
-use weightstream::schedule::Floor;
-use weightstream::session::{Program, Session};
+use weightstream::session::Session;
 
 pub const GRANULE: u64 = 64;
 
@@ -39,8 +38,6 @@ pub struct Outcome {
     pub evictions: u64,
     /// By a plan.
     pub planned: bool,
-    /// By one on pages.
-    pub paged: bool,
     /// Some reads were in place.
     pub gathered: bool,
     /// A pass was aborted.
@@ -51,16 +48,11 @@ pub struct Outcome {
     pub joined: bool,
 }
 
-/// The floor of a program on the simulator.
-pub fn floor_of(program: &Program) -> Floor {
-    program.floor(PolicyKind::Lru, GRANULE).unwrap()
-}
-
 /// Some reads of every fourth case are in place.
 fn gathered(model: &Model, number: u64) -> Vec<u32> {
     let mut draw = Seeded(number ^ 0x6761_7468_6572);
     let (some, one_of) = (draw.one_in(4), draw.between(1, 8));
-    let probes = 0..model.program.trace.probes().len() as u32;
+    let probes = 0..model.method.trace.probes().len() as u32;
     probes.filter(|_| draw.one_in(one_of) && some).collect()
 }
 
@@ -70,8 +62,8 @@ impl Case {
         let mut draw = Seeded(number);
         let shape = Shape::ALL[draw.below(Shape::ALL.len() as u64) as usize];
         let mut model = program(shape, &mut draw);
-        model.program.gather = gathered(&model, number);
-        let events = model.program.trace.events().len() as u64;
+        model.method.gather = gathered(&model, number);
+        let events = model.method.trace.events().len() as u64;
         let mut case = Case {
             shape,
             budget: budget(&model, &mut draw),
@@ -138,10 +130,9 @@ impl Case {
             refused: false,
             evictions: session.stats().evictions,
             planned: session.policy() == "planned",
-            paged: session.device().mapped_bytes() > 0,
             gathered: session.stats().gathered_bytes > 0,
             aborted: !self.passes.iter().all(Pass::is_complete),
-            fragmentation_misses: session.fragmentation_misses(),
+            fragmentation_misses: session.store().fragmentation_misses(),
             joined: session.device().copies_issued() - at_load < loads(&session),
         };
         drop(session);
@@ -158,7 +149,7 @@ impl Case {
         let stats = session.stats();
         session.validate().map_err(|error| error.to_string())?;
         let sim = session.device();
-        let weights = self.model.program.weights.len();
+        let weights = self.model.constants.specs.len();
         within("peak", stats.peak_bytes, stats.budget_bytes)?;
         within("live bytes", sim.live_bytes(), stats.budget_bytes)?;
         let events = sim.live_events().load(Ordering::Relaxed);
@@ -178,7 +169,7 @@ impl Case {
 
     /// At the end: each probe was served and counted, and nothing else.
     fn count(&self, session: &Session<Sim>) -> Result<(), String> {
-        let events = self.model.program.trace.events();
+        let events = self.model.method.trace.events();
         let probes = |pass: &Pass| {
             let issued = events.iter().take(pass.end(events.len()));
             issued.filter(|e| matches!(e, Probe(_))).count() as u64
@@ -203,7 +194,7 @@ fn loads(session: &Session<Sim>) -> u64 {
 
 /// Often the floor or close above it, where there is least room.
 fn budget(model: &Model, draw: &mut impl Draw) -> u64 {
-    let floor = floor_of(&model.program);
+    let floor = model.floor();
     let least = floor.bytes();
     let room = (floor.direct + floor.everything).saturating_sub(least);
     match draw.below(10) {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::OnceLock;
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
-use weightstream::session::{Layout, Program};
+use weightstream::store::{Method, WeightLayout};
 
 /// What a program is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,18 +252,17 @@ fn build(sizes: &[u64], tied: bool, direct: &[u64], code: Code) -> Model {
     let source = |at: usize| if tied && at == 1 { 0 } else { at };
     let bytes = weights.iter().enumerate();
     let bytes = bytes.map(|(at, w)| noise(source(at), w.bytes)).collect();
-    let layout = |w: &WeightSpec| Layout {
+    let layout = |w: &WeightSpec| WeightLayout {
         dtype: 0,
         sizes: vec![w.bytes as i64],
         strides: vec![1],
     };
+    let layouts = weights.iter().map(layout).collect();
+    let trace = Trace::new(code.events, code.probes, weights.len()).unwrap();
+    let (constants, method) = Method::with_constants(weights, layouts, trace);
     Model {
-        program: Program {
-            layouts: weights.iter().map(layout).collect(),
-            trace: Trace::new(code.events, code.probes, weights.len()).unwrap(),
-            weights,
-            gather: Vec::new(),
-        },
+        constants,
+        method,
         bytes,
         file: None,
     }

@@ -13,13 +13,15 @@ use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, HostBytes, HostDevice, Sim};
 use weightstream::error::{Error, Result};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
-use weightstream::schedule::{Trace, WeightKind, WeightSpec};
-use weightstream::session::{Layout, Program, Session, SessionOptions};
+use weightstream::schedule::{Floor, Trace, WeightKind, WeightSpec};
+use weightstream::session::Session;
+use weightstream::store::{Constants, Method, StoreOptions, WeightLayout};
 
 /// A program and the bytes of its constants, which differ from constant to constant.
 #[derive(Debug, Clone)]
 pub struct Model {
-    pub program: Program,
+    pub constants: Constants,
+    pub method: Method,
     pub bytes: Vec<Vec<u8>>,
     /// All of them one behind the other, as in a file; otherwise they lie apart.
     pub file: Option<Vec<u8>>,
@@ -45,15 +47,15 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
         .enumerate()
         .map(|(w, s)| (0..s.bytes).map(|i| byte(w, i)).collect());
     let bytes = bytes.collect();
-    let layout = |s: &WeightSpec| Layout {
+    let layout = |s: &WeightSpec| WeightLayout {
         dtype: 0,
         sizes: vec![s.bytes as i64],
         strides: vec![1],
     };
     let layouts = specs.iter().map(layout).collect();
     Model {
-        program: Program {
-            weights: specs,
+        constants: Constants { specs },
+        method: Method {
             layouts,
             trace,
             gather: Vec::new(),
@@ -73,6 +75,18 @@ pub fn chain(weights: &[u64]) -> Model {
 }
 
 impl Model {
+    pub fn program(&self) -> (Constants, Method) {
+        (self.constants.clone(), self.method.clone())
+    }
+
+    /// The floor of these constants and this method on the simulator.
+    pub fn floor(&self) -> Floor {
+        let floor = self
+            .method
+            .floor(&self.constants, PolicyKind::Lru, case::GRANULE);
+        floor.unwrap()
+    }
+
     /// The bytes must outlive the session: keep the model alive.
     pub fn host_bytes(&self) -> Vec<HostBytes> {
         let Some(file) = &self.file else {
@@ -97,12 +111,12 @@ impl Model {
         device: D,
         budget: Option<u64>,
     ) -> Result<Session<D>> {
-        let options = SessionOptions {
+        let options = StoreOptions {
             budget,
             policy,
             times: None,
         };
-        Session::new(device, self.program.clone(), self.host_bytes(), options)
+        Session::new(device, self.program(), self.host_bytes(), options)
     }
 
     pub fn sim(&self, order: Order, budget: Option<u64>) -> Session<Sim> {
@@ -120,7 +134,7 @@ impl Model {
 
     /// The weight's bytes behind probe `id`.
     pub fn read_by(&self, id: u32) -> &[u8] {
-        &self.bytes[self.program.trace.weight(id) as usize]
+        &self.bytes[self.method.trace.weight(id) as usize]
     }
 }
 
@@ -196,7 +210,7 @@ impl Pass {
 
 /// Plays one pass. At each kernel the bytes behind all open leases, and all direct constants, are read.
 pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> Result<()> {
-    let trace = &model.program.trace;
+    let trace = &model.method.trace;
     let events = trace.events();
     let end = match pass {
         // The rest are leases that end.
@@ -249,7 +263,8 @@ pub fn kernel<D: Kernels>(
     let leased = open.iter();
     let leased = leased.map(|(id, ptr)| (*ptr, host_bytes(model.read_by(*id))));
     let constants = model.bytes.iter().enumerate();
-    let direct = constants.filter_map(|(i, b)| Some((session.direct_address(i)?, host_bytes(b))));
+    let direct =
+        constants.filter_map(|(i, b)| Some((session.store().direct_address(i)?, host_bytes(b))));
     let reads: Vec<_> = leased.chain(direct).collect();
     session.device_mut().kernel(number, &reads);
 }

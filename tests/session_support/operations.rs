@@ -1,6 +1,6 @@
 //! Policies and pools under random sequences of operations, with `validate()` and an oracle behind each.
 
-use super::case::{floor_of, GRANULE};
+use super::case::GRANULE;
 use super::code::{program, Shape};
 use super::draw::Draw;
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ struct Played {
 pub fn play_policy(draw: &mut impl Draw, steps: usize) -> Verdict {
     let shape = Shape::ALL[draw.below(8) as usize];
     let model = program(shape, draw);
-    let floor = floor_of(&model.program);
-    let (weights, trace) = (model.program.weights, model.program.trace);
+    let floor = model.floor();
+    let (weights, trace) = (model.constants.specs, model.method.trace);
     let least = floor.hard_minimum - floor.direct;
     let capacity = least + draw.below(floor.everything - least + 1);
     let upfront = draw.one_in(8);
@@ -152,7 +152,7 @@ impl Played {
         for action in actions.drain(failed..).rev() {
             match action {
                 Action::Load { weight, .. } => self.policy.load_failed(weight),
-                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
+                Action::Evict { weight } => self.policy.evict_failed(weight),
             }
         }
         actions.clear();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "weightstream/backend.h"
+#include "weightstream/weightstream.h"
 
 namespace weightstream {
 
@@ -72,38 +73,17 @@ class WEIGHTSTREAM_EXPORT Options {
   std::vector<std::pair<std::string, Value>> specs_;
 };
 
-// Counters of a loaded method.
-struct Stats {
-  std::uint64_t budget_bytes = 0;
-  std::uint64_t floor_bytes = 0;
-  std::uint64_t hard_minimum_bytes = 0;
-  std::uint64_t direct_bytes = 0;
-  std::uint64_t total_weight_bytes = 0;
-  std::uint64_t peak_bytes = 0;
-  std::uint64_t passes = 0;
-  std::uint64_t hits = 0;
-  std::uint64_t misses = 0;
-  std::uint64_t evictions = 0;
-  std::uint64_t prefetches = 0;
-  std::uint64_t bytes_copied = 0;
-  std::uint64_t bytes_copied_last_pass = 0;
-  // The rest is not part of the budget.
-  // Most bytes of activations at one time, outputs included.
-  std::uint64_t activation_peak_bytes = 0;
-  // Most device memory that a call took for its inputs; 0 on the CPU, where they are read in place.
-  std::uint64_t io_bytes = 0;
-  // A copy of the weights or the staging ring, and 1 MiB that outputs go through.
-  std::uint64_t host_pinned_bytes = 0;
-  std::uint64_t host_mapped_bytes = 0;
-  std::uint64_t gathered_bytes = 0;
-  // How often the plan was made anew since load: 1 at most, once kernels were timed.
-  std::uint64_t replans = 0;
-  // Since load: inputs that did not lie in row-major order, and were copied so that they do.
-  std::uint64_t inputs_copied = 0;
+// Counters of a loaded method: those of ws_stats_data, whose comments explain them, by name.
+struct Stats : ws_stats_data {
+  Stats() : ws_stats_data{} {}
+
   // The options that hold for this load, as a JSON object: {"weight_offload_policy": {"value": "lru", "from":
   // "environment"}}; "from" is load, set_option, environment, program or default.
   std::string options_json;
 };
+
+// All counters by name, in the order of ws_stats_data.
+WEIGHTSTREAM_EXPORT std::vector<std::pair<std::string, std::uint64_t>> counters(const Stats& stats);
 
 // The counters as a JSON object.
 WEIGHTSTREAM_EXPORT std::string to_json(const Stats& stats);

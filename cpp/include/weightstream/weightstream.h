@@ -70,32 +70,66 @@ typedef struct ws_outputs ws_outputs;
 typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_STRING = 2 } ws_option_type;
 
 /*
- * One option. The keys, their types and values:
- *   weight_offload_budget_mb     int     device memory for weights, MB of 1,048,576 bytes
- *   weight_offload_budget_bytes  string  the same in bytes, decimal digits (an int is taken as well)
- *   weight_offload_budget        string  "auto": what is free at load, less what the method itself takes
- *   weight_offload_policy        string  "planned" (the default): who stays and who streams is decided at load; "lru"
- *   weight_offload_host          string  "auto", "mapped", "pinned" or "staged": what a GPU copies from
- *   weight_offload_staging_mb    int     memory of the ring of "staged", MB, at least 8; an error otherwise
- *   weight_offload_gather        string  tables of which kernels only look rows up are read in place, in host memory:
- *                                        "auto" (the default), where a pass takes at most half of one; "on"; "off"
- *   weight_offload_link_gbps     string  what the link to the GPU carries, GB/s of 1,000,000,000 bytes, for plans (an
- *                                        int is taken as well); "auto" (the default): it is timed at load; an error
- *                                        for methods of the CPU
- *   weight_offload_kernel_times  string  path of a file of how long kernels run: if it is there plans go by it from the
- *                                        first pass on, and nothing is timed; if it is not it is written behind the
- *                                        second pass; an error for methods of the CPU
- *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
- *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
- *                                        load, and on the device before each read: slow, for debugging
- *   weight_offload_sync          int     1: wait for every kernel, so that the error of a fault names only what that
- *                                        kernel had leased: slow, for debugging; an error for methods of the CPU
- *   weight_offload_cuda_graph    int     1: behind two passes over the same shapes capture one as a CUDA graph, copies
- *                                        included, and replay it; an error for methods of the CPU, and where the
- *                                        host has to take part in a pass
- *   weight_offload_pte_sha256    string  SHA-256 that the whole program must have, 64 hexadecimal digits; WS_MISMATCH
- *                                        if it has another one
- *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it
+ * One option. From here to the end of the list scripts/generate writes:
+ *   weight_offload_budget (string)
+ *       'auto'; a size goes into weight_offload_budget_mb or weight_offload_budget_bytes. For offloading programs.
+ *       Chooses the budget at load: what is free on the device, less what the method takes beside its weights, and at
+ *       most what all weights occupy. Give one of the three budgets. Without any, the budget is the floor, the least
+ *       possible one.
+ *   weight_offload_budget_mb (int)
+ *       an int from 0 up, in MB of 1,048,576 bytes. For offloading programs.
+ *       The budget: device memory for weights and direct constants.
+ *   weight_offload_budget_bytes (string)
+ *       a number of bytes, as a string of decimal digits. For offloading programs.
+ *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as well.
+ *   weight_offload_policy (string)
+ *       a string, one of 'planned', 'lru'; the default is planned. For all programs.
+ *       Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts what was used least
+ *       recently.
+ *   weight_offload_host (string)
+ *       a string, one of 'auto', 'mapped', 'pinned', 'staged'; the default is auto. For GPU programs.
+ *       What a GPU copies weights from: the mapped file, registered in place; a copy in pinned memory; or a ring of
+ *       pinned memory that is filled from the file during passes. 'auto' chooses at load, by what the device can do and
+ *       by the memory that is free.
+ *   weight_offload_staging_mb (int)
+ *       an int from 1 up, in MB of 1,048,576 bytes. For GPU programs.
+ *       Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is copied, but at most
+ *       256 MB.
+ *   weight_offload_gather (string)
+ *       a string, one of 'auto', 'on', 'off'; the default is auto. For all programs.
+ *       Whether tables of which kernels only look rows up (embeddings) are read in place, in host memory. 'auto': where
+ *       a pass takes at most half of the table.
+ *   weight_offload_link_gbps (string)
+ *       a positive number of GB/s, at most 1000000, or 'auto'; the default is auto. For GPU programs.
+ *       What the link to the GPU carries, in GB/s of 1,000,000,000 bytes; plans weigh by it what a copy costs beside
+ *       its bytes. 'auto' times the link at load.
+ *   weight_offload_kernel_times (string)
+ *       the path of a file of kernels' times, as a string. For GPU programs.
+ *       A file of how long kernels run. If it is there, plans go by it from the first pass on, and nothing is timed. If
+ *       not, it is written after the second pass.
+ *   weight_offload_device (int)
+ *       the index of a device, an int from 0 up; the default is 0. For GPU programs.
+ *       The GPU to run on.
+ *   weight_offload_verify (string)
+ *       a string, one of 'off', 'load', 'every_read'; the default is off. For all programs.
+ *       When weights are compared with their checksums: never; at load; or at load and on the device before each read,
+ *       which is slow and meant for debugging.
+ *   weight_offload_sync (int)
+ *       0 or 1; the default is 0. For GPU programs.
+ *       Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow, for
+ *       debugging.
+ *   weight_offload_cuda_graph (int)
+ *       0 or 1; the default is 0. For GPU programs.
+ *       After two passes over the same shapes, captures one as a CUDA graph, copies included, and replays it. An error
+ *       where the host has to take part in a pass.
+ *   weight_offload_data (string)
+ *       the path of the .ptd, as a string. For all programs.
+ *       The file of the weights, where the caller's named data is not mapped memory. Functions that take the path
+ *       themselves need it not.
+ *   weight_offload_pte_sha256 (string)
+ *       a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it). For all programs.
+ *       Refuses a program of another hash. For one load, never a default; ExecuTorch's own Module never shows the
+ *       program, so it cannot take this option.
  * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
  * least possible one, the floor, is used.
  */
@@ -151,27 +185,49 @@ typedef struct ws_tensor {
  */
 typedef struct ws_stats_data {
   uint64_t struct_size;
+  /* From here to the end scripts/generate writes. */
+  /* budget: Device bytes that weights and direct constants may occupy. */
   uint64_t budget_bytes;
+  /* budget: The least budget that load accepts. */
   uint64_t floor_bytes;
+  /* budget: Below this, some probe could not be served at all. */
   uint64_t hard_minimum_bytes;
+  /* budget: Device bytes of direct constants, which always stay. */
   uint64_t direct_bytes;
+  /* budget: Device bytes that all weights would occupy together. Weights that are only read in place do not count. */
   uint64_t total_weight_bytes;
+  /* budget: The most that weights and direct constants occupied at one time; never above the budget. */
   uint64_t peak_bytes;
+  /* all passes: Complete passes. */
   uint64_t passes;
+  /* all passes: Probes that found their weight on the device, or its copy issued. */
   uint64_t hits;
+  /* all passes: Probes that had to wait for a copy issued on demand. */
   uint64_t misses;
+  /* all passes: Weights that gave up their device memory. */
   uint64_t evictions;
+  /* all passes: Copies issued before their probe. */
   uint64_t prefetches;
+  /* all passes: Bytes copied to the device; what load copied counts too. */
   uint64_t bytes_copied;
+  /* last pass: Bytes copied to the device. */
   uint64_t bytes_copied_last_pass;
-  /* The rest is not part of the budget. */
-  uint64_t activation_peak_bytes; /* most bytes of activations at one time, outputs included */
-  uint64_t io_bytes;              /* most device memory that a call took for its inputs; 0 on the CPU */
-  uint64_t host_pinned_bytes;     /* a copy of the weights or the staging ring, and 1 MiB that outputs go through */
+  /* not in the budget: The most bytes of activations at one time, outputs included. What an operator allocates within
+   * one call does not count. */
+  uint64_t activation_peak_bytes;
+  /* not in the budget: The most device memory that one call took for its inputs. 0 on the CPU, which reads them in
+   * place. */
+  uint64_t io_bytes;
+  /* not in the budget: Pinned host memory: a copy of the weights or the staging ring, and 1 MiB for outputs. */
+  uint64_t host_pinned_bytes;
+  /* not in the budget: Pages of the mapped file that are registered with the device, and so stay in memory. */
   uint64_t host_mapped_bytes;
-  uint64_t gathered_bytes;  /* tables of which kernels read rows in place, in host memory */
-  uint64_t replans; /* since load: 1 at most, once kernels were timed */
-  uint64_t inputs_copied;   /* since load: inputs that did not lie in row-major order */
+  /* not in the budget: Tables in host memory that kernels read in place, row by row. */
+  uint64_t gathered_bytes;
+  /* since load: How often the plan was replaced: at most once, after kernels were timed. */
+  uint64_t replans;
+  /* since load: Inputs that were not row-major, and were copied so that they are. */
+  uint64_t inputs_copied;
 } ws_stats_data;
 
 /* Levels of log lines. */
@@ -179,9 +235,6 @@ typedef enum ws_log_level { WS_LOG_DEBUG = 0, WS_LOG_INFO = 1, WS_LOG_WARN = 2, 
 
 /* Receives one log line. Called from any thread; `text` is valid during the call only. */
 typedef void (*ws_log_fn)(ws_log_level level, const char* text);
-
-/* Called with what was given to ws_while_waiting. */
-typedef void (*ws_wait_fn)(void* data);
 
 /*
  * The version of the library, for example "0.1.0".
@@ -202,17 +255,6 @@ const char* ws_last_error(void);
  * Sends the library's log lines to `sink` instead of standard error; NULL restores standard error.
  */
 void ws_set_log(ws_log_fn sink);
-
-/*
- * Has `call` called with `data`, about every 0.4 ms, while the calling thread waits for a GPU in an execution; NULL, as
- * at first: nothing is called. Where most of a pass is copies that wait is long, and what the thread does next is slow
- * behind it: its code and data are no longer in the caches of its core. A `call` that goes through that, without
- * effect, keeps them there. The thread is then busy while it waits.
- *
- * `call` must return soon and without an exception, and may not execute or destroy a model, or call this function. It
- * is called on the thread that has set it, until that thread sets another one or ends; `data` must stay for as long.
- */
-void ws_while_waiting(ws_wait_fn call, void* data);
 
 /*
  * The least budget with which a method can be loaded, in bytes. Loads nothing: the figure is recorded

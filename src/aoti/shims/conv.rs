@@ -6,7 +6,7 @@ use super::super::kernels::conv::{format_strides, Convolution};
 use super::super::slab::Handle;
 use super::super::view::View;
 use super::args::{per_dimension, run, List, Maybe, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! { aoti_torch_cpu_convolution }
 

@@ -8,7 +8,7 @@ use std::panic::{catch_unwind, UnwindSafe};
 
 use super::super::context;
 use super::args::Out;
-use super::shim_table;
+use super::table::shim_table;
 use crate::device::cuda::runtime::{self, Code};
 
 shim_table! {

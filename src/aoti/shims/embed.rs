@@ -5,7 +5,7 @@ use super::super::dtype::DType;
 use super::super::slab::Handle;
 use super::super::view::View;
 use super::args::{run, Maybe, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! { aoti_torch_cpu__embedding_bag_forward_only }
 

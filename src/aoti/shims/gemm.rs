@@ -4,7 +4,7 @@ use super::super::context::{Context, Shim};
 use super::super::kernels::gemm::{grouped, product, Affine};
 use super::super::slab::Handle;
 use super::args::{run, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_mm_out, aoti_torch_cpu_addmm_out, aoti_torch_cpu_bmm_out, aoti_torch_cpu_baddbmm_out,

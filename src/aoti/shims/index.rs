@@ -7,7 +7,7 @@ use super::super::slab::Handle;
 use super::super::tensor::preserved_strides;
 use super::super::view::{copy, View};
 use super::args::{dim, run, List, Maybe, Out, Text};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_scatter_out, aoti_torch_scatter_reduce_out, aoti_torch_cpu_scatter_src_out,

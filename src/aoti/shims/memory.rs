@@ -6,7 +6,8 @@ use super::super::slab::Handle;
 use super::super::tensor::{contiguous_strides, preserved_strides, Dims, Tensor};
 use super::super::view::copy;
 use super::args::{borrowed, dims, dtype, run, List, Maybe, Out};
-use super::{device, shim_table};
+use super::device;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_empty_strided, aoti_torch_empty_strided_pinned, aoti_torch_create_tensor_from_blob, aoti_torch_create_tensor_from_blob_v2,

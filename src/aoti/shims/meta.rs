@@ -6,7 +6,7 @@ use super::super::context;
 use super::super::dtype::DType;
 use super::super::slab::Handle;
 use super::args::{dim, run, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_get_data_ptr, aoti_torch_get_storage_size, aoti_torch_get_storage_numel, aoti_torch_get_dim,

@@ -3,7 +3,7 @@
 use super::super::context;
 use super::super::slab::Handle;
 use super::args::{run, Text};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_grad_mode_is_enabled, aoti_torch_grad_mode_set_enabled, aoti_torch_check, aoti_torch_warn,

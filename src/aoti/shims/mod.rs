@@ -25,26 +25,10 @@ mod scalar;
 mod scan;
 mod sort;
 mod stream;
+mod table;
 mod views;
 
 use std::ffi::c_void;
-
-/// Declares the functions of one topic for [`lookup`].
-macro_rules! shim_table {
-    ($($name:ident),* $(,)?) => {
-        /// Names of this topic's functions.
-        pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
-
-        /// The function called `name`.
-        pub(super) fn lookup(name: &str) -> Option<*const std::ffi::c_void> {
-            $(if name == stringify!($name) {
-                return Some($name as *const std::ffi::c_void);
-            })*
-            None
-        }
-    };
-}
-use shim_table;
 
 type Topic = (&'static [&'static str], fn(&str) -> Option<*const c_void>);
 

@@ -7,7 +7,7 @@ use super::super::kernels::pool::{adaptive_average, average, maximum, Average, A
 use super::super::slab::Handle;
 use super::super::view::View;
 use super::args::{per_dimension, run, List, Maybe, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_avg_pool2d, aoti_torch_cpu_avg_pool3d, aoti_torch_cpu__adaptive_avg_pool2d,

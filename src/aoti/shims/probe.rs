@@ -6,7 +6,7 @@ use super::super::hooks::PassHooks;
 use super::super::slab::{Handle, Slab};
 use super::super::tensor::Owner;
 use super::args::{run, Out};
-use super::shim_table;
+use super::table::shim_table;
 use crate::device::DevicePtr;
 
 shim_table! { aoti_torch_cpu_probe, aoti_torch_cuda_probe }

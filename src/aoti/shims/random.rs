@@ -6,7 +6,7 @@
 
 use super::super::slab::Handle;
 use super::args::{run, List};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_randint_low_out,

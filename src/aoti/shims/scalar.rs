@@ -4,7 +4,7 @@ use super::super::dtype::{DType, Number};
 use super::super::slab::Handle;
 use super::super::view::View;
 use super::args::{run, Out};
-use super::shim_table;
+use super::table::shim_table;
 use half::{bf16, f16};
 
 shim_table! {

@@ -6,7 +6,7 @@ use super::super::kernels::lines::{extremes, log_add, scan};
 use super::super::slab::Handle;
 use super::super::view::View;
 use super::args::{dim, dtype, run, Maybe, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_cumsum, aoti_torch_cpu_cumprod, aoti_torch_cpu_logcumsumexp, aoti_torch_cpu_cummax,

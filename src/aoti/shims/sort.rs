@@ -8,7 +8,7 @@ use super::super::tensor::{contiguous_strides, preserved_strides};
 use super::super::view::View;
 use super::args::{run, Maybe, Out, Text};
 use super::scan::Lines;
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_sort, aoti_torch_cpu_sort_stable, aoti_torch_cpu_topk, aoti_torch_cpu_searchsorted_Tensor,

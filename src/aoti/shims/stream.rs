@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use super::super::context;
 use super::args::{run, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! { aoti_torch_create_cuda_stream_guard, aoti_torch_delete_cuda_stream_guard }
 

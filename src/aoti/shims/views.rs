@@ -5,7 +5,7 @@ use super::super::dtype::DType;
 use super::super::slab::Handle;
 use super::super::tensor::Dims;
 use super::args::{dim, dims, dtype, run, List, Maybe, Out};
-use super::shim_table;
+use super::table::shim_table;
 
 shim_table! {
     aoti_torch_new_tensor_handle, aoti_torch__reinterpret_tensor, aoti_torch__alloc_from_pool,

@@ -6,8 +6,8 @@
 //!
 //! # Order
 //! Everything here happens on the compute stream. Where that is the caller's stream, what the caller issued to
-//! it before the call is done before the call reads or writes. Where it is our own, the call begins behind what
-//! was issued to the default stream, and with it behind every stream that waits for that one; work on other
+//! it before the call is done before the call reads or writes. Where it is our own, the call begins after what
+//! was issued to the default stream, and with it after every stream that waits for that one; work on other
 //! streams has to be waited for by the caller.
 
 use super::context::{Context, Entered};
@@ -179,7 +179,7 @@ pub(super) fn check_memory(
 
 /// Where an address lies, as the driver knows it.
 #[derive(Debug)]
-struct Place {
+struct PointerInfo {
     /// `CUmemorytype`; 0 for an address that the driver does not know.
     kind: u32,
     ordinal: i32,
@@ -191,7 +191,7 @@ struct Place {
     mapped: u32,
 }
 
-impl Place {
+impl PointerInfo {
     /// In what this is not memory of the context's device.
     fn unlike(&self, context: &Context) -> Option<String> {
         if self.kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
@@ -226,8 +226,8 @@ impl Place {
     }
 }
 
-fn ask(ptr: u64, _entered: &Entered<'_>) -> Result<Place> {
-    let mut place = Place {
+fn ask(ptr: u64, _entered: &Entered<'_>) -> Result<PointerInfo> {
+    let mut place = PointerInfo {
         kind: 0,
         ordinal: -1,
         context: std::ptr::null_mut(),

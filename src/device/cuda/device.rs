@@ -1,6 +1,7 @@
 //! The device's trait: each call checks the addresses that it is given, then goes to the pools and the streams.
 
 use super::context::Entered;
+use super::graph::Graph;
 use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
@@ -34,6 +35,7 @@ impl CudaDevice {
 
 impl Device for CudaDevice {
     type Event = CudaEvent;
+    type Graph = Graph;
 
     fn name(&self) -> &'static str {
         "cuda"
@@ -241,16 +243,16 @@ impl Device for CudaDevice {
         self.start_capture()
     }
 
-    fn end_capture(&mut self, keep: bool) -> Result<()> {
-        self.stop_capture(keep)
+    fn end_capture(&mut self) -> Result<Graph> {
+        self.stop_capture()
     }
 
-    fn replay(&mut self) -> Result<()> {
-        self.launch_graph()
+    fn abandon_capture(&mut self) -> Result<()> {
+        self.drop_capture()
     }
 
-    fn forget_graph(&mut self) {
-        self.captured.graph = None;
+    fn replay(&mut self, graph: &Graph) -> Result<()> {
+        self.launch_graph(graph)
     }
 
     fn trim_scratch(&mut self) -> Result<()> {
@@ -284,7 +286,7 @@ impl Device for CudaDevice {
         if let Some(parts) = self.views.targets(dst, src) {
             let entered = self.context.enter()?;
             for (dst, src) in parts? {
-                // SAFETY: inside of a view's memory, which is unmapped behind a wait for this stream.
+                // SAFETY: inside of a view's memory, which is unmapped after a wait for this stream.
                 unsafe { self.issue_copy(dst, src, &entered) }?;
             }
             return Ok(());

@@ -81,7 +81,7 @@ impl CudaDevice {
         Ok((timed(LARGE, few), timed(SMALL, many)))
     }
 
-    /// As in a pass: a wait for a kernel in front of each copy, and an event behind it.
+    /// As in a pass: a wait for a kernel before each copy, and an event after it.
     fn time_copies(
         &self,
         to: DevicePtr,

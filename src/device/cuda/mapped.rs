@@ -32,7 +32,7 @@ pub(super) fn page(context: &Context, _entered: &Entered<'_>) -> Result<Option<u
         sys::cuMemGetAllocationGranularity(&mut bytes, &props, least)
     })?;
     let bytes = bytes as u64;
-    Ok((bytes > 0 && bytes.is_multiple_of(super::GRANULE)).then_some(bytes))
+    Ok((bytes > 0 && bytes.is_multiple_of(super::units::GRANULE)).then_some(bytes))
 }
 
 /// Memory of the device, as weights need it.
@@ -160,7 +160,7 @@ impl Drop for Addresses {
         };
         let name = self.context.name();
         if self.mapped > 0 {
-            // SAFETY: mapped from the start on without a gap. Nobody uses them: whoever drops this has waited for the
+            // SAFETY: mapped from the start on without a gap. Nobody uses them: the owner that drops this has waited for the
             // streams, or never handed the addresses out.
             let code = unsafe { sys::cuMemUnmap(self.start, self.mapped as usize) };
             log_failure(name, check("cuMemUnmap", code));
@@ -235,7 +235,7 @@ impl Views {
         Ok(DevicePtr(address))
     }
 
-    /// Unmaps what [`Views::map`] returned, behind everything on both streams, which the caller has waited for. Bytes of
+    /// Unmaps what [`Views::map`] returned, after everything on both streams, which the caller has waited for. Bytes of
     /// memory that were behind it.
     pub(super) fn unmap(&mut self, ptr: DevicePtr) -> Result<u64> {
         let mapped = self.by_address.remove(&ptr.0).ok_or_else(|| {

@@ -62,7 +62,7 @@ pub(super) fn tell_times() -> bool {
 pub(super) struct Marks(Vec<Mark>);
 
 impl Marks {
-    /// One behind everything issued so far.
+    /// One after everything issued so far.
     pub(super) fn add(&mut self, stream: &Stream, entered: &Entered<'_>) -> Result<()> {
         let mark = Mark::new(stream.context(), entered)?;
         stream.record_raw(mark.raw, entered)?;

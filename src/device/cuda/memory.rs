@@ -1,7 +1,7 @@
 //! Plain memory of a device, for callers: what ExecuTorch plans there, and copies into and out of it. It counts
 //! towards no budget.
 //!
-//! A copy happens on the default stream, behind everything that was issued to it and to the streams that wait
+//! A copy happens on the default stream, after everything that was issued to it and to the streams that wait
 //! for it, and is done when the function returns. No pass is on the way then that could use the memory: a call
 //! of a method returns when its work is done.
 

@@ -29,6 +29,7 @@
 //! is called any more.
 
 mod caller;
+mod capture;
 mod context;
 mod device;
 mod graph;
@@ -47,6 +48,7 @@ mod stage;
 mod stage_ring;
 mod stage_shape;
 mod stream;
+mod units;
 
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
@@ -54,7 +56,8 @@ pub use stream::CudaEvent;
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};
 use context::{Context, Entered};
-use graph::Captured;
+use graph::Capture;
+pub use graph::Graph;
 use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
@@ -68,14 +71,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 use stream::{Events, Stream};
-
-/// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all
-/// begin at a multiple of it. So the sum that is counted is the sum that is taken.
-pub(super) const GRANULE: u64 = 512;
-/// [`Link::bytes_per_copy`] of a link of 55 GB/s, where nobody measured it.
-pub(super) const BYTES_PER_COPY: u64 = 192 << 10;
-/// The page that drivers report for an H200 and its like; a device that is there is asked for its own.
-pub(super) const PAGE: u64 = 2 << 20;
+pub(in crate::device) use units::{BYTES_PER_COPY, GRANULE, PAGE};
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -94,7 +90,7 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 ///
 /// The order of the fields is the order in which they end.
 pub struct CudaDevice {
-    captured: Captured,
+    capture: Capture,
     marks: Marks,
     views: Views,
     /// Bytes of the pages behind views, if the device maps any.
@@ -140,7 +136,7 @@ impl CudaContext {
 pub struct CudaCounters {
     /// Events ever made; constant once a program runs steadily.
     pub events_created: u64,
-    /// How often the weights' pool had to be trimmed, behind a wait for the copy stream.
+    /// How often the weights' pool had to be trimmed, after a wait for the copy stream.
     pub compactions: u64,
     /// Weights' memory handed out, by our count.
     pub weight_bytes: u64,
@@ -202,7 +198,7 @@ impl CudaDevice {
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
         let page = mapped::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
-            captured: Captured::default(),
+            capture: Capture::default(),
             marks: Marks::default(),
             views: Views::default(),
             page,

@@ -1,7 +1,7 @@
-//! Outputs on their way to the caller: copied behind the kernels into pinned memory of our own, and from there to where the
+//! Outputs on their way to the caller: copied after the kernels into pinned memory of our own, and from there to where the
 //! caller wants them once the stream was waited for anyway.
 //!
-//! A copy to pageable memory waits for the kernels inside of the driver's call, and whatever a pass has to do behind it is
+//! A copy to pageable memory waits for the kernels inside of the driver's call, and whatever a pass has to do after it is
 //! done while the device has nothing to do. So the copy is only queued, and the end of the pass is gone through while the
 //! kernels run.
 
@@ -12,7 +12,7 @@ use crate::device::{DevicePtr, HostRoom};
 use crate::error::Result;
 use std::sync::Arc;
 
-/// All that a pass may return this way, bytes. What does not fit is downloaded at once, behind a wait of its own.
+/// All that a pass may return this way, bytes. What does not fit is downloaded at once, after a wait of its own.
 const MOST: usize = 1 << 20;
 
 /// Each output begins at a multiple of this.

@@ -86,7 +86,7 @@ impl Pinned {
         entered: &Entered<'_>,
     ) -> Result<(Pinned, Vec<HostBytes>)> {
         let began = Instant::now();
-        let layout = Layout::of(ranges);
+        let layout = CopyLayout::of(ranges);
         let what = format!("a pinned copy of the weights in {}", file.name());
         let mut memory = anonymous(layout.bytes.max(PAGE), &what)?;
         let threads = readers();
@@ -183,14 +183,14 @@ fn refused(bytes: u64, error: Error) -> Error {
 }
 
 /// Where each range of the file lies in its copy.
-struct Layout {
+struct CopyLayout {
     /// By where it begins and ends in the file.
     places: BTreeMap<(u64, u64), u64>,
     bytes: u64,
 }
 
-impl Layout {
-    fn of(ranges: &[Range<u64>]) -> Layout {
+impl CopyLayout {
+    fn of(ranges: &[Range<u64>]) -> CopyLayout {
         let filled = ranges.iter().filter(|range| range.start < range.end);
         let mut places: BTreeMap<_, _> = filled.map(|r| ((r.start, r.end), 0)).collect();
         let mut bytes = 0;
@@ -198,7 +198,7 @@ impl Layout {
             *at = bytes;
             bytes += (end - start).next_multiple_of(PAGE);
         }
-        Layout { places, bytes }
+        CopyLayout { places, bytes }
     }
 
     /// Where a range begins; the start for one without bytes.
@@ -227,7 +227,7 @@ impl Layout {
 }
 
 /// Fills the memory from `source`, several threads at once. The first error ends it.
-fn fill(memory: &mut [u8], layout: &Layout, source: &dyn ReadAt, threads: usize) -> Result<()> {
+fn fill(memory: &mut [u8], layout: &CopyLayout, source: &dyn ReadAt, threads: usize) -> Result<()> {
     let parts = Mutex::new(Ok(layout.parts(memory, FILL).into_iter()));
     let next = || match &mut *parts.lock().unwrap_or_else(PoisonError::into_inner) {
         Ok(left) => left.next(),
@@ -287,7 +287,7 @@ mod tests {
             40_960..50_000,
             8192..8193,
         ];
-        let layout = Layout::of(&ranges);
+        let layout = CopyLayout::of(&ranges);
         assert_eq!(layout.bytes, PAGE + PAGE + 3 * PAGE);
         assert_eq!(layout.cuts(), [0, PAGE, 2 * PAGE]);
         let mut memory = vec![0; layout.bytes as usize];
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn parts_are_small_and_cover_everything() {
-        let layout = Layout::of(&[0..100_000, 200_704..200_705]);
+        let layout = CopyLayout::of(&[0..100_000, 200_704..200_705]);
         let mut memory = vec![0; layout.bytes as usize];
         let parts = layout.parts(&mut memory, 4096 * 3);
         assert!(parts.iter().all(|(_, part)| part.len() <= 4096 * 3));
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_read_that_fails_is_the_error() {
-        let layout = Layout::of(&[0..MB, MB..40 * MB]);
+        let layout = CopyLayout::of(&[0..MB, MB..40 * MB]);
         let mut memory = vec![0; layout.bytes as usize];
         let error = fill(&mut memory, &layout, &Bytes(20 * MB), 4).unwrap_err();
         assert!(error.to_string().contains("model.ptd: byte"), "{error}");

@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// Freed memory is reused at once where stream order or an event allows it, and stays the pool's: given
-    /// back at each synchronisation, it would have to be mapped anew.
+    /// back at each synchronisation, it would have to be mapped again.
     fn configure(&self, _entered: &Entered<'_>) -> Result<()> {
         let reuse = [
             Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,

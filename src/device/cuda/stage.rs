@@ -52,7 +52,7 @@ impl Stage {
         let mut ring = Pinned::zeroed(context, bytes, "the staging ring", entered)?;
         let slots = ring.as_mut_ptr();
         let marks = slots.wrapping_add(shape.bytes() as usize);
-        // SAFETY: the ring is zeroed, holds both, begins at a page, and is dropped behind the readers.
+        // SAFETY: the ring is zeroed, holds both, begins at a page, and is dropped after the readers.
         let area = unsafe { Area::new(slots, marks, shape) };
         let marks = device_address(marks, entered)?;
         try_marks(area, marks, copy, entered)?;
@@ -162,7 +162,7 @@ fn wait_for(at: u64, value: u32, stream: &Stream, _entered: &Entered<'_>) -> Res
     })
 }
 
-/// Sets the mark at `at` behind everything issued so far.
+/// Sets the mark at `at` after everything issued so far.
 fn write(at: u64, value: u32, stream: &Stream, _entered: &Entered<'_>) -> Result<()> {
     let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
     // SAFETY: the stream lives, and the mark is registered memory until the stream was waited for.

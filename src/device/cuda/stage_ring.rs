@@ -36,6 +36,7 @@ const SLEEP: Range<Duration> = Duration::from_micros(20)..Duration::from_micros(
 
 /// Whether a mark has come to `piece`.
 fn reached(mark: u32, piece: u32) -> bool {
+    // rule: piece-numbers-wrap-around
     mark.wrapping_sub(piece) as i32 >= 0
 }
 
@@ -111,7 +112,7 @@ impl Piece {
     }
 }
 
-/// The threads that fill the ring. Dropped, they end; whoever waits for a piece is let through.
+/// The threads that fill the ring. Dropped, they end; a thread that waits for a piece is let through.
 pub(super) struct Readers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -196,6 +197,7 @@ impl Readers {
 
     /// The first failure. It stays: what is on the device may be wrong from then on.
     pub(super) fn check(&self) -> Result<()> {
+        // rule: failure-is-asked-for
         if !self.shared.failed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -222,6 +224,7 @@ impl Readers {
         let issued = self.shared.queue().issued as u32;
         for slot in 0..self.shared.area.shape.slots {
             let mark = self.shared.area.mark(2 + slot);
+            // rule: end-lets-waiters-through
             mark.store(issued, Ordering::Release);
         }
     }
@@ -261,7 +264,9 @@ impl Shared {
             unsafe {
                 self.area.fill(piece.slot, len, |into| {
                     if let Err(error) = self.source.read_at(offset, into) {
+                        // rule: failed-read-is-kept
                         self.fail(error);
+                        // rule: failed-read-leaves-zeros
                         into.fill(0);
                     }
                 });
@@ -280,6 +285,7 @@ impl Shared {
             }
             let next = queue.next(self);
             match next {
+                // rule: slot-is-filled-once-it-is-free
                 Some((piece, offset, len)) if self.is_free(piece) => {
                     queue.jobs.pop_front();
                     let more = !queue.jobs.is_empty();
@@ -312,6 +318,7 @@ impl Shared {
 
     /// Whether the stream is done with what the slot held before.
     fn is_free(&self, piece: Piece) -> bool {
+        // rule: slot-is-free-after-its-own-piece
         let before = piece.number.wrapping_sub(self.area.shape.slots as u32);
         reached(self.area.mark(0).load(Ordering::Acquire), before)
     }
@@ -333,6 +340,7 @@ struct MarkReady<'a> {
 
 impl Drop for MarkReady<'_> {
     fn drop(&mut self) {
+        // rule: panic-of-a-reader-is-a-failure
         if std::thread::panicking() {
             self.shared
                 .fail(Error::Internal("a reader thread panicked".to_owned()));
@@ -340,6 +348,7 @@ impl Drop for MarkReady<'_> {
         // The device reads the slot next, by an access that is no atomic of ours.
         fence(Ordering::SeqCst);
         let mark = self.shared.area.mark(self.piece.ready_mark());
+        // rule: filled-piece-is-marked-ready
         mark.store(self.piece.number, Ordering::Release);
     }
 }

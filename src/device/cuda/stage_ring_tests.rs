@@ -23,7 +23,7 @@ impl Rig {
     fn new(issued: u64) -> Rig {
         let mut slots = vec![0_u128; SHAPE.bytes() as usize / 16];
         let mut marks = vec![[0_u64; 8]; SHAPE.marks() as usize];
-        // SAFETY: both are kept by the rig, which the tests drop behind its readers; marks are as large as a line
+        // SAFETY: both are kept by the rig, which the tests drop after its readers; marks are as large as a line
         // each, and at multiples of 8, which is all that an atomic of 32 bits needs.
         let area =
             unsafe { Area::new(slots.as_mut_ptr().cast(), marks.as_mut_ptr().cast(), SHAPE) };

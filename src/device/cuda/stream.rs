@@ -2,7 +2,7 @@
 
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
-use crate::device::{waiting, DevicePtr, HostBytes};
+use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
 use std::ffi::c_void;
@@ -74,20 +74,12 @@ impl Stream {
         &self.context
     }
 
-    /// Blocks until everything issued so far is done. What the thread does meanwhile goes on that long ([`waiting`]).
-    pub(super) fn synchronize(&self, entered: &Entered<'_>) -> Result<()> {
-        waiting::call_until(|| self.is_done(entered));
+    /// Blocks until everything issued so far is done.
+    pub(super) fn synchronize(&self, _entered: &Entered<'_>) -> Result<()> {
         // SAFETY: the stream lives as long as `self`.
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(self.raw)
         })
-    }
-
-    /// Whether nothing that was issued is left to do; also where the driver refuses to say, which the next call reports.
-    fn is_done(&self, _entered: &Entered<'_>) -> bool {
-        // SAFETY: the stream lives as long as `self`.
-        let code = unsafe { sys::cuStreamQuery(self.raw) };
-        code != CUresult::CUDA_ERROR_NOT_READY
     }
 
     /// Whether the driver refuses it for good: after a fault in a kernel every call gives that kernel's error. A stream
@@ -112,7 +104,7 @@ impl Stream {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// Puts `event` behind everything issued so far.
+    /// Puts `event` after everything issued so far.
     #[inline]
     pub(super) fn record(&self, event: &CudaEvent, entered: &Entered<'_>) -> Result<()> {
         self.record_raw(event.raw.0, entered)
@@ -194,8 +186,6 @@ impl Stream {
         dst: &mut [u8],
         entered: &Entered<'_>,
     ) -> Result<()> {
-        // The driver waits itself in a copy to pageable memory.
-        waiting::call_until(|| self.is_done(entered));
         // SAFETY: `dst` is borrowed until the copy is done, by the wait below; `src` by the caller's promise.
         let code = unsafe {
             sys::cuMemcpyDtoHAsync_v2(dst.as_mut_ptr().cast(), src.0, dst.len(), self.raw)

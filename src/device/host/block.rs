@@ -15,11 +15,11 @@ const ALIGN: usize = 64;
 
 /// One block of memory, freed when dropped.
 pub(super) struct Block {
-    memory: Memory,
+    memory: Storage,
     bytes: u64,
 }
 
-enum Memory {
+enum Storage {
     Heap(NonNull<u8>, Layout),
     Mapped(MmapMut),
 }
@@ -35,7 +35,7 @@ impl Block {
             false => {
                 let map = MmapMut::map_anon(usize::try_from(bytes).ok()?).ok()?;
                 Some(Block {
-                    memory: Memory::Mapped(map),
+                    memory: Storage::Mapped(map),
                     bytes,
                 })
             }
@@ -49,7 +49,7 @@ impl Block {
         // SAFETY: the layout's size is not 0.
         let ptr = NonNull::new(unsafe { alloc(layout) })?;
         Some(Block {
-            memory: Memory::Heap(ptr, layout),
+            memory: Storage::Heap(ptr, layout),
             bytes,
         })
     }
@@ -59,22 +59,22 @@ impl Block {
     }
 
     pub(super) fn is_mapped(&self) -> bool {
-        matches!(self.memory, Memory::Mapped(_))
+        matches!(self.memory, Storage::Mapped(_))
     }
 
     fn start(&self) -> *mut u8 {
         match &self.memory {
-            Memory::Heap(ptr, _) => ptr.as_ptr(),
+            Storage::Heap(ptr, _) => ptr.as_ptr(),
             // The memory is anonymous and private, and only this block refers to it: writing through this
             // pointer is writing through the `&mut` that the map came from.
-            Memory::Mapped(map) => map.as_ptr().cast_mut(),
+            Storage::Mapped(map) => map.as_ptr().cast_mut(),
         }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Memory::Heap(ptr, layout) = self.memory {
+        if let Storage::Heap(ptr, layout) = self.memory {
             // SAFETY: allocated in `heap` with this layout, and freed here only.
             unsafe { dealloc(ptr.as_ptr(), layout) }
         }
@@ -136,6 +136,7 @@ impl Blocks {
     pub(super) fn target(&self, ptr: DevicePtr, len: u64) -> Result<Target> {
         let inside = |(start, block): &(&u64, &Block)| {
             let offset = ptr.0 - **start;
+            // rule: host-copies-stay-in-their-block
             offset <= block.bytes && len <= block.bytes - offset
         };
         let (start, block) = self

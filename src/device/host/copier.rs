@@ -133,7 +133,7 @@ impl Copier {
 
 impl Progress {
     fn reached(&self, commands: u64) -> bool {
-        // Pairs with the store in `run`: what the commands wrote is visible behind this load.
+        // Pairs with the store in `run`: what the commands wrote is visible after this load.
         self.done.load(Ordering::Acquire) >= commands
     }
 
@@ -142,7 +142,7 @@ impl Progress {
     }
 }
 
-/// The thread. A panic ends it and is kept; whoever waits is woken and gets an error instead of waiting
+/// The thread. A panic ends it and is kept; a waiting thread is woken and gets an error instead of waiting
 /// for ever.
 fn run(commands: Receiver<Command>, progress: &Progress) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -168,7 +168,7 @@ fn perform(command: Command) {
         Command::Copy { target, src } => {
             // SAFETY: `src` is readable by the promise in `HostBytes::new`. `target` lies in a block that was
             // live when the copy was issued; blocks are freed by later commands of this queue, or when
-            // the device is dropped, after this thread has ended. Or it lies in a view, which is unmapped behind
+            // the device is dropped, after this thread has ended. Or it lies in a view, which is unmapped after
             // a wait for this queue, or as blocks are. Nobody else accesses the bytes: kernels that read the previous content are done, and those that read this one wait for its event.
             unsafe {
                 std::ptr::copy_nonoverlapping(src.as_ptr(), target.as_ptr(), src.len() as usize)

@@ -11,11 +11,8 @@ use super::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
 use block::{Block, Blocks};
 use copier::{Command, Copier};
-pub(super) use pages::page;
 use pages::{only_read, Views};
-
-/// Allocation granule: the alignment that compiled code expects of its buffers.
-pub(super) const GRANULE: u64 = 64;
+pub(super) use pages::{page, GRANULE};
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +115,8 @@ impl HostDevice {
 
 impl Device for HostDevice {
     type Event = HostEvent;
+    /// It captures none.
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> &'static str {
         "cpu"
@@ -151,6 +150,7 @@ impl Device for HostDevice {
         if block.is_mapped() {
             // Queued copies may still write it. Whoever gets it next writes it by a later copy only.
             self.cached_bytes += bytes;
+            // rule: host-keeps-memory-for-later-copies
             self.cached.push(block);
             return Ok(());
         }
@@ -178,6 +178,7 @@ impl Device for HostDevice {
             return Ok(());
         }
         // Queued copies may still write it.
+        // rule: host-unmaps-after-its-copies
         self.synchronize()?;
         self.views.unmap(ptr)
     }
@@ -254,6 +255,7 @@ impl Device for HostDevice {
     }
 
     fn compute_wait(&mut self, event: &HostEvent) -> Result<()> {
+        // rule: host-waits-for-its-copies
         self.copier.wait(event.commands)
     }
 

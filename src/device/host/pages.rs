@@ -12,6 +12,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
+/// Allocation granule: the alignment that compiled code expects of its buffers.
+pub(in crate::device) const GRANULE: u64 = 64;
+
 /// Bytes of the system's pages; `None` where there are no memory files.
 pub(in crate::device) fn page() -> Option<u64> {
     if !cfg!(target_os = "linux") {
@@ -20,7 +23,7 @@ pub(in crate::device) fn page() -> Option<u64> {
     // SAFETY: asks for a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let bytes = u64::try_from(bytes).ok()?;
-    (bytes > 0 && bytes.is_multiple_of(super::GRANULE)).then_some(bytes)
+    (bytes > 0 && bytes.is_multiple_of(GRANULE)).then_some(bytes)
 }
 
 /// Neighbouring addresses that are ours until this is dropped, which nobody may use later.
@@ -33,7 +36,7 @@ struct Addresses {
 unsafe impl Send for Addresses {}
 
 impl Addresses {
-    /// Addresses without memory: whoever touches them gets a fault.
+    /// Addresses without memory: an access to them faults.
     fn reserve(bytes: u64) -> Result<Addresses> {
         let size = usize::try_from(bytes).map_err(|_| too_large(bytes))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -106,6 +109,7 @@ impl Mapped {
         let mut at = 0;
         for part in view.behind(0..view.bytes).unwrap_or_default() {
             let bytes = part.end - part.start;
+            // rule: host-views-are-read-only
             shown.show(at, &file, part, libc::PROT_READ)?;
             at += bytes;
         }
@@ -174,6 +178,7 @@ impl Views {
         let parts = mapped.view.split(offset, src.len());
         let parts = parts.ok_or_else(|| leaves(ptr, src.len()))?;
         let start = mapped.memory.start;
+        // rule: host-copies-follow-the-view
         let target = |at: u64| Target(start.wrapping_add(at as usize));
         Ok(parts
             .into_iter()

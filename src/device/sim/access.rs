@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use std::ops::Range;
 
 impl Sim {
-    /// A new time of the stream, behind all that the calling thread knows.
+    /// A new time of the stream, after all that the calling thread knows.
     pub(super) fn issue(&mut self, actor: Actor, what: What) -> Access {
         let host = self.host.get();
         let call = self.faults.calls();
@@ -74,7 +74,7 @@ impl Sim {
         }
     }
 
-    /// The same for what the host reads, behind all that was issued to the compute stream.
+    /// The same for what the host reads, after all that was issued to the compute stream.
     pub(super) fn read_back(&mut self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
         let memory = self.anywhere(ptr, bytes)?;
         let access = self.issue(Actor::Compute, What::Download);

@@ -1,4 +1,4 @@
-//! Vector clocks: what is ordered behind what, known when it is issued, whatever runs first in the end.
+//! Vector clocks: what is ordered after what, known when it is issued, whatever runs first in the end.
 
 use std::fmt;
 
@@ -80,7 +80,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Whether whoever has this clock comes behind the access.
+    /// Whether the owner of this clock comes after the access.
     pub(super) fn is_before(&self, clock: &Clock) -> bool {
         clock.of(self.stream) >= self.epoch
     }

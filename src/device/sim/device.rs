@@ -1,7 +1,7 @@
 //! The device's trait: every call is counted and may fail, every access is checked when it is issued.
 
 use super::clock::{Actor, What};
-use super::graph::Call;
+use super::graph::{Call, SimGraph};
 use super::streams::Op;
 use super::{space, stray, Issued, Sim, SimEvent};
 use crate::device::{Device, DevicePtr, HostBytes, HostRoom};
@@ -12,6 +12,7 @@ const GRANULE: u64 = 64;
 
 impl Device for Sim {
     type Event = SimEvent;
+    type Graph = SimGraph;
 
     fn name(&self) -> &'static str {
         "sim"
@@ -235,19 +236,20 @@ impl Device for Sim {
         self.start_capture()
     }
 
-    fn end_capture(&mut self, keep: bool) -> Result<()> {
+    fn end_capture(&mut self) -> Result<SimGraph> {
         let failed = self.call("end_capture");
-        self.stop_capture(keep && failed.is_ok());
-        failed
+        let graph = self.stop_capture();
+        failed.and(graph)
     }
 
-    fn replay(&mut self) -> Result<()> {
+    fn abandon_capture(&mut self) -> Result<()> {
+        let failed = self.call("abandon_capture");
+        self.stop_capture().and(failed)
+    }
+
+    fn replay(&mut self, graph: &SimGraph) -> Result<()> {
         self.call("replay")?;
-        self.play_graph()
-    }
-
-    fn forget_graph(&mut self) {
-        self.drop_graph();
+        self.play_graph(graph)
     }
 
     fn finish_compute(&mut self) -> Result<()> {

@@ -10,7 +10,7 @@ pub struct Fault {
     pub call: Option<&'static str>,
     /// How many of them work before one fails.
     pub after: u64,
-    /// All calls behind it fail too: the device is lost.
+    /// All calls after it fail too: the device is lost.
     pub lost: bool,
 }
 

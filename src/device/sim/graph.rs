@@ -1,11 +1,9 @@
 //! Graphs: what is captured is kept call by call, and called again by a replay, so that its races are found there too.
 //!
 //! The rules of the driver hold: a capture begins with idle streams, allocates nothing, waits for no event from before, and
-//! its events are worth nothing behind it.
+//! its events are worth nothing after it.
 
-use super::Sim;
-use super::SimEvent;
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 
 /// One call that was captured. Events go by their number.
@@ -22,16 +20,19 @@ pub(super) enum Call {
     ComputeWaits(usize),
 }
 
-/// What is captured, and what was.
+/// A captured pass.
+#[derive(Debug)]
+pub struct SimGraph(pub(super) Vec<Call>);
+
+/// What is being captured.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
-    calls: Option<Vec<Call>>,
+    pub(super) calls: Option<Vec<Call>>,
     /// Number of this capture, and its events so far.
-    number: u64,
-    events: usize,
-    kept: Option<Vec<Call>>,
+    pub(super) number: u64,
+    pub(super) events: usize,
     /// What was issued to the copy stream when the last replay ended.
-    replayed: u64,
+    pub(super) replayed: u64,
 }
 
 impl Graphs {
@@ -74,61 +75,6 @@ impl Graphs {
     }
 }
 
-fn refused(what: &str) -> Error {
+pub(super) fn refused(what: &str) -> Error {
     Error::Unsupported(format!("{what} cannot be captured in a graph"))
-}
-
-impl Sim {
-    pub(super) fn start_capture(&mut self) -> Result<()> {
-        self.graphs.refuse("a capture")?;
-        if !self.copy_idle() || !self.compute_idle() {
-            return Err(refused("what is still under way when it begins"));
-        }
-        self.graphs.number += 1;
-        self.graphs.events = 0;
-        self.graphs.calls = Some(Vec::new());
-        Ok(())
-    }
-
-    pub(super) fn stop_capture(&mut self, keep: bool) {
-        let calls = self.graphs.calls.take();
-        if keep {
-            self.graphs.kept = calls;
-        }
-    }
-
-    pub(super) fn drop_graph(&mut self) {
-        self.graphs.kept = None;
-    }
-
-    pub(super) fn play_graph(&mut self) -> Result<()> {
-        let Some(calls) = self.graphs.kept.clone() else {
-            return Err(Error::Internal("there is no graph to replay".to_owned()));
-        };
-        if !self.copy_idle() && self.copy.issued != self.graphs.replayed {
-            return Err(Error::Internal(
-                "a graph does not wait for copies that are under way".to_owned(),
-            ));
-        }
-        // Behind everything issued to the compute stream, and in front of whatever comes behind it.
-        let begin = self.record_compute()?;
-        self.copy_wait(&begin)?;
-        let mut events: Vec<SimEvent> = Vec::new();
-        for call in calls {
-            match call {
-                Call::Kernel(number, reads) => self.kernel(number, &reads)?,
-                Call::Copy(dst, src) => self.copy_to_device(dst, src)?,
-                Call::Discard(ptr, bytes) => self.discard(ptr, bytes)?,
-                Call::Across(dst, src, bytes) => self.copy_across(dst, src, bytes)?,
-                Call::Zero(ptr, bytes) => self.zero(ptr, bytes)?,
-                Call::RecordCompute => events.push(self.record_compute()?),
-                Call::RecordCopy => events.push(self.record_copy()?),
-                Call::CopyWaits(event) => self.copy_wait(&events[event])?,
-                Call::ComputeWaits(event) => self.compute_wait(&events[event])?,
-            }
-        }
-        let end = self.record_copy()?;
-        self.graphs.replayed = self.copy.issued;
-        self.compute_wait(&end)
-    }
 }

@@ -26,6 +26,7 @@ mod graph;
 mod issue;
 mod problem;
 mod regions;
+mod replay;
 mod space;
 mod streams;
 mod views;
@@ -37,6 +38,7 @@ mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
 pub use faults::Fault;
+pub use graph::SimGraph;
 pub use issue::SimEvent;
 pub use problem::Problem;
 pub use streams::Order;
@@ -70,7 +72,7 @@ pub enum Issued {
         to: DevicePtr,
         /// Where from.
         from: HostBytes,
-        /// What it is ordered behind.
+        /// What it is ordered after.
         clock: Clock,
     },
     /// Bytes were freed or discarded.
@@ -94,7 +96,7 @@ pub struct Sim {
     views: Views,
     compute: Stream,
     copy: Stream,
-    /// The calling thread's; in a cell, since asking for an event orders what follows behind it.
+    /// The calling thread's; in a cell, since asking for an event orders what follows after it.
     host: Cell<Clock>,
     faults: Faults,
     problems: Vec<Problem>,

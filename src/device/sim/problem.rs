@@ -55,7 +55,7 @@ impl fmt::Display for Problem {
                 range,
             } => write!(
                 f,
-                "race at {}: nothing orders {second} behind {first}",
+                "race at {}: nothing orders {second} after {first}",
                 span(range)
             ),
             Problem::Worthless {

@@ -1,4 +1,4 @@
-//! Who wrote and who read each byte last: an interval map. An access that is not ordered behind what it depends on is
+//! Who wrote and who read each byte last: an interval map. An access that is not ordered after what it depends on is
 //! found when it is issued, in whichever order the streams run later.
 
 use super::clock::{Access, Actor, Clock};
@@ -23,7 +23,7 @@ struct Region {
 pub(super) struct Regions(BTreeMap<u64, Region>);
 
 impl Regions {
-    /// A write of `range` by whoever has `clock`; `valid` says that the bytes may be read afterwards.
+    /// A write of `range` by the owner of `clock`; `valid` says that the bytes may be read afterwards.
     pub(super) fn write(
         &mut self,
         range: Range<u64>,
@@ -44,7 +44,7 @@ impl Regions {
         problem
     }
 
-    /// A read of `range` by whoever has `clock`.
+    /// A read of `range` by the owner of `clock`.
     pub(super) fn read(
         &mut self,
         range: Range<u64>,

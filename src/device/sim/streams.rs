@@ -45,7 +45,7 @@ pub(super) enum Op {
     /// Bytes that outlive the device.
     Copy(Range<u64>, HostBytes),
     Upload(Range<u64>, Vec<u8>),
-    /// Keeps the bytes for whoever waits for them.
+    /// Keeps the bytes for their reader.
     Download(Vec<Range<u64>>),
     /// The same for the output of this number among those that are due.
     Return(Vec<Range<u64>>, usize),

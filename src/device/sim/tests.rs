@@ -47,7 +47,7 @@ fn a_kernel_that_does_not_wait_for_its_copy_is_a_race() {
         found(&mut sim),
         [
             "race at 0x100000..0x100080: nothing orders kernel 5 (compute stream, call 2) \
-          behind copy 1 to the device (copy stream, call 2)"
+          after copy 1 to the device (copy stream, call 2)"
         ]
     );
 }
@@ -64,7 +64,7 @@ fn a_copy_that_does_not_wait_for_a_reader_is_a_race() {
     assert!(
         found.len() == 1
             && found[0].contains("nothing orders copy 2 to the device")
-            && found[0].contains("behind kernel 5"),
+            && found[0].contains("after kernel 5"),
         "{found:?}"
     );
 }

@@ -8,7 +8,7 @@ fn leaked(byte: u8, len: u64) -> HostBytes {
     HostBytes::from_static(Box::leak(vec![byte; len as usize].into_boxed_slice()))
 }
 
-/// Two addresses of one page, behind a page of the first one's own.
+/// Two addresses of one page, after a page of the first one's own.
 fn alias() -> View {
     let piece = |at, memory, bytes| Piece { at, memory, bytes };
     View {
@@ -166,7 +166,7 @@ fn the_end_of_a_page_that_is_used_in_part_is_nobodys() {
     let (inside, beyond) = (leaked(7, PAGE / 2), leaked(8, PAGE / 2 + 1));
     sim.copy_to_device(block, inside).unwrap();
     sim.copy_to_device(last, inside).unwrap();
-    // What lies behind it belongs to the block.
+    // What lies after it belongs to the block.
     for refused in [
         sim.copy_to_device(last, beyond),
         sim.copy_to_device(last.offset(PAGE / 2), leaked(8, 1)),

@@ -225,7 +225,7 @@ unsafe fn room<'a>(index: usize, tensor: &ws_tensor) -> Result<OutputTensor<'a>,
             let data = tensor.data.cast();
             // SAFETY: `nbytes` bytes of host memory that only this call uses, by this function's contract.
             let bytes = unsafe { array_mut(&format!("{name}.data"), data, tensor.nbytes) }?;
-            // SAFETY: the same, and the call ends behind the device's wait for its pass.
+            // SAFETY: the same, and the call ends after the device's wait for its pass.
             Room::Call(unsafe { HostRoom::new(bytes.as_mut_ptr(), bytes.len()) })
         }
         // SAFETY: memory of the device that only this call uses, by this function's contract.

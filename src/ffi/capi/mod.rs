@@ -6,7 +6,6 @@ mod execute;
 mod load;
 mod stats;
 mod types;
-mod waiting;
 
 pub use execute::{
     ws_execute, ws_execute_into, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs,
@@ -14,7 +13,6 @@ pub use execute::{
 pub use load::{ws_destroy, ws_init, ws_init_on_stream, ws_required_budget, ws_set_options, Model};
 pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
-pub use waiting::{ws_while_waiting, WaitFn};
 
 use std::ffi::c_char;
 

@@ -1,6 +1,7 @@
 //! The structures of the C interface, field for field as in the header.
 #![allow(non_camel_case_types)] // the names are those of the header
 
+use crate::counters::Stats;
 use std::ffi::{c_char, c_void};
 
 /// One option; see the header for keys and types.
@@ -64,29 +65,26 @@ pub struct ws_tensor {
 /// Counters of a model.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(missing_docs)] // the keys are explained in the README
 pub struct ws_stats_data {
+    /// Size of the structure, as its owner knows it.
     pub struct_size: u64,
-    pub budget_bytes: u64,
-    pub floor_bytes: u64,
-    pub hard_minimum_bytes: u64,
-    pub direct_bytes: u64,
-    pub total_weight_bytes: u64,
-    pub peak_bytes: u64,
-    pub passes: u64,
-    pub hits: u64,
-    pub misses: u64,
-    pub evictions: u64,
-    pub prefetches: u64,
-    pub bytes_copied: u64,
-    pub bytes_copied_last_pass: u64,
-    pub activation_peak_bytes: u64,
-    pub io_bytes: u64,
-    pub host_pinned_bytes: u64,
-    pub host_mapped_bytes: u64,
-    pub gathered_bytes: u64,
-    pub replans: u64,
-    pub inputs_copied: u64,
+    /// In the header each is a field of its own.
+    pub counters: Stats,
+}
+
+// SAFETY: C++ knows it by the header, which is generated from the same table: fields of 64 bits only, in the same order.
+unsafe impl cxx::ExternType for ws_stats_data {
+    type Id = cxx::type_id!("ws_stats_data");
+    type Kind = cxx::kind::Trivial;
+}
+
+impl From<Stats> for ws_stats_data {
+    fn from(counters: Stats) -> Self {
+        ws_stats_data {
+            struct_size: size_of::<ws_stats_data>() as u64,
+            counters,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::decode::scalar;
 use super::fields::{Cursor, Fields};
 use super::{ConstantKind, RecordedConstant};
 use crate::error::Result;
@@ -30,7 +29,7 @@ pub(super) fn read(fields: &Fields<'_>, offload: bool) -> Result<Vec<RecordedCon
         let constant = RecordedConstant {
             fqn: (*fqn).to_owned(),
             kind: kind(fields, fqn, kinds[index], offload)?,
-            dtype: scalar(fields, "dtypes", dtypes[index])?,
+            dtype: fields.scalar("dtypes", dtypes[index])?,
             nbytes: u64::try_from(nbytes[index])
                 .map_err(|_| fields.bad("nbytes", format!("is {} for '{fqn}'", nbytes[index])))?,
             crc32: u32::try_from(crcs[index])
@@ -107,6 +106,7 @@ fn check_dense(fields: &Fields<'_>, constant: &RecordedConstant) -> Result<()> {
             return Err(fields.bad("layouts", what));
         }
     }
+    // rule: weights-are-dense
     if is_dense(sizes, strides) {
         return Ok(());
     }

@@ -1,14 +1,69 @@
 //! From the bag of fields to the record: single facts here, lists in the files beside this one.
 
-use super::fields::Fields;
-use super::{constants, signature, sizes, trace, BuildId, Record, Target};
+use super::fields::{self, Fields};
+use super::{constants, signature, sizes, trace, BuildId, Record, Target, BACKEND};
 use crate::error::{Error, Result};
-use crate::format::ScalarType;
+use crate::format::Pte;
 
 /// What the key of the compiled library starts with; the SHA-256 of its bytes follows.
 const SO_PREFIX: &str = "weightstream_so_";
 
-pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
+impl Record {
+    /// Reads the record from a delegate's processed bytes. `name` is what errors call them.
+    pub fn from_payload(name: &str, bytes: &[u8]) -> Result<Self> {
+        record(&Fields::from_payload(name, bytes)?)
+    }
+
+    /// Reads the record of `method` from its delegate, and compares it with that in the constant methods if the program has them.
+    pub fn of(pte: &Pte<'_>, method: &str) -> Result<Self> {
+        let delegate = pte.delegate(method)?;
+        if delegate.backend != BACKEND {
+            return Err(Error::Mismatch {
+                name: method.to_owned(),
+                fact: "backend",
+                expected: BACKEND.to_owned(),
+                found: format!("{} in {}", delegate.backend, pte.name()),
+            });
+        }
+        let name = format!("{}, the delegate's payload", pte.name());
+        let payload = Record::from_payload(&name, delegate.processed)?.named(method, pte)?;
+        if fields::has_methods(pte, method) {
+            let written = Record::from_pte(pte, method)?;
+            // rule: both-records-are-equal
+            if payload != written {
+                return Err(Error::Mismatch {
+                    name: method.to_owned(),
+                    fact: "record",
+                    expected: format!("build {} of the delegate's payload", payload.build_id),
+                    found: format!(
+                        "build {} in the constant methods, or other values",
+                        written.build_id
+                    ),
+                });
+            }
+        }
+        Ok(payload)
+    }
+
+    /// Reads the record of `method` from the program's constant methods.
+    pub fn from_pte(pte: &Pte<'_>, method: &str) -> Result<Self> {
+        record(&Fields::from_pte(pte, method)?)?.named(method, pte)
+    }
+
+    fn named(self, method: &str, pte: &Pte<'_>) -> Result<Self> {
+        if self.method == method {
+            return Ok(self);
+        }
+        Err(Error::Mismatch {
+            name: method.to_owned(),
+            fact: "method of its record",
+            expected: method.to_owned(),
+            found: format!("{} in {}", self.method, pte.name()),
+        })
+    }
+}
+
+fn record(fields: &Fields<'_>) -> Result<Record> {
     let offload = flag(fields, "offload")?;
     let device = device(fields)?;
     let constants = constants::read(fields, offload)?;
@@ -44,16 +99,6 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
         sizes: sizes::read(fields, &inputs, &outputs)?,
         inputs,
         outputs,
-    })
-}
-
-/// The scalar type with this number, from field `name`.
-pub(super) fn scalar(fields: &Fields<'_>, name: &str, number: i64) -> Result<ScalarType> {
-    ScalarType::from_number(number).ok_or_else(|| {
-        fields.bad(
-            name,
-            format!("holds {number}, which is not the number of a scalar type"),
-        )
     })
 }
 

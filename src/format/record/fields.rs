@@ -4,7 +4,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 
 use crate::error::{Error, Result};
 use crate::format::generated::record as fb;
-use crate::format::{flat, malformed, Pte};
+use crate::format::{flat, malformed, Pte, ScalarType};
 
 /// The version of records that this runtime reads and the exporter beside it writes.
 const FORMAT_VERSION: i64 = 4;
@@ -155,6 +155,12 @@ impl<'a> Fields<'a> {
             return Err(self.bad(name, what));
         }
         Ok(())
+    }
+
+    /// The scalar type with this number, from field `name`.
+    pub fn scalar(&self, name: &str, number: i64) -> Result<ScalarType> {
+        let what = || format!("holds {number}, which is not the number of a scalar type");
+        ScalarType::from_number(number).ok_or_else(|| self.bad(name, what()))
     }
 
     /// The error for a bad field.

@@ -48,11 +48,11 @@ mod trace;
 
 use std::fmt;
 
-use super::{Pte, ScalarType};
-use crate::error::Result;
+use super::ScalarType;
 use crate::schedule::{Event, ProbeId, WeightIndex};
 
 pub use expression::Expression;
+pub use signature::{Dim, InputSpec, OutputSpec};
 pub use sizes::{Relation, Sizes, Solution, Symbol};
 
 /// The backend whose delegates have records.
@@ -182,94 +182,12 @@ impl Gather {
     /// read while copies run arrive at about half of the link's speed, and a table that streams costs its bytes
     /// once in a pass.
     pub fn pays(&self, table: u64) -> bool {
+        // rule: in-place-reads-at-most-half-a-table
         table > 0 && self.bytes().is_some_and(|bytes| bytes <= table / 2)
     }
 }
 
-/// One input of the compiled code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputSpec {
-    /// For messages.
-    pub name: String,
-    /// Element type.
-    pub dtype: ScalarType,
-    /// Dimensions, outermost first.
-    pub dims: Vec<Dim>,
-}
-
-/// One dimension of an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dim {
-    /// Least extent.
-    pub min: i64,
-    /// Largest extent.
-    pub max: i64,
-    /// Dimensions with equal symbols have equal extents in one call; a number of [`Sizes::symbols`].
-    pub symbol: Option<u32>,
-}
-
-/// One output of the compiled code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutputSpec {
-    /// Element type.
-    pub dtype: ScalarType,
-    /// Number of dimensions.
-    pub ndim: usize,
-}
-
 impl Record {
-    /// Reads the record from a delegate's processed bytes. `name` is what errors call them.
-    pub fn from_payload(name: &str, bytes: &[u8]) -> Result<Self> {
-        decode::record(&fields::Fields::from_payload(name, bytes)?)
-    }
-
-    /// Reads the record of `method` from its delegate, and compares it with that in the constant methods if the program has them.
-    pub fn of(pte: &Pte<'_>, method: &str) -> Result<Self> {
-        let delegate = pte.delegate(method)?;
-        if delegate.backend != BACKEND {
-            return Err(crate::Error::Mismatch {
-                name: method.to_owned(),
-                fact: "backend",
-                expected: BACKEND.to_owned(),
-                found: format!("{} in {}", delegate.backend, pte.name()),
-            });
-        }
-        let name = format!("{}, the delegate's payload", pte.name());
-        let payload = Record::from_payload(&name, delegate.processed)?.named(method, pte)?;
-        if fields::has_methods(pte, method) {
-            let written = Record::from_pte(pte, method)?;
-            if payload != written {
-                return Err(crate::Error::Mismatch {
-                    name: method.to_owned(),
-                    fact: "record",
-                    expected: format!("build {} of the delegate's payload", payload.build_id),
-                    found: format!(
-                        "build {} in the constant methods, or other values",
-                        written.build_id
-                    ),
-                });
-            }
-        }
-        Ok(payload)
-    }
-
-    /// Reads the record of `method` from the program's constant methods.
-    pub fn from_pte(pte: &Pte<'_>, method: &str) -> Result<Self> {
-        decode::record(&fields::Fields::from_pte(pte, method)?)?.named(method, pte)
-    }
-
-    fn named(self, method: &str, pte: &Pte<'_>) -> Result<Self> {
-        if self.method == method {
-            return Ok(self);
-        }
-        Err(crate::Error::Mismatch {
-            name: method.to_owned(),
-            fact: "method of its record",
-            expected: method.to_owned(),
-            found: format!("{} in {}", self.method, pte.name()),
-        })
-    }
-
     /// Key of the entry in the `.ptd` that holds the 16 raw bytes of the build id.
     pub fn build_id_key(&self) -> String {
         format!("weightstream_build_id_{}", self.method)

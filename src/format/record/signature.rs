@@ -1,16 +1,46 @@
 //! Inputs and outputs of a record.
 
-use super::decode::scalar;
 use super::fields::{Cursor, Fields};
-use super::{Dim, InputSpec, OutputSpec};
 use crate::error::Result;
+use crate::format::ScalarType;
+
+/// One input of the compiled code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputSpec {
+    /// For messages.
+    pub name: String,
+    /// Element type.
+    pub dtype: ScalarType,
+    /// Dimensions, outermost first.
+    pub dims: Vec<Dim>,
+}
+
+/// One dimension of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dim {
+    /// Least extent.
+    pub min: i64,
+    /// Largest extent.
+    pub max: i64,
+    /// Dimensions with equal symbols have equal extents in one call; a number of [`Sizes::symbols`](super::Sizes::symbols).
+    pub symbol: Option<u32>,
+}
+
+/// One output of the compiled code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputSpec {
+    /// Element type.
+    pub dtype: ScalarType,
+    /// Number of dimensions.
+    pub ndim: usize,
+}
 
 pub(super) fn inputs(fields: &Fields<'_>) -> Result<Vec<InputSpec>> {
     let names = fields.strings("input_names");
     let mut cursor = fields.cursor("inputs");
     let mut inputs = Vec::with_capacity(names.len());
     for name in names {
-        let dtype = scalar(fields, "inputs", cursor.int()?)?;
+        let dtype = fields.scalar("inputs", cursor.int()?)?;
         let ndim = cursor.ndim()?;
         let dims = (0..ndim).map(|_| dim(&mut cursor)).collect::<Result<_>>()?;
         inputs.push(InputSpec {
@@ -47,7 +77,7 @@ pub(super) fn outputs(fields: &Fields<'_>) -> Result<Vec<OutputSpec>> {
     let mut cursor = fields.cursor("outputs");
     let mut outputs = Vec::new();
     while !cursor.at_end() {
-        let dtype = scalar(fields, "outputs", cursor.int()?)?;
+        let dtype = fields.scalar("outputs", cursor.int()?)?;
         outputs.push(OutputSpec {
             dtype,
             ndim: cursor.ndim()?,

@@ -2,7 +2,7 @@
 
 use super::expression::Expression;
 use super::fields::Fields;
-use super::{InputSpec, OutputSpec};
+use super::signature::{InputSpec, OutputSpec};
 use crate::error::Result;
 
 /// The sizes of a program's calls.

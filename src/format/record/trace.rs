@@ -107,6 +107,7 @@ pub(super) fn events(fields: &Fields<'_>, probes: usize) -> Result<Vec<Event>> {
             }
             Event::Probe(id) => step(&mut leases, id, Lease::NotYet, Lease::Open)
                 .ok_or_else(|| bad(format!("holds probe {id} of {probes} out of turn")))?,
+            // rule: recorded-release-needs-an-open-lease
             Event::Release(id) => step(&mut leases, id, Lease::Open, Lease::Ended)
                 .ok_or_else(|| bad(format!("releases probe {id}, whose lease is not open")))?,
         }

@@ -1,0 +1,199 @@
+//! The options of one load: parsed, checked, and each with who gave it.
+#![deny(unsafe_code)]
+
+use std::path::PathBuf;
+
+use super::table::{group, unknown};
+use super::values::{
+    budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path,
+    refuse_cut, switch, word,
+};
+use super::{
+    refuse, Budget, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec, Verify,
+    BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
+    LINK_GBPS, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+};
+use crate::error::Result;
+
+/// Who gave an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// The caller, at load.
+    Load,
+    /// The process, before it: `set_option`.
+    SetOption,
+    /// An environment variable.
+    Environment,
+    /// The program itself.
+    Program,
+}
+
+impl Origin {
+    /// Its name in counters and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Load => "load",
+            Origin::SetOption => "set_option",
+            Origin::Environment => "environment",
+            Origin::Program => "program",
+        }
+    }
+}
+
+/// An option, and who gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// Key and value.
+    pub spec: Spec,
+    /// Who.
+    pub origin: Origin,
+}
+
+/// Options of one load, after parsing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// The budget.
+    pub budget: Budget,
+    /// How the bytes to copy are held on the host.
+    pub host: HostMemory,
+    /// Bytes of the ring of `staged`; `None` means the default.
+    pub staging: Option<u64>,
+    /// Which tables are read in place.
+    pub gather: Gathering,
+    /// How plans get to know the link to the device.
+    pub link: LinkRate,
+    /// File of how long kernels run: read if it is there, otherwise written once they were timed.
+    pub kernel_times: Option<PathBuf>,
+    /// Index of the device; `None` means the first one.
+    pub device: Option<u32>,
+    /// Residency policy.
+    pub policy: PolicyKind,
+    /// Checksum policy.
+    pub verify: Verify,
+    /// Whether every kernel is waited for before the next one, so that a fault is found where it happened.
+    pub sync: bool,
+    /// Whether passes are captured as CUDA graphs, and replayed.
+    pub cuda_graph: bool,
+    /// Path of the `.ptd`; needed when the caller has no mapped named data.
+    pub data: Option<PathBuf>,
+    /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
+    pub pte_sha256: Option<Sha256Digest>,
+    /// What was given, and by whom.
+    pub given: Vec<Given>,
+}
+
+impl Options {
+    /// Options from runtime specs. An unknown or repeated key, a wrong type or a value that cannot take
+    /// effect is an error.
+    pub fn parse(specs: &[Spec]) -> Result<Options> {
+        let mut options = Options::default();
+        for (at, spec) in specs.iter().enumerate() {
+            if specs[..at].iter().any(|earlier| earlier.key == spec.key) {
+                return Err(refuse(&spec.key, "is given twice".to_owned()));
+            }
+            options.take(spec, Origin::Load)?;
+        }
+        options.check_staging()?;
+        Ok(options)
+    }
+
+    /// What `auto` chooses is only known at load.
+    fn check_staging(&self) -> Result<()> {
+        let unused = match self.host {
+            HostMemory::Mapped => "mapped",
+            HostMemory::Pinned => "pinned",
+            HostMemory::Auto | HostMemory::Staged => return Ok(()),
+        };
+        match self.staging {
+            None => Ok(()),
+            Some(_) => Err(refuse(
+                STAGING_MB,
+                format!("is the size of the ring of 'staged', and {HOST} is '{unused}'"),
+            )),
+        }
+    }
+
+    pub(super) fn take(&mut self, spec: &Spec, origin: Origin) -> Result<()> {
+        self.apply(spec)?;
+        self.given.push(Given {
+            spec: spec.clone(),
+            origin,
+        });
+        Ok(())
+    }
+
+    fn apply(&mut self, spec: &Spec) -> Result<()> {
+        refuse_cut(spec)?;
+        match spec.key.as_str() {
+            BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?),
+            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec)?)),
+            BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?)),
+            HOST => {
+                self.host = word(spec)?;
+                Ok(())
+            }
+            STAGING_MB => {
+                self.staging = Some(from_mb(spec)?);
+                Ok(())
+            }
+            GATHER => {
+                self.gather = word(spec)?;
+                Ok(())
+            }
+            LINK_GBPS => {
+                self.link = link_rate(spec)?;
+                Ok(())
+            }
+            KERNEL_TIMES => {
+                self.kernel_times = Some(path(spec)?);
+                Ok(())
+            }
+            DEVICE => {
+                self.device = Some(device_index(spec)?);
+                Ok(())
+            }
+            POLICY => {
+                self.policy = word(spec)?;
+                Ok(())
+            }
+            VERIFY => {
+                self.verify = word(spec)?;
+                Ok(())
+            }
+            SYNC => {
+                self.sync = switch(spec)?;
+                Ok(())
+            }
+            CUDA_GRAPH => {
+                self.cuda_graph = switch(spec)?;
+                Ok(())
+            }
+            DATA => {
+                self.data = Some(path(spec)?);
+                Ok(())
+            }
+            PTE_SHA256 => {
+                self.pte_sha256 = Some(digest(spec)?);
+                Ok(())
+            }
+            _ => Err(unknown(&spec.key)),
+        }
+    }
+
+    fn set_budget(&mut self, key: &str, budget: Budget) -> Result<()> {
+        if self.budget != Budget::Floor {
+            return Err(refuse(
+                key,
+                format!("give one of {BUDGET}, {BUDGET_MB} and {BUDGET_BYTES}, not two"),
+            ));
+        }
+        self.budget = budget;
+        Ok(())
+    }
+
+    /// Who gave an option; `None` if nobody did. The ways to give a budget are one option.
+    pub fn origin(&self, key: &str) -> Option<Origin> {
+        let same = |given: &&Given| group(&given.spec.key) == group(key);
+        self.given.iter().find(same).map(|given| given.origin)
+    }
+}

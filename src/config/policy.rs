@@ -1,0 +1,55 @@
+//! The residency policies by name. What each does says `residency::policies`.
+
+/// One row for each policy: its kind, its name, and what `weightstream options` and the documentation say of it.
+macro_rules! policies {
+    ($($(#[$if:meta])* $kind:ident, $name:literal, $description:literal;)+) => {
+        /// Which residency policy to use.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum PolicyKind {
+            $($(#[$if])* #[doc = $description] $kind,)+
+        }
+
+        impl PolicyKind {
+            /// All of them, in the order of the documentation.
+            pub const ALL: &'static [PolicyKind] = &[$($(#[$if])* PolicyKind::$kind),+];
+
+            /// The name of each, the value of the option.
+            pub const NAMES: &'static [(&'static str, PolicyKind)] =
+                &[$($(#[$if])* ($name, PolicyKind::$kind)),+];
+
+            /// Its name, the value of the option.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(#[$if])* PolicyKind::$kind => $name,)+
+                }
+            }
+
+            /// What it does, in a line.
+            pub fn description(self) -> &'static str {
+                match self {
+                    $($(#[$if])* PolicyKind::$kind => $description,)+
+                }
+            }
+        }
+    };
+}
+
+policies! {
+    Planned, "planned",
+        "A plan made at load: heads of weights stay, and tails stream through a ring. The LRU where it copies less.";
+    Lru, "lru",
+        "Evicts what was read least recently, and loads ahead along the trace.";
+    #[cfg(feature = "sim")]
+    MostRecent, "most_recent",
+        "Evicts what was read most recently. For tests: the example of an eviction policy.";
+}
+
+#[allow(
+    clippy::derivable_impls,
+    reason = "the rows above are all that is said of a policy"
+)]
+impl Default for PolicyKind {
+    fn default() -> Self {
+        PolicyKind::Planned
+    }
+}

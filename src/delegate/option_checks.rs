@@ -1,0 +1,111 @@
+//! Options that cannot take effect on a method are refused at load, before anything is opened.
+#![deny(unsafe_code)]
+
+use crate::config::{
+    Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
+    LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
+};
+use crate::device::CallerStream;
+use crate::error::{Error, Result};
+use crate::format::Record;
+
+/// On the CPU a kernel has ended when it returns, and a fault in it ends the process there and then.
+pub(super) fn check_sync(record: &Record, options: &Options) -> Result<()> {
+    match options.sync && record.device == "cpu" {
+        false => Ok(()),
+        true => Err(Error::Option {
+            key: SYNC.to_owned(),
+            what: format!(
+                "waits for kernels of a GPU, and method '{}' was exported for 'cpu', where each has ended before the next \
+                 begins",
+                record.method
+            ),
+        }),
+    }
+}
+
+/// Only plans ask what copies cost, and on the CPU they cost none.
+pub(super) fn check_link(record: &Record, options: &Options) -> Result<()> {
+    let why = match (options.link, options.policy) {
+        (LinkRate::Unsaid, _) => return Ok(()),
+        (_, PolicyKind::Lru) => format!("under {POLICY} = lru nothing is planned"),
+        _ if record.device == "cpu" => format!(
+            "method '{}' was exported for 'cpu', which has no link",
+            record.method
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Option {
+        key: LINK_GBPS.to_owned(),
+        what: format!("is for plans of what to copy, and {why}; leave it out"),
+    })
+}
+
+/// A graph runs without the host, which therefore can do nothing in the middle of a pass.
+pub(super) fn check_graph(record: &Record, options: &Options) -> Result<()> {
+    if !options.cuda_graph {
+        return Ok(());
+    }
+    if record.device == "cpu" {
+        return Err(no_graph(&format!(
+            "method '{}' was exported for 'cpu', which has no graphs; leave it out",
+            record.method
+        )));
+    }
+    if options.sync || options.verify == Verify::EveryRead {
+        let other = match options.sync {
+            true => SYNC.to_owned() + " = 1",
+            false => VERIFY.to_owned() + " = every_read",
+        };
+        return Err(no_graph(&format!(
+            "the host cannot wait in the middle of a graph, as {other} asks for; leave one of the two out"
+        )));
+    }
+    Ok(())
+}
+
+/// The driver captures no graph from it.
+pub(super) fn check_stream(options: &Options, stream: Option<CallerStream>) -> Result<()> {
+    match options.cuda_graph && stream.is_some_and(|stream| stream.is_default()) {
+        false => Ok(()),
+        true => Err(no_graph(
+            "the default stream cannot be captured; load the program with a stream of your own, or with none",
+        )),
+    }
+}
+
+pub(super) fn no_graph(why: &str) -> Error {
+    Error::Option {
+        key: CUDA_GRAPH.to_owned(),
+        what: why.to_owned(),
+    }
+}
+
+/// Who has the program's bytes compares them and takes the option out; here they are not known.
+pub(super) fn check_no_pin(options: &Options) -> Result<()> {
+    match options.pte_sha256 {
+        None => Ok(()),
+        Some(_) => Err(Error::Option {
+            key: PTE_SHA256.to_owned(),
+            what: "cannot take effect here: ExecuTorch gives a backend its own part of the program only, so that the \
+                   whole cannot be compared; load it with weightstream::Module, weightstream-run, the Python Module or \
+                   ws_init, or compare the file before ExecuTorch opens it"
+                .to_owned(),
+        }),
+    }
+}
+
+/// Without probes everything is loaded up front, so a budget could only be ignored.
+pub(super) fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
+    if record.offload || options.budget == Budget::Floor {
+        return Ok(());
+    }
+    Err(Error::Option {
+        key: format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
+        what: format!(
+            "method '{}' was exported with WeightStreamPartitioner(offload=False), so all its weights are always in memory; \
+             export it with offload=True, or give no budget",
+            record.method
+        ),
+    })
+}

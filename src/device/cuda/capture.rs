@@ -1,0 +1,109 @@
+//! Captures what is issued to both streams as a graph, and launches it.
+
+use super::context::{Context, Entered};
+use super::graph::Graph;
+use super::library::{check, log_failure};
+use super::CudaDevice;
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUgraph, CUstreamCaptureMode};
+use std::sync::Arc;
+
+impl CudaDevice {
+    pub(super) fn start_capture(&mut self) -> Result<()> {
+        if self.compute.raw().is_null() {
+            return Err(Error::Unsupported(format!(
+                "the default stream of {} cannot be captured as a graph; load the program with a stream of your own, or \
+                 with none",
+                self.context.name()
+            )));
+        }
+        if self.stage.is_some() {
+            return Err(Error::Unsupported(
+                "copies through a staging ring cannot be captured as a graph".to_owned(),
+            ));
+        }
+        let entered = self.context.enter()?;
+        // Other threads of the process may go on doing whatever they do.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as `self`.
+        check("cuStreamBeginCapture", unsafe {
+            sys::cuStreamBeginCapture_v2(self.compute.raw(), mode)
+        })?;
+        self.capture.now = true;
+        let forked = self.events.take(&entered).and_then(|fork| {
+            self.compute.record(&fork, &entered)?;
+            self.copy.wait(&fork, &entered)
+        });
+        drop(entered);
+        if forked.is_err() {
+            // The first error says more.
+            let _ = self.drop_capture();
+        }
+        forked
+    }
+
+    pub(super) fn stop_capture(&mut self) -> Result<Graph> {
+        let (graph, outcome) = self.take_capture()?;
+        let entered = self.context.enter()?;
+        if let Err(error) = outcome {
+            destroy(&self.context, graph, &entered);
+            return Err(error);
+        }
+        // SAFETY: just captured, and nobody else has it.
+        unsafe { Graph::of(&self.context, &self.capture.device, graph, &entered) }
+    }
+
+    pub(super) fn drop_capture(&mut self) -> Result<()> {
+        let (graph, _) = self.take_capture()?;
+        destroy(&self.context, graph, &self.context.enter()?);
+        Ok(())
+    }
+
+    /// Joins the copy stream and ends the capture: the graph, null if there is none, and what went wrong.
+    fn take_capture(&mut self) -> Result<(CUgraph, Result<()>)> {
+        let entered = self.context.enter()?;
+        let joined = self.events.take(&entered).and_then(|join| {
+            self.copy.record(&join, &entered)?;
+            self.compute.wait(&join, &entered)
+        });
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream lives as long as `self`; the driver writes one pointer.
+        let code = unsafe { sys::cuStreamEndCapture(self.compute.raw(), &mut graph) };
+        self.capture.now = false;
+        Ok((graph, joined.and(check("cuStreamEndCapture", code))))
+    }
+
+    pub(super) fn launch_graph(&mut self, graph: &Graph) -> Result<()> {
+        if !Arc::ptr_eq(&graph.device, &self.capture.device) {
+            return Err(Error::Internal(
+                "a graph of another device was to be replayed".to_owned(),
+            ));
+        }
+        graph.launch(&self.compute, &self.context.enter()?)
+    }
+
+    /// Refuses what would end a capture.
+    #[inline]
+    pub(super) fn not_while_captured(&self, what: &str) -> Result<()> {
+        match self.capture.now {
+            false => Ok(()),
+            true => Err(refused(what)),
+        }
+    }
+}
+
+/// Gives up a graph that was just captured and that nobody else has; null if there is none.
+fn destroy(context: &Context, graph: CUgraph, _entered: &Entered<'_>) {
+    if !graph.is_null() {
+        // SAFETY: by the caller's promise above.
+        let gone = unsafe { sys::cuGraphDestroy(graph) };
+        log_failure(context.name(), check("cuGraphDestroy", gone));
+    }
+}
+
+#[cold]
+fn refused(what: &str) -> Error {
+    Error::Unsupported(format!(
+        "{what} in the middle of a pass cannot be captured as a graph"
+    ))
+}

@@ -1,0 +1,149 @@
+//! Kernels are timed once, and a better plan is taken where their times show one.
+//!
+//! The pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after it, and where
+//! each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
+//! is leased, so that all weights may move: the memory goes back, and is taken as the new plan needs it.
+
+use super::timing::Timing;
+use super::Session;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::residency::{self, Request, Residency};
+use crate::schedule::{Event, KernelTimes, ProbeId};
+
+impl<D: Device> Session<D> {
+    /// Before a wait for the copy of a read.
+    #[inline]
+    pub(super) fn mark_wait(&mut self) {
+        if self.timing.is_some() {
+            self.mark(None);
+        }
+    }
+
+    /// After the wait of a read.
+    #[inline]
+    pub(super) fn mark_read(&mut self, id: ProbeId) {
+        if self.timing.is_some() {
+            self.mark(Some(Event::Probe(id)));
+        }
+    }
+
+    /// Where the lease of a read ends.
+    #[inline]
+    pub(super) fn mark_end(&mut self, id: ProbeId) {
+        if self.timing.is_some() {
+            self.mark(Some(Event::Release(id)));
+        }
+    }
+
+    #[cold]
+    fn mark(&mut self, what: Option<Event>) {
+        let marks = self.timing.as_mut().and_then(|one| one.marks.as_mut());
+        let Some(marks) = marks else { return };
+        match self.store.device.mark() {
+            Ok(()) => marks.push(what),
+            Err(error) => self.stop_timing(&error),
+        }
+    }
+
+    /// The plan stays as it is. The pass is none the worse for it.
+    #[cold]
+    fn stop_timing(&mut self, error: &Error) {
+        log::warn!("kernels could not be timed, so the plan stays as it was made at load: {error}");
+        self.timing = None;
+    }
+
+    /// After a pass that was not completed: its times are worth nothing.
+    pub(super) fn forget_marks(&mut self) {
+        let timed = self.timing.as_mut().and_then(|one| one.marks.as_mut());
+        let Some(marks) = timed else { return };
+        marks.clear();
+        if let Err(error) = self.store.device.take_marks() {
+            self.stop_timing(&error);
+        }
+    }
+
+    /// After a complete pass: times the next one, or makes use of what was timed. A failure that leaves the weights without
+    /// memory is one of all later passes; the one that has ended is right.
+    pub(super) fn time_when_due(&mut self) {
+        match self.timing.take() {
+            Some(mut timing) if timing.marks.is_none() => {
+                timing.marks = Some(Vec::with_capacity(3 * self.pass.leased.len() + 1));
+                self.timing = Some(timing);
+            }
+            Some(mut timing) => {
+                let marks = timing.marks.take().unwrap_or_default();
+                match self.take_times(&marks) {
+                    Ok(times) => {
+                        self.replan(&timing, &times);
+                        self.times = Some(times);
+                    }
+                    Err(error) => self.stop_timing(&error),
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// How long kernels ran. `marks` are those of a complete pass.
+    fn take_times(&mut self, marks: &[Option<Event>]) -> Result<KernelTimes> {
+        self.store.device.mark()?;
+        self.store.device.synchronize()?;
+        let spans = self.store.device.take_marks()?;
+        if spans.len() != marks.len() {
+            return Err(Error::Internal(format!(
+                "{} marks, and {} times between them and the end",
+                marks.len(),
+                spans.len()
+            )));
+        }
+        let mut times = KernelTimes::new(self.trace().probes().len());
+        for (mark, span) in marks.iter().zip(spans) {
+            if let Some(event) = *mark {
+                times.add(event, span);
+            }
+        }
+        Ok(times)
+    }
+
+    fn replan(&mut self, timing: &Timing, times: &KernelTimes) {
+        let request = Request {
+            kind: Default::default(),
+            trace: &self.pass.method().trace,
+            weights: &self.store.constants().specs,
+            model: &timing.model,
+            capacity: self.store.capacity(),
+            link: Some(timing.link),
+            times: Some(times),
+        };
+        let before = self.store.residency().clone();
+        let Some(better) = residency::replan(&request, &before) else {
+            return;
+        };
+        let Err(error) = self.move_to(better) else {
+            self.store.stats.replans += 1;
+            return;
+        };
+        log::warn!("the new plan could not be used, so the first one is: {error}");
+        if let Err(again) = self.move_to(before) {
+            // rule: weights-lost-in-a-move-poison
+            self.store.poison(format!(
+                "the weights could not be moved for a new plan ({error}), nor back: {again}"
+            ));
+        }
+    }
+
+    /// For tests of plans that no planner made: between passes, all weights move to where `residency` has them.
+    #[cfg(feature = "sim")]
+    pub fn use_residency(&mut self, residency: Residency) -> Result<()> {
+        self.move_to(residency)
+    }
+
+    fn move_to(&mut self, residency: Residency) -> Result<()> {
+        self.finish_replays()?;
+        self.store.device.synchronize()?;
+        let moved = self.store.move_to(residency);
+        self.pass.place_weights(&self.store);
+        moved
+    }
+}

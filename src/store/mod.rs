@@ -1,0 +1,272 @@
+//! The weights of one program on one device: memory, residency, and who is there now.
+//!
+//! A [`Policy`] says what to load and evict; the store carries it out on the copy stream. A pass asks it for a weight
+//! ([`Store::bring`], [`Store::address`]) and tells it when a lease ends ([`Store::end_lease`]).
+//!
+//! Both rules of stream order are kept here, and nowhere else:
+//! - a copy into device bytes starts only after every kernel that reads their previous contents has finished: the copy
+//!   stream waits for the event of the last lease's end before the bytes are given up (`actions.rs`);
+//! - a kernel reads a weight only after its copy: the compute stream waits for the copy's event before the address is handed
+//!   out ([`Store::address`]).
+#![deny(unsafe_code)]
+
+mod actions;
+mod checksums;
+mod constants;
+mod copies;
+mod copy_batch;
+mod device_weight;
+mod in_place;
+mod memory;
+mod open;
+mod verify;
+
+pub use constants::{Constants, Method, Table, WeightLayout};
+pub use open::StoreOptions;
+
+use crate::counters::Stats;
+use crate::device::{Device, DevicePtr, HostBytes};
+use crate::error::{Error, Result};
+use crate::residency::{Action, Layout, Policy, Pool, Residency, Served};
+use crate::schedule::{Floor, ProbeId, WeightIndex};
+use checksums::Checksums;
+use copy_batch::CopyBatch;
+use device_weight::DeviceWeight;
+
+/// The weights of one program on one device. The bytes that it was built over must outlive it ([`HostBytes::new`]).
+pub struct Store<D: Device> {
+    pub(crate) device: D,
+    pool: Box<dyn Pool<D>>,
+    residency: Residency,
+    policy: Box<dyn Policy>,
+    constants: Constants,
+    weights: Vec<DeviceWeight<D::Event>>,
+    /// What is read in place.
+    tables: Vec<Table>,
+    /// The bytes of each constant, by index.
+    bytes: Vec<HostBytes>,
+    floor: Floor,
+    /// Memory of the direct constants.
+    direct: DevicePtr,
+    /// Where the addresses of the layout's windows start.
+    block: DevicePtr,
+    /// Passes are played without copies, at load.
+    pub(crate) rehearsing: bool,
+    /// Filled by the policy and emptied here; kept, so that nothing allocates in a pass.
+    actions: Vec<Action>,
+    /// Loads whose copy is not issued yet; empty between calls.
+    batch: CopyBatch,
+    poisoned: Option<String>,
+    pub(crate) stats: Stats,
+    /// How often the pool had the bytes for a copy, but not in one piece.
+    fragmentation_misses: u64,
+    /// How often the device had to wait and tidy up for a read.
+    compactions: u64,
+    /// The CRC-32 of each constant, if every read is verified.
+    checksums: Option<Checksums>,
+}
+
+impl<D: Device> Store<D> {
+    /// The constants, with those that stand for reads in place.
+    pub fn constants(&self) -> &Constants {
+        &self.constants
+    }
+
+    /// The floor of this program and its parts.
+    pub fn floor(&self) -> &Floor {
+        &self.floor
+    }
+
+    /// How often the pool had the bytes for a copy, but not in one piece.
+    pub fn fragmentation_misses(&self) -> u64 {
+        self.fragmentation_misses
+    }
+
+    /// How often a read was served only after the device had waited for its copies and tidied up.
+    pub fn compactions(&self) -> u64 {
+        self.compactions
+    }
+
+    /// Whether all weights lie in one block, which falls into the same pieces in every run.
+    pub fn is_one_block(&self) -> bool {
+        self.pool.is_one_block()
+    }
+
+    /// The policy at work.
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
+    }
+
+    /// What was chosen for this budget.
+    pub fn residency(&self) -> &Residency {
+        &self.residency
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.residency.layout
+    }
+
+    /// Counters since load.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            peak_bytes: self.pool.peak_bytes(),
+            ..self.stats
+        }
+    }
+
+    /// Bytes for weights.
+    pub fn capacity(&self) -> u64 {
+        self.stats.budget_bytes - self.stats.direct_bytes
+    }
+
+    /// Why nothing runs on this store any more, if that is so.
+    pub fn check_usable(&self) -> Result<()> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(why) => Err(Error::Poisoned(why.clone())),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.is_some()
+    }
+
+    /// The address of a direct constant, final from load on; `None` for weights that are read through probes.
+    pub fn direct_address(&self, index: usize) -> Option<DevicePtr> {
+        let known = index < self.constants.specs.len();
+        let direct = known && !self.constants.is_probed(index as WeightIndex);
+        direct.then(|| self.weights[index].at)
+    }
+
+    /// Addresses and bytes of the direct constants: they stay as they are between passes.
+    pub(crate) fn direct_range(&self) -> (DevicePtr, u64) {
+        (self.direct, self.floor.direct)
+    }
+
+    /// Has the weight of read `id` there, or on its way: the policy's decision, carried out.
+    #[inline]
+    pub(crate) fn bring(&mut self, id: ProbeId) -> Result<Served> {
+        let served = self.policy.demand(id, &mut self.actions)?;
+        if !self.actions.is_empty() {
+            self.carry_out_demand(id)?;
+        }
+        Ok(served)
+    }
+
+    /// Where kernels that are issued from now on read the weight. The compute stream waits for its copy.
+    #[inline]
+    pub(crate) fn address(&mut self, weight: WeightIndex) -> Result<DevicePtr> {
+        let there = &mut self.weights[weight as usize];
+        if let Some(event) = &there.ready {
+            // rule: kernel-waits-for-copy
+            self.device.compute_wait(event)?;
+            // One wait orders every later kernel after the copy, so the next probe needs none.
+            there.ready = None;
+        }
+        Ok(there.address())
+    }
+
+    /// Where a weight that stays lies.
+    pub(crate) fn lasting_address(&self, weight: WeightIndex) -> DevicePtr {
+        self.weights[weight as usize].address()
+    }
+
+    #[inline]
+    pub(crate) fn lease(&mut self, id: ProbeId) {
+        self.policy.lease(id);
+    }
+
+    /// The lease of read `id` ended. Whether its weight may be given up now.
+    #[inline]
+    pub(crate) fn end_lease(&mut self, id: ProbeId) -> Option<WeightIndex> {
+        self.policy.release(id)
+    }
+
+    /// The lease of a weight that may be evicted ended: keeps the point in the compute stream after its last reader.
+    pub(crate) fn keep_last_read(&mut self, weight: WeightIndex) -> Result<()> {
+        if !self.rehearsing {
+            let event = self.device.record_compute()?;
+            self.weights[weight as usize].last_read = Some(event);
+        }
+        Ok(())
+    }
+
+    /// Without that point nothing may ever be copied over this weight again.
+    #[cold]
+    pub(crate) fn lost_last_read(&mut self, weight: WeightIndex, error: Error) -> Error {
+        let name = self.constants.name(weight);
+        // rule: lost-lease-end-poisons
+        self.poison(format!("the end of a lease of {name} was lost: {error}"));
+        self.about(weight, "ending a lease of", error)
+    }
+
+    /// The pass ended before its trace did: the next read is the first one's.
+    pub(crate) fn abort(&mut self) {
+        self.policy.abort();
+    }
+
+    /// Both streams are idle, or what was recorded is void: nobody has to wait for anything.
+    pub(crate) fn forget_events(&mut self) {
+        for weight in &mut self.weights {
+            weight.ready = None;
+            weight.last_read = None;
+        }
+    }
+
+    /// Which copied bytes are where, and what the policy thinks: equal states have equal passes after them.
+    pub(crate) fn state(&self) -> StoreState {
+        let place = |weight: &DeviceWeight<D::Event>| weight.has_copied().then_some(weight.at);
+        StoreState {
+            places: self.weights.iter().map(place).collect(),
+            policy: self.policy.fingerprint(),
+        }
+    }
+
+    /// The same for weights in memory of their own, whether bytes were copied there or not.
+    pub(crate) fn pooled_state(&self) -> StoreState {
+        let place = |weight: &DeviceWeight<D::Event>| weight.pooled.then_some(weight.at);
+        StoreState {
+            places: self.weights.iter().map(place).collect(),
+            policy: self.policy.fingerprint(),
+        }
+    }
+
+    /// The error of a device call that was made for `weight`.
+    #[cold]
+    fn about(&self, weight: WeightIndex, doing: &str, error: Error) -> Error {
+        error.during(|| format!("{doing} {}", self.constants.name(weight)))
+    }
+
+    #[cold]
+    pub(crate) fn poison(&mut self, why: String) {
+        self.poisoned.get_or_insert(why);
+    }
+
+    /// Recounts everything; an error says what does not add up. For tests and bug reports.
+    pub fn validate(&self) -> Result<()> {
+        self.policy.validate().map_err(Error::Internal)?;
+        self.pool.validate().map_err(Error::Internal)?;
+        let granule = self.device.granule();
+        let pooled = (0..).zip(&self.weights).filter(|(_, w)| w.pooled);
+        let pooled: u64 = pooled
+            .map(|(weight, _)| self.constants.occupied(weight, granule))
+            .sum();
+        let used = self.pool.used_bytes();
+        let fixed = self.floor.direct + self.layout().bytes();
+        let planned = self.policy.pool_bytes();
+        match used == fixed + pooled && pooled == planned && used <= self.stats.budget_bytes {
+            true => Ok(()),
+            false => Err(Error::Internal(format!(
+                "pool: {used} used, {fixed} fixed, {pooled} by weights, {planned} by the policy"
+            ))),
+        }
+    }
+}
+
+/// See [`Store::state`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StoreState {
+    places: Vec<Option<DevicePtr>>,
+    policy: Vec<u32>,
+}

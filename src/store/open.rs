@@ -1,0 +1,188 @@
+//! From checked constants and the bytes of the weights to a store that can be loaded.
+
+use super::{in_place, Constants, DeviceWeight, Method, Store};
+use crate::config::PolicyKind;
+use crate::counters::Stats;
+use crate::device::{Device, DevicePtr, HostBytes};
+use crate::error::{bytes_text, Error, Result};
+use crate::figures::Link;
+use crate::residency::{self, Request, StreamOrdered};
+use crate::schedule::{Floor, KernelTimes, WeightSpec};
+
+/// What the user chose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Device bytes for weights and direct constants; `None` means the floor.
+    pub budget: Option<u64>,
+    /// The residency policy.
+    pub policy: PolicyKind,
+    /// How long kernels run, if that is known. Otherwise they are timed, on devices that can tell.
+    pub times: Option<KernelTimes>,
+}
+
+/// A store without memory, and what the caller has to know of it.
+pub(crate) struct Opened<D: Device> {
+    pub store: Store<D>,
+    /// The method, with its reads in place.
+    pub method: Method,
+    /// What copies cost, where that is known.
+    pub link: Option<Link>,
+}
+
+impl<D: Device> Store<D> {
+    /// Checks the budget, tells the device, has the bytes made ready, and chooses who is on the device. `source` is called
+    /// once the budget was accepted, since making bytes ready may cost time and memory. `least` says which budgets are
+    /// refused: those below the floor. Nothing is allocated if the budget is refused.
+    pub(crate) fn open(
+        mut device: D,
+        constants: Constants,
+        method: Method,
+        source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
+        options: &StoreOptions,
+        least: fn(&Floor) -> u64,
+    ) -> Result<Opened<D>> {
+        method.check(&constants)?;
+        let granule = device.granule();
+        let floor = method.floor(&constants, options.policy, granule)?;
+        let everything = method.everything(&constants, granule);
+        let (constants, method, tables) =
+            match options.budget.is_some_and(|budget| budget >= everything) {
+                true => (constants, method, Vec::new()),
+                false => method.in_place(&constants)?,
+            };
+        let everything = method.everything(&constants, granule);
+        let mut stats = accepted(&floor, options.budget, everything, least(&floor))?;
+        let in_place = tables
+            .iter()
+            .map(|one| constants.specs[one.table as usize].bytes);
+        stats.gathered_bytes = in_place.fold(0, u64::saturating_add);
+        let budget = device.set_budget(stats.budget_bytes);
+        budget.map_err(|error| {
+            error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
+        })?;
+        let mut bytes = source(&mut device)?;
+        let own = constants.specs.len() - tables.len();
+        check_bytes(&constants.specs[..own], &bytes)?;
+        let places = in_place::addresses(&mut device, &constants, &tables, &bytes)?;
+        let capacity = stats.budget_bytes - stats.direct_bytes;
+        let streams = stats.total_weight_bytes > capacity && options.policy != PolicyKind::Lru;
+        let link = match streams {
+            true => calibrate(&mut device, &constants, &bytes, capacity)?,
+            false => None,
+        };
+        let residency = residency::choose(&Request {
+            kind: options.policy,
+            trace: &method.trace,
+            weights: &constants.specs,
+            model: &device.model().beside(stats.direct_bytes),
+            capacity,
+            link,
+            times: options.times.as_ref(),
+        });
+        bytes.resize(constants.specs.len(), HostBytes::from_static(&[]));
+        let count = constants.specs.len();
+        let mut weights: Vec<_> = (0..count).map(|_| DeviceWeight::empty()).collect();
+        for (weight, at) in places {
+            weights[weight as usize].in_place = Some(at);
+        }
+        let store = Store {
+            device,
+            pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
+            policy: residency.policy(),
+            residency,
+            weights,
+            tables,
+            bytes,
+            floor,
+            direct: DevicePtr::EMPTY,
+            block: DevicePtr::EMPTY,
+            rehearsing: false,
+            // The most one call plans: every read loaded, and as much evicted besides what was there.
+            actions: Vec::with_capacity(count + 2 * method.trace.probes().len()),
+            batch: Default::default(),
+            poisoned: None,
+            stats,
+            fragmentation_misses: 0,
+            compactions: 0,
+            checksums: None,
+            constants,
+        };
+        Ok(Opened {
+            store,
+            method,
+            link,
+        })
+    }
+}
+
+/// What copies cost, if the device was told or can tell: it copies the largest weight, or what of it fits into the budget,
+/// as long as no memory is taken.
+fn calibrate<D: Device>(
+    device: &mut D,
+    constants: &Constants,
+    bytes: &[HostBytes],
+    capacity: u64,
+) -> Result<Option<Link>> {
+    let Some((weight, largest)) = (0..).zip(bytes).max_by_key(|(_, bytes)| bytes.len()) else {
+        return Ok(None);
+    };
+    let some = largest.slice(0..largest.len().min(capacity));
+    let link = device.calibrate(some).map_err(|error| {
+        error.during(|| {
+            format!(
+                "measuring what copies cost, with {}",
+                constants.name(weight)
+            )
+        })
+    })?;
+    if let Some(link) = link {
+        log::info!(
+            "the link carries {link}, which plans take for {}",
+            bytes_text(device.bytes_per_copy())
+        );
+    }
+    Ok(link)
+}
+
+fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
+    if weights.len() != bytes.len() {
+        return Err(Error::Internal(format!(
+            "{} constants, {} byte ranges",
+            weights.len(),
+            bytes.len()
+        )));
+    }
+    for (spec, bytes) in weights.iter().zip(bytes) {
+        // rule: bytes-have-the-recorded-length
+        if spec.bytes != bytes.len() {
+            return Err(Error::Mismatch {
+                name: spec.fqn.clone(),
+                fact: "number of bytes",
+                expected: format!("{} (record)", spec.bytes),
+                found: format!("{} (data)", bytes.len()),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a budget below `least`, which is the floor; otherwise the counters at load.
+fn accepted(floor: &Floor, budget: Option<u64>, everything: u64, least: u64) -> Result<Stats> {
+    let budget = budget.unwrap_or(floor.bytes());
+    // rule: budget-covers-the-floor
+    if budget < least {
+        return Err(Error::BudgetTooSmall {
+            budget,
+            floor: floor.bytes(),
+            parts: floor.to_string(),
+        });
+    }
+    Ok(Stats {
+        budget_bytes: budget,
+        floor_bytes: floor.bytes(),
+        hard_minimum_bytes: floor.hard_minimum,
+        direct_bytes: floor.direct,
+        total_weight_bytes: everything.saturating_sub(floor.direct),
+        ..Stats::default()
+    })
+}
