@@ -129,7 +129,7 @@ fn in_code(text: &str) -> String {
 fn counters_page() -> String {
     let mut page = format!(
         "# Counters\n\n\
-         {GENERATED} from `src/counters.rs`; `weightstream counters` prints this table.\n\
+         {GENERATED} from `src/counters.rs`; `weightstream counters` prints it.\n\
          C (`ws_stats`), C++ (`Module::stats`), Python (`stats()`) and `weightstream-run --json` use these\n\
          names.\n\n\
          All count since load, and sizes are in bytes.\n\n\
