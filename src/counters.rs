@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! counters! { ... } --+--> Stats            what a session counts, since load
-//!                     +--> ws_stats_data    in C, and Stats in C++ (`scripts/generate` writes the header)
+//!                     +--> ws_stats_data    in C and C++ (`scripts/generate` writes the header)
 //!                     +--> JSON             of C, C++, Python and the runner
 //!                     +--> docs/counters.md (`scripts/generate`)
 //! ```

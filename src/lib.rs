@@ -14,7 +14,7 @@
 //! | [`counters`] | what is counted since load: one table for every interface |
 //! | [`delegate`] | load, execute and destroy one delegate |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
-//! | `command` | `weightstream plan` and `inspect` (feature `cli`) |
+//! | `command` | the command `weightstream` (feature `cli`) |
 //! | [`ffi`] | the C ABI and the bridge to the C++ adapter |
 //! | [`system_memory`] | how much host memory this process may still take |
 //!

@@ -39,12 +39,12 @@ fn with_between(text: &str, begin: &str, end: &str, new: &str) -> String {
     format!("{}{new}{}", &text[..start], &text[start + stop..])
 }
 
-/// Words in lines of at most 120 columns, each after `indent`.
+/// Words in lines of at most 100 columns, each after `indent`.
 fn wrapped(words: &str, indent: &str) -> String {
     let mut lines = String::new();
     let mut line = String::new();
     for word in words.split_whitespace() {
-        if indent.len() + line.len() + 1 + word.len() > 120 {
+        if indent.len() + line.len() + 1 + word.len() > 100 {
             let _ = writeln!(lines, "{indent}{line}");
             line.clear();
         }

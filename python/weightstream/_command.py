@@ -1,4 +1,4 @@
-"""The command ``weightstream``: ``plan`` and ``inspect`` by the native library, ``export`` here."""
+"""The command ``weightstream``: ``export`` is here, all else in the native library."""
 
 from __future__ import annotations
 

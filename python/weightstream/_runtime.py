@@ -163,15 +163,10 @@ class Module:
         return value
 
     def stats(self, method: str | None = None) -> dict[str, Any]:
-        """Counters of a loaded method: budget, peak, hits, misses, bytes copied, and so on.
+        """Counters of a loaded method by name; ``weightstream counters`` tells what each counts.
 
         ``options`` holds each option of the load with its value and who gave it: ``load``, ``set_option``, ``environment``, ``program``
         or ``default``.
-
-        Not part of the budget: ``activation_peak_bytes``, the most bytes of activations at one time, outputs
-        included; ``io_bytes``, the most device memory that a call took for its inputs (0 on the CPU, where they
-        are read in place); ``host_pinned_bytes`` and ``host_mapped_bytes``, host memory
-        (pinned: a copy of the weights or the staging ring, and 1 MiB that outputs go through).
         """
         text = self._lib.wsm_stats_json(self._open_handle(), (method or self._method).encode())
         if text is None:

@@ -1,4 +1,5 @@
-//! The command `weightstream`: what a budget will cost, and what the files hold, without loading anything.
+//! The command `weightstream`: what a budget will cost, what the files hold, and what options and counters mean.
+//! Nothing is loaded.
 #![deny(unsafe_code)]
 #![allow(
     missing_docs,

@@ -68,11 +68,12 @@ fn options_page() -> String {
          {GENERATED} from the table that a load checks, `src/config/table.rs`.\n\
          `weightstream options` prints the same table.\n\n\
          - An unknown key, a wrong value, and an option that can have no effect are errors.\n\
-         - Options come from the load, `set_option`, the environment and the program. The first that gives\n  \
-           an option wins: see [api.md](api.md#where-options-come-from).\n\
-         - From the last three, an option that cannot apply to a program is skipped, and a log line says so.\n\
+         - The first of these that gives an option decides: the load; `set_option`; the\n\
+         \x20 environment; the program. From the last three, an option that cannot apply to a\n\
+         \x20 program is left out, and a log line says so.\n\
          - Strings have at most 254 characters, since ExecuTorch cuts longer ones.\n\n\
-         | option | takes | default | for | environment variable | meaning |\n|---|---|---|---|---|---|\n"
+         | option | takes | default | for | environment variable | meaning |\n\
+         |---|---|---|---|---|---|\n"
     );
     for row in &ROWS {
         let default = match row.default {
@@ -129,9 +130,9 @@ fn in_code(text: &str) -> String {
 fn counters_page() -> String {
     let mut page = format!(
         "# Counters\n\n\
-         {GENERATED} from `src/counters.rs`; `weightstream counters` prints it.\n\
-         C (`ws_stats`), C++ (`Module::stats`), Python (`stats()`) and `weightstream-run --json` use these\n\
-         names.\n\n\
+         {GENERATED} from `src/counters.rs`; `weightstream counters` prints the same.\n\
+         C (`ws_stats`), C++ (`Module::stats`), Python (`stats()`) and\n\
+         `weightstream-run --json` give these names.\n\n\
          All count since load, and sizes are in bytes.\n\n\
          | counter | of | meaning |\n|---|---|---|\n"
     );

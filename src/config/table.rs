@@ -1,5 +1,5 @@
-//! The options: one row each. What a load accepts, its errors, `weightstream options`, `docs/options.md` and the C
-//! header's text all come from here.
+//! The options: one row each. What a load accepts, its errors, `weightstream options`,
+//! `docs/options.md` and the C header's text come from here.
 #![deny(unsafe_code)]
 
 use super::{
@@ -132,9 +132,9 @@ pub const ROWS: [Row; 15] = [
         Values::Auto,
         Reach::Offloaded,
         "",
-        "Chooses the budget at load: what is free on the device, less what the method takes beside its weights, and at \
-         most what all weights occupy. Give one of the three budgets. Without any, the budget is the floor, the least \
-         possible one.",
+        "Chooses the budget at load: what is free on the device, less what the method takes \
+         beside its weights, and at most what all weights occupy. Give one of the three \
+         budgets. Without any, the budget is the floor, the least possible one.",
     ),
     row(
         BUDGET_MB,
@@ -148,102 +148,98 @@ pub const ROWS: [Row; 15] = [
         Values::Bytes,
         Reach::Offloaded,
         "",
-        "The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as well.",
+        "The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken \
+         as well.",
     ),
     row(
         POLICY,
         Values::Words(words::<PolicyKind>),
         Reach::Any,
         "planned",
-        "Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts what was used least \
-         recently.",
+        "Who is on the device. 'planned' decides at load what stays and what streams; 'lru' \
+         evicts what was used least recently.",
     ),
     row(
         HOST,
         Values::Words(words::<HostMemory>),
         Reach::Gpu,
         "auto",
-        "What a GPU copies weights from: the mapped file, registered in place; a copy in pinned memory; or a ring of \
-         pinned memory that is filled from the file during passes. 'auto' chooses at load, by what the device can do and \
-         by the memory that is free.",
+        "What a GPU copies weights from: the mapped file, registered in place; a copy in pinned \
+         memory; or a ring of pinned memory that is filled from the file during passes. 'auto' \
+         chooses at load, by what the device can do and by the memory that is free.",
     ),
     row(
         STAGING_MB,
         Values::Mb { least: 1 },
         Reach::Gpu,
         "",
-        "Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is copied, but at most \
-         256 MB.",
+        "Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything \
+         that is copied, but at most 256 MB.",
     ),
     row(
         GATHER,
         Values::Words(words::<Gathering>),
         Reach::Any,
         "auto",
-        "Whether tables of which kernels only look rows up (embeddings) are read in place, in host memory. 'auto': where \
-         a pass takes at most half of the table.",
+        "Whether tables of which kernels only look rows up (embeddings) are read in place, in \
+         host memory. 'auto': where a pass takes at most half of the table.",
     ),
     row(
         LINK_GBPS,
         Values::Rate,
         Reach::Gpu,
         "auto",
-        "What the link to the GPU carries, in GB/s of 1,000,000,000 bytes; plans weigh by it what a copy costs beside \
-         its bytes. 'auto' times the link at load.",
+        "What the link to the GPU carries, in GB/s of 1,000,000,000 bytes; plans weigh by it \
+         what a copy costs beside its bytes. 'auto' times the link at load.",
     ),
     row(
         KERNEL_TIMES,
         Values::Path("the path of a file of kernels' times"),
         Reach::Gpu,
         "",
-        "A file of how long kernels run. If it is there, plans go by it from the first pass on, and nothing is timed. If \
-         not, it is written after the second pass.",
+        "A file of how long kernels run. If it is there, plans go by it from the first pass on, \
+         and nothing is timed. If not, it is written after the second pass.",
     ),
-    row(
-        DEVICE,
-        Values::Index,
-        Reach::Gpu,
-        "0",
-        "The GPU to run on.",
-    ),
+    row(DEVICE, Values::Index, Reach::Gpu, "0", "The GPU to run on."),
     row(
         VERIFY,
         Values::Words(words::<Verify>),
         Reach::Any,
         "off",
-        "When weights are compared with their checksums: never; at load; or at load and on the device before each read, \
-         which is slow and meant for debugging.",
+        "When weights are compared with their checksums: never; at load; or at load and on the \
+         device before each read, which is slow and meant for debugging.",
     ),
     row(
         SYNC,
         Values::Switch,
         Reach::Gpu,
         "0",
-        "Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow, for debugging.",
+        "Waits for every kernel, so that the error of a fault names only what that kernel had \
+         leased. Slow, for debugging.",
     ),
     row(
         CUDA_GRAPH,
         Values::Switch,
         Reach::Gpu,
         "0",
-        "After two passes over the same shapes, captures one as a CUDA graph, copies included, and replays it. An error \
-         where the host has to take part in a pass.",
+        "After two passes over the same shapes, captures one as a CUDA graph, copies included, \
+         and replays it. An error where the host has to take part in a pass.",
     ),
     row(
         DATA,
         Values::Path("the path of the .ptd"),
         Reach::Any,
         "",
-        "The file of the weights, where the caller's named data is not mapped memory. Functions that take the path \
-         themselves need it not.",
+        "The file of the weights, where the caller's named data is not mapped memory. Functions \
+         that take the path themselves need it not.",
     ),
     row(
         PTE_SHA256,
         Values::Digest,
         Reach::Any,
         "",
-        "Refuses a program of another hash. For one load, never a default; ExecuTorch's own Module never shows the \
-         program, so it cannot take this option.",
+        "Refuses a program of another hash. For one load, never a default; ExecuTorch's own \
+         Module never shows the program, so it cannot take this option.",
     ),
 ];
 

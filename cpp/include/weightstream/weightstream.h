@@ -72,64 +72,69 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
 /*
  * One option. From here to the end of the list scripts/generate writes:
  *   weight_offload_budget (string)
- *       'auto'; a size goes into weight_offload_budget_mb or weight_offload_budget_bytes. For offloading programs.
- *       Chooses the budget at load: what is free on the device, less what the method takes beside its weights, and at
- *       most what all weights occupy. Give one of the three budgets. Without any, the budget is the floor, the least
- *       possible one.
+ *       'auto'; a size goes into weight_offload_budget_mb or weight_offload_budget_bytes. For
+ *       offloading programs.
+ *       Chooses the budget at load: what is free on the device, less what the method takes beside
+ *       its weights, and at most what all weights occupy. Give one of the three budgets. Without
+ *       any, the budget is the floor, the least possible one.
  *   weight_offload_budget_mb (int)
  *       an int from 0 up, in MB of 1,048,576 bytes. For offloading programs.
  *       The budget: device memory for weights and direct constants.
  *   weight_offload_budget_bytes (string)
  *       a number of bytes, as a string of decimal digits. For offloading programs.
- *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as well.
+ *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as
+ *       well.
  *   weight_offload_policy (string)
  *       a string, one of 'planned', 'lru'; the default is planned. For all programs.
- *       Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts what was used least
- *       recently.
+ *       Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts
+ *       what was used least recently.
  *   weight_offload_host (string)
- *       a string, one of 'auto', 'mapped', 'pinned', 'staged'; the default is auto. For GPU programs.
- *       What a GPU copies weights from: the mapped file, registered in place; a copy in pinned memory; or a ring of
- *       pinned memory that is filled from the file during passes. 'auto' chooses at load, by what the device can do and
- *       by the memory that is free.
+ *       a string, one of 'auto', 'mapped', 'pinned', 'staged'; the default is auto. For GPU
+ *       programs.
+ *       What a GPU copies weights from: the mapped file, registered in place; a copy in pinned
+ *       memory; or a ring of pinned memory that is filled from the file during passes. 'auto'
+ *       chooses at load, by what the device can do and by the memory that is free.
  *   weight_offload_staging_mb (int)
  *       an int from 1 up, in MB of 1,048,576 bytes. For GPU programs.
- *       Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is copied, but at most
- *       256 MB.
+ *       Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is
+ *       copied, but at most 256 MB.
  *   weight_offload_gather (string)
  *       a string, one of 'auto', 'on', 'off'; the default is auto. For all programs.
- *       Whether tables of which kernels only look rows up (embeddings) are read in place, in host memory. 'auto': where
- *       a pass takes at most half of the table.
+ *       Whether tables of which kernels only look rows up (embeddings) are read in place, in host
+ *       memory. 'auto': where a pass takes at most half of the table.
  *   weight_offload_link_gbps (string)
- *       a positive number of GB/s, at most 1000000, or 'auto'; the default is auto. For GPU programs.
- *       What the link to the GPU carries, in GB/s of 1,000,000,000 bytes; plans weigh by it what a copy costs beside
- *       its bytes. 'auto' times the link at load.
+ *       a positive number of GB/s, at most 1000000, or 'auto'; the default is auto. For GPU
+ *       programs.
+ *       What the link to the GPU carries, in GB/s of 1,000,000,000 bytes; plans weigh by it what a
+ *       copy costs beside its bytes. 'auto' times the link at load.
  *   weight_offload_kernel_times (string)
  *       the path of a file of kernels' times, as a string. For GPU programs.
- *       A file of how long kernels run. If it is there, plans go by it from the first pass on, and nothing is timed. If
- *       not, it is written after the second pass.
+ *       A file of how long kernels run. If it is there, plans go by it from the first pass on, and
+ *       nothing is timed. If not, it is written after the second pass.
  *   weight_offload_device (int)
  *       the index of a device, an int from 0 up; the default is 0. For GPU programs.
  *       The GPU to run on.
  *   weight_offload_verify (string)
  *       a string, one of 'off', 'load', 'every_read'; the default is off. For all programs.
- *       When weights are compared with their checksums: never; at load; or at load and on the device before each read,
- *       which is slow and meant for debugging.
+ *       When weights are compared with their checksums: never; at load; or at load and on the
+ *       device before each read, which is slow and meant for debugging.
  *   weight_offload_sync (int)
  *       0 or 1; the default is 0. For GPU programs.
- *       Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow, for
- *       debugging.
+ *       Waits for every kernel, so that the error of a fault names only what that kernel had
+ *       leased. Slow, for debugging.
  *   weight_offload_cuda_graph (int)
  *       0 or 1; the default is 0. For GPU programs.
- *       After two passes over the same shapes, captures one as a CUDA graph, copies included, and replays it. An error
- *       where the host has to take part in a pass.
+ *       After two passes over the same shapes, captures one as a CUDA graph, copies included, and
+ *       replays it. An error where the host has to take part in a pass.
  *   weight_offload_data (string)
  *       the path of the .ptd, as a string. For all programs.
- *       The file of the weights, where the caller's named data is not mapped memory. Functions that take the path
- *       themselves need it not.
+ *       The file of the weights, where the caller's named data is not mapped memory. Functions that
+ *       take the path themselves need it not.
  *   weight_offload_pte_sha256 (string)
- *       a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it). For all programs.
- *       Refuses a program of another hash. For one load, never a default; ExecuTorch's own Module never shows the
- *       program, so it cannot take this option.
+ *       a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it). For all
+ *       programs.
+ *       Refuses a program of another hash. For one load, never a default; ExecuTorch's own Module
+ *       never shows the program, so it cannot take this option.
  * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
  * least possible one, the floor, is used.
  */
@@ -194,9 +199,11 @@ typedef struct ws_stats_data {
   uint64_t hard_minimum_bytes;
   /* budget: Device bytes of direct constants, which always stay. */
   uint64_t direct_bytes;
-  /* budget: Device bytes that all weights would occupy together. Weights that are only read in place do not count. */
+  /* budget: Device bytes that all weights would occupy together. Weights that are only read in
+   * place do not count. */
   uint64_t total_weight_bytes;
-  /* budget: The most that weights and direct constants occupied at one time; never above the budget. */
+  /* budget: The most that weights and direct constants occupied at one time; never above the
+   * budget. */
   uint64_t peak_bytes;
   /* all passes: Complete passes. */
   uint64_t passes;
@@ -212,15 +219,17 @@ typedef struct ws_stats_data {
   uint64_t bytes_copied;
   /* last pass: Bytes copied to the device. */
   uint64_t bytes_copied_last_pass;
-  /* not in the budget: The most bytes of activations at one time, outputs included. What an operator allocates within
-   * one call does not count. */
+  /* not in the budget: The most bytes of activations at one time, outputs included. What an
+   * operator allocates within one call does not count. */
   uint64_t activation_peak_bytes;
-  /* not in the budget: The most device memory that one call took for its inputs. 0 on the CPU, which reads them in
-   * place. */
+  /* not in the budget: The most device memory that one call took for its inputs. 0 on the CPU,
+   * which reads them in place. */
   uint64_t io_bytes;
-  /* not in the budget: Pinned host memory: a copy of the weights or the staging ring, and 1 MiB for outputs. */
+  /* not in the budget: Pinned host memory: a copy of the weights or the staging ring, and 1 MiB for
+   * outputs. */
   uint64_t host_pinned_bytes;
-  /* not in the budget: Pages of the mapped file that are registered with the device, and so stay in memory. */
+  /* not in the budget: Pages of the mapped file that are registered with the device, and so stay in
+   * memory. */
   uint64_t host_mapped_bytes;
   /* not in the budget: Tables in host memory that kernels read in place, row by row. */
   uint64_t gathered_bytes;
