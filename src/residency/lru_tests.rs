@@ -154,7 +154,7 @@ fn failures_are_taken_back() {
     lru.ahead(&mut plan);
     assert_eq!(plan, [evict(0), load(2, 64, true)]);
     lru.load_failed(2);
-    lru.evict_failed(0, 0..64);
+    lru.evict_failed(0);
     lru.validate().unwrap();
     assert!(lru.weights[0].present && lru.weights[1].present && !lru.weights[2].present);
     assert_eq!(probe(&mut lru, 1).0, Ok(Served::Hit));

@@ -189,7 +189,8 @@ mod tests {
             evicted
         };
         assert_eq!(pass(), [1, 2]);
-        // The first one stayed, and an LRU would have copied all four.
-        assert_eq!(pass(), [0, 1, 2]);
+        // Two or three of four are copied from here on. The LRU would copy all of them.
+        assert_eq!(pass(), [0, 1]);
+        assert_eq!(pass(), [3, 0, 2]);
     }
 }

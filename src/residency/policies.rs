@@ -33,3 +33,54 @@ pub fn replan(request: &Request<'_>, current: &Residency) -> Option<Residency> {
     log::info!("policy '{}': {}", request.kind.name(), better.why);
     Some(better)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::DeviceModel;
+    use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
+
+    /// Each row of the table is the policy of its name, on a device on which all can be.
+    #[test]
+    fn each_policy_has_its_name_and_says_what_it_does() {
+        let weight = |at: u32| WeightSpec {
+            fqn: at.to_string(),
+            bytes: 1000,
+            kind: WeightKind::Weight,
+        };
+        let weights: Vec<_> = (0..8).map(weight).collect();
+        let events =
+            (0..8).flat_map(|id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)]);
+        let trace = Trace::new(events.collect(), (0..8).collect(), 8).unwrap();
+        let model = DeviceModel {
+            granule: 64,
+            bytes_per_copy: 0,
+            page: Some(64),
+            apart: 0,
+        };
+        for &kind in PolicyKind::ALL {
+            let request = Request {
+                kind,
+                trace: &trace,
+                weights: &weights,
+                model: &model,
+                capacity: 4096,
+                link: None,
+                times: None,
+            };
+            let policy = choose(&request).policy();
+            assert_eq!(policy.name(), kind.name());
+            assert!(!policy.everything_stays() && kind.description().ends_with('.'));
+            let all = Request {
+                capacity: 8 * 1024,
+                ..request
+            };
+            assert!(choose(&all).policy().everything_stays());
+        }
+        let mut names: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PolicyKind::ALL.len());
+        assert_eq!(PolicyKind::default(), PolicyKind::Planned);
+    }
+}

@@ -154,6 +154,7 @@ impl Planned {
         let copy = &mut self.copies[at as usize];
         copy.unread = copy.reads;
         self.next = self.after(at);
+        self.blocked = false;
     }
 
     fn after(&self, at: u32) -> u32 {

@@ -53,17 +53,23 @@ impl<'a> Set<'a> {
 
     /// A slot for each live range, given in this order, and how many there are.
     pub(super) fn slots(&self, order: &[usize]) -> (Vec<usize>, usize) {
-        let mut slot_of = vec![usize::MAX; self.ranges.len()];
-        let (mut count, mut taken) = (0, Vec::new());
+        const NONE: usize = usize::MAX;
+        let mut slot_of = vec![NONE; self.ranges.len()];
+        // Who found each slot taken last.
+        let mut taken = vec![NONE];
         for &at in order {
-            taken.clear();
-            taken.extend(self.conflicts[at].iter().map(|&other| slot_of[other]));
-            taken.sort_unstable();
-            taken.dedup();
-            let free = (0..).zip(&taken).find(|&(slot, &used)| slot != used);
-            slot_of[at] = free.map_or(taken.len(), |(slot, _)| slot);
-            count = count.max(slot_of[at] + 1);
+            for &other in &self.conflicts[at] {
+                if slot_of[other] != NONE {
+                    taken[slot_of[other]] = at;
+                }
+            }
+            let free = taken.iter().position(|&by| by != at);
+            slot_of[at] = free.unwrap_or(taken.len());
+            if slot_of[at] + 1 >= taken.len() {
+                taken.push(NONE);
+            }
         }
+        let count = slot_of.iter().max().map_or(0, |&slot| slot + 1);
         (slot_of, count)
     }
 }
