@@ -74,7 +74,7 @@ MUTANTS = [
     # --- pools
     Mutant(
         "pool-keeps-its-cap",
-        never(),
+        replace("bytes > self.cap - self.used", "false"),
         "single allocations may add up to more than the budget",
         ("lib:residency",),
     ),
@@ -123,8 +123,8 @@ MUTANTS = [
     ),
     # --- the choice
     Mutant(
-        "lru-is-taken-where-it-copies-less",
-        become("None"),
+        "lru-where-it-copies-less",
+        never(),
         "a plan copies more than the LRU would",
         ("session_planned",),
     ),

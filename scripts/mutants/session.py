@@ -64,19 +64,19 @@ MUTANTS = [
     ),
     Mutant(
         "failed-pass-serves-nothing",
-        replace("self.failed.is_none()", "true"),
+        replace("self.pass.failed.is_none()", "true"),
         "compiled code that ignores an error gets addresses for the rest of its pass",
         ("session_safety",),
     ),
     Mutant(
         "poisoned-pass-serves-nothing",
-        replace("self.poisoned.is_none()", "true"),
+        replace("!self.store.is_poisoned()", "true"),
         "weights are copied over one whose readers are unknown, in the pass that lost them",
         ("session_safety", "session_mutants"),
     ),
     Mutant(
         "poisoned-pass-looks-not-ahead",
-        replace("self.poisoned.is_none()", "true"),
+        replace("!self.store.is_poisoned()", "true"),
         "the lease end whose event was lost makes room for a copy over its own reader",
         ("session_safety", "session_mutants"),
     ),
@@ -94,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         "poisoned-store-keeps-its-memory",
-        replace("self.poisoned.is_none()", "true"),
+        replace("!self.store.is_poisoned()", "true"),
         "the memory of a weight whose readers are unknown is given back while they read",
         ("session_safety", "session_mutants"),
     ),
@@ -118,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         "mapped-memory-is-mapped",
-        never(),
+        replace("self.pool.map(&mut self.device, view)", "self.pool.take(&mut self.device, view.memory)"),
         "addresses of a view lead nowhere",
         ("session_planned", "session_cases"),
     ),
@@ -162,7 +162,7 @@ MUTANTS = [
     # --- failures
     Mutant(
         "kept-error-is-reported",
-        never(),
+        replace("self.kept.take()", "self.kept.take().filter(|_| false)"),
         "a copy for later or a release that failed is never reported",
         SAFETY,
     ),
@@ -236,25 +236,25 @@ MUTANTS = [
     ),
     Mutant(
         "probe-reads-no-direct-constant",
-        replace("!is_probed(&weights[w as usize])", "w as usize >= weights.len()"),
+        replace("!constants.is_probed(weight)", "weight as usize >= constants.specs.len()"),
         "a direct constant is streamed, and read around its probes at an address that does not stay",
         ("session_load",),
     ),
     Mutant(
         "one-block-is-rehearsed",
-        replace("self.rehearse(policy)", "Result::Ok(())"),
+        replace("self.rehearse()", "Result::Ok(())"),
         "a pool that falls into pieces is found out in the middle of a pass",
         ("session_random",),
     ),
     Mutant(
         "memory-per-weight-is-rehearsed",
-        replace("self.rehearse(policy)", "Result::Ok(())"),
+        replace("self.rehearse()", "Result::Ok(())"),
         "the same where each weight has its own allocation",
         ("session_random",),
     ),
     Mutant(
         "memory-is-emptied-after-a-failure",
-        replace("self.give_up_all()", "Ok::<(), Error>(())"),
+        replace("self.store.give_up_all()", "Ok::<(), Error>(())"),
         "a pass after an aborted one finds memory in pieces that were never tried",
         ("session_random",),
     ),
@@ -311,19 +311,19 @@ MUTANTS = [
     ),
     Mutant(
         "replay-finds-the-captured-state",
-        replace("== state", "!= State::default()"),
+        replace("captured.pass.primed == self.store.state()", "captured.pass.primed != Default::default()"),
         "a graph is replayed although the ring holds other weights",
         ("session_graph",),
     ),
     Mutant(
         "replay-waits-for-the-pass-before",
-        replace("self.device.synchronize()", "Ok::<(), Error>(())"),
+        replace("self.store.device.synchronize()", "Ok::<(), Error>(())"),
         "the copies of a replay run beside those that the pass before it issued",
         ("session_graph",),
     ),
     Mutant(
         "pass-waits-for-the-replay-before",
-        replace("self.device.synchronize()", "Ok::<(), Error>(())"),
+        replace("self.store.device.synchronize()", "Ok::<(), Error>(())"),
         "copies of a pass overwrite what kernels of the replay before it still read",
         ("session_graph",),
     ),

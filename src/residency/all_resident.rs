@@ -15,7 +15,7 @@ pub struct AllResident {
 }
 
 impl AllResident {
-    /// Lays out all weights that are read one behind the other, each at a multiple of the granule.
+    /// Lays out all weights that are read one after the other, each at a multiple of the granule.
     pub fn new(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Self {
         let mut read = vec![false; weights.len()];
         trace
@@ -25,8 +25,10 @@ impl AllResident {
         let mut block = 0;
         let mut placed = Vec::new();
         for (index, spec) in (0..).zip(weights) {
+            // rule: table-in-place-takes-no-memory
             if read[index as usize] && spec.bytes > 0 {
                 placed.push((index, spec.bytes, block));
+                // rule: resident-weights-are-aligned
                 block += spec.occupied(granule);
             }
         }

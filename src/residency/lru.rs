@@ -27,6 +27,7 @@ struct Weight {
 impl Weight {
     /// May be evicted, and so stands in the list.
     fn idle(&self) -> bool {
+        // rule: lru-lease-before-evict, lru-claim-before-evict
         self.present && self.size > 0 && self.leases == 0 && self.claims == 0
     }
 }
@@ -108,9 +109,11 @@ impl Lru {
     fn plan_load(&mut self, index: WeightIndex, ahead: bool, actions: &mut Vec<Action>) -> bool {
         let Weight { size, bytes, .. } = self.weights[index as usize];
         let needed = self.used.saturating_add(size);
+        // rule: lru-evicts-only-if-it-helps
         if needed.saturating_sub(self.idle_bytes) > self.capacity {
             return false;
         }
+        // rule: lru-stays-within-capacity
         while self.used + size > self.capacity {
             let Some(victim) = self.idle.first() else {
                 return false;
@@ -129,7 +132,7 @@ impl Lru {
         true
     }
 
-    /// Whether the read behind the window could be claimed or loaded.
+    /// Whether the read after the window could be claimed or loaded.
     fn room_behind_window(&self) -> bool {
         let next = (self.depth < self.order.len()).then(|| self.coming(self.depth));
         next.is_some_and(|index| {
@@ -188,6 +191,7 @@ impl Policy for Lru {
     fn lease(&mut self, id: ProbeId) {
         let claimed = u32::from(self.depth > 0);
         self.update(self.weight_of[id as usize], |w| {
+            // rule: lru-counts-every-lease
             w.leases += 1;
             w.claims -= claimed;
         });
@@ -214,13 +218,16 @@ impl Policy for Lru {
                 self.blocked = true;
                 return;
             }
+            // rule: lru-claims-coming-reads
             self.update(index, |w| w.claims += 1);
             self.depth += 1;
         }
     }
 
     fn abort(&mut self) {
+        // rule: lru-abort-drops-claims
         self.drop_window();
+        // rule: lru-abort-restarts-the-trace
         self.position = 0;
         self.blocked = false;
         self.holed = false;
@@ -236,11 +243,12 @@ impl Policy for Lru {
     }
 
     fn load_failed(&mut self, weight: WeightIndex) {
-        // The window ends in front of it. What lies before keeps its claims: it is there, and not yet read.
+        // The window ends before it. What lies before keeps its claims: it is there, and not yet read.
         while self.weights[weight as usize].claims > 0 {
             self.depth -= 1;
             self.update(self.coming(self.depth), |w| w.claims -= 1);
         }
+        // rule: lru-failed-load-is-absent
         self.remove(weight);
         // Until a lease ends nothing is different: trying again at each probe would cost and gain nothing.
         self.holed = true;
@@ -248,10 +256,12 @@ impl Policy for Lru {
 
     fn evict_failed(&mut self, weight: WeightIndex) {
         self.used += self.weights[weight as usize].size;
+        // rule: lru-failed-eviction-is-present
         self.update(weight, |w| w.present = true);
         // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.
         if self.idle.contains(weight) {
             self.idle.remove(weight);
+            // rule: lru-failed-eviction-keeps-its-turn
             self.idle.push_front(weight);
         }
     }
