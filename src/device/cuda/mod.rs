@@ -46,6 +46,7 @@ pub(crate) mod runtime;
 mod stage;
 mod stage_ring;
 mod stage_shape;
+mod stage_turns;
 mod stream;
 
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
@@ -66,7 +67,7 @@ use register::{Access, Registration};
 use stage::Stage;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{self, Arc};
 use stream::{Events, Stream};
 
 /// The unit in which the driver's pools hand memory out: an allocation of less takes as much, and all

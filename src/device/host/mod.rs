@@ -6,6 +6,7 @@
 mod block;
 mod copier;
 mod pages;
+mod progress;
 
 use super::{Device, DevicePtr, HostBytes, View};
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use block::{Block, Blocks};
 use copier::{Command, Copier};
 pub(super) use pages::page;
 use pages::{only_read, Views};
+use std::sync;
 
 /// Allocation granule: the alignment that compiled code expects of its buffers.
 pub(super) const GRANULE: u64 = 64;
