@@ -1,140 +1,129 @@
 """Rules of plans, and of the policy that carries them out."""
 
-from edits import always, delete, drop, never, replace
+from edits import become, delete, drop, never, replace
 from mutant import Mutant
 
-POLICY = ("lib:planned::policy", "session_planned", "residency_random")
-PLAN = ("lib:planned", "session_planned")
+POLICY = ("lib:planned::policy", "policies", "session_planned")
+PLAN = ("lib:planned", "policies", "session_planned")
 
 MUTANTS = [
     # --- the policy: who may be copied over
     Mutant(
-        "planned-lease-before-evict",
-        replace("self.leases == 0", "true"),
+        "leased-tail-stays",
+        replace("copy.leases == 0", "true"),
         "a weight is copied over while it is read",
         POLICY,
     ),
     Mutant(
-        "planned-claim-before-evict",
-        replace("self.unread == 0", "true"),
+        "claimed-tail-stays",
+        replace("copy.unread == 0", "true"),
         "a weight that was copied for a coming read is copied over before it",
         POLICY,
     ),
     Mutant(
-        "planned-copy-waits-for-its-slot",
+        "evict-only-what-is-idle",
         never(),
         "a copy goes to bytes of a weight that is being read",
         POLICY,
     ),
     Mutant(
-        "planned-copy-waits-for-the-last-reader",
-        replace("over.then_some", "(over && slot.unread == 0).then_some"),
+        "every-last-lease-is-marked",
+        replace("copy.leases == 0", "copy.leases == 0 && copy.unread == 0"),
         "after a pass that ended early, a copy does not wait for the last kernel that read its bytes",
-        POLICY,
-    ),
-    Mutant(
-        "planned-evicts-all-that-overlap",
-        replace("while", "if"),
-        "a copy goes over what is still there by the policy's count",
-        POLICY,
-    ),
-    Mutant(
-        "planned-weight-lies-in-one-place",
-        never(),
-        "a weight has two places, and nobody remembers who read the first one",
-        POLICY,
-    ),
-    Mutant(
-        "planned-copies-in-order",
-        delete(),
-        "after a demand, copies ahead go on with another weight than the next one of the plan",
         POLICY,
     ),
     # --- the policy: what is taken back
     Mutant(
-        "planned-abort-drops-claims",
+        "abort-drops-claims",
         delete(),
         "claims of reads that will not come hold their slots, and a later demand finds no room",
         POLICY,
     ),
     Mutant(
-        "planned-abort-restarts-the-order",
-        delete(),
-        "the pass after an aborted one copies for reads in the middle of the trace",
-        POLICY,
-    ),
-    Mutant(
-        "planned-failed-load-is-absent",
+        "failed-load-is-not-there",
         delete(),
         "the address of a weight is handed out whose copy was never issued",
         POLICY,
     ),
     Mutant(
-        "planned-failed-eviction-is-present",
-        delete(),
+        "failed-eviction-is-taken-back",
+        become("let _ = at;"),
         "a copy goes to bytes of a weight that is still there, and does not wait for its reader",
         POLICY,
     ),
     # --- the plan: never above the budget
     Mutant(
-        "plan-rounds-the-budget-down",
-        replace("/ page", "/ page + 1"),
-        "a plan takes a page more than the budget",
+        "direct-constants-take-pages",
+        drop(".div_ceil(page)"),
+        "beside direct constants a plan takes more than the budget",
         PLAN,
     ),
     Mutant(
-        "plan-counts-what-lies-apart",
-        drop("self.apart.div_ceil(page) +"),
-        "beside direct constants a plan takes a page more than the budget",
-        PLAN,
-    ),
-    # --- the plan: slots that share bytes are never wanted at one time
-    Mutant(
-        "live-range-lasts-to-its-last-lease",
-        replace("max", "min"),
-        "a weight's place is given away before its last read",
+        "ring-takes-memory",
+        drop("+ slots.sum::<u64>()"),
+        "a plan takes more than the budget",
         PLAN,
     ),
     Mutant(
-        "merged-reads-are-one-live-range",
+        "mappings-are-few",
+        never(),
+        "a view has more pieces than a process may have mappings",
+        PLAN,
+    ),
+    # --- the plan: bytes that are shared are never wanted at one time
+    Mutant(
+        "wanted-together-is-apart",
         delete(),
-        "a copy that serves two reads is overwritten after the first",
-        PLAN,
-    ),
-    Mutant(
-        "shared-bytes-are-apart-in-time",
-        always(),
         "two weights that are wanted at one time have the same bytes",
         PLAN,
     ),
     Mutant(
-        "live-range-reaches-around-the-pass",
+        "next-copies-are-apart",
+        become("let _ = ahead;"),
+        "a copy cannot run beside the kernel that reads what streamed before it",
+        PLAN,
+    ),
+    Mutant(
+        "merged-range-lasts-to-its-last-read",
+        replace("max", "min"),
+        "a copy that serves two reads is overwritten after the first",
+        PLAN,
+    ),
+    Mutant(
+        "pass-goes-around",
         never(),
         "what is copied for the next pass shares bytes with the last reads of this one",
         PLAN,
     ),
     Mutant(
-        "neighbours-have-two-slots",
-        delete(),
-        "a copy cannot run beside the kernel that reads what streamed before it",
+        "tail-begins-after-the-head",
+        replace("..stream.bytes", "+ 1..stream.bytes"),
+        "a byte of a weight is never copied",
         PLAN,
     ),
     Mutant(
-        "ring-holds-its-slots",
-        replace("tail", "tail.div_ceil(2)"),
-        "two slots have the same memory",
-        PLAN,
-    ),
-    Mutant(
-        "heads-lie-apart",
-        replace("head", "head.saturating_sub(1)"),
+        "heads-are-apart",
+        replace("stream.head(problem.page)", "stream.head(problem.page).saturating_sub(problem.page)"),
         "heads of two weights have the same memory",
         PLAN,
     ),
     Mutant(
-        "head-and-tail-are-the-whole-weight",
-        replace("head.min(bytes)", "head.min(bytes) - 1"),
-        "a byte of a weight is never copied",
+        "tail-after-a-head-begins-a-page",
+        drop(".next_multiple_of(page)"),
+        "a tail lies in the page of its head, where it is not seen",
+        PLAN,
+    ),
+    # --- what a plan costs
+    Mutant(
+        "clock-waits-for-the-last-read",
+        drop(".max(over[0])"),
+        "a plan whose copies wait for kernels seems to cost nothing",
+        PLAN,
+    ),
+    Mutant(
+        "lru-where-it-copies-less",
+        never(),
+        "a plan copies more than the LRU would",
         PLAN,
     ),
 ]
