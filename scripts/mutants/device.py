@@ -7,13 +7,13 @@ MUTANTS = [
     # --- the ring of `staged`
     Mutant(
         "slot-is-filled-once-it-is-free",
-        drop("if self.is_free(piece)"),
+        drop("if self.is_free(job.0, done)"),
         "a piece is overwritten on the host before the device has copied it",
         ("lib:stage_ring",),
     ),
     Mutant(
         "slot-is-free-after-its-own-piece",
-        replace("self.area.shape.slots as u32", "self.area.shape.slots as u32 + 1"),
+        replace("self.slots as u32", "self.slots as u32 + 1"),
         "a piece is overwritten on the host while the device copies it",
         ("lib:stage_ring",),
     ),
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "failure-is-asked-for",
-        replace("!self.shared.failed.load(Ordering::Acquire)", "true"),
+        replace("!self.shared.turns.has_failed()", "true"),
         "what has waited for the copy does not hear that its read failed",
         ("lib:stage_ring",),
     ),
@@ -58,6 +58,43 @@ MUTANTS = [
         become("mark >= piece"),
         "after 2^32 pieces slots are taken for free, or nobody goes on",
         ("lib:stage_ring",),
+    ),
+    Mutant(
+        "free-slot-was-read-before",
+        replace("Acquire", "Relaxed"),
+        "a piece is overwritten on the host while the device copies it",
+        ("loom_progress",),
+    ),
+    Mutant(
+        "pushed-piece-wakes-a-reader",
+        delete(),
+        "a piece is never read, and the copy stream waits for ever",
+        ("loom_progress",),
+    ),
+    Mutant(
+        "end-wakes-all-readers",
+        replace("notify_all", "notify_one"),
+        "the end waits for ever for a reader that sleeps",
+        ("loom_progress",),
+    ),
+    # --- the copy thread of the host
+    Mutant(
+        "progress-changes-under-the-lock",
+        delete(),
+        "a kernel on the CPU checks, misses the copy's end, and sleeps for ever",
+        ("loom_progress",),
+    ),
+    Mutant(
+        "progress-publishes-what-was-copied",
+        replace("Release", "Relaxed"),
+        "a kernel on the CPU reads bytes from before the copy that it waited for",
+        ("loom_progress",),
+    ),
+    Mutant(
+        "failed-copier-wakes-waiters",
+        delete(),
+        "a kernel on the CPU waits for ever for a copy thread that has ended",
+        ("loom_progress",),
     ),
     # --- the host
     Mutant(

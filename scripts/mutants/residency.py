@@ -1,6 +1,6 @@
 """Rules of residency: who may be evicted, how much fits, where it lies."""
 
-from edits import become, delete, never, replace
+from edits import delete, never, replace
 from mutant import Mutant
 
 MUTANTS = [
@@ -9,31 +9,31 @@ MUTANTS = [
         "lru-lease-before-evict",
         replace("self.leases == 0", "true"),
         "a weight is evicted while it is read",
-        ("lib:residency", "session_safety"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-claim-before-evict",
         replace("self.claims == 0", "true"),
         "a weight that was brought for a coming read is evicted before it",
-        ("lib:residency", "session_safety"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-claims-coming-reads",
         delete(),
         "a weight that was brought for a coming read is evicted before it",
-        ("lib:residency", "session_safety"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-counts-every-lease",
         replace("w.leases += 1", "w.leases = 1"),
         "the first of two leases to end makes the weight evictable",
-        ("lib:residency", "session_random"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-stays-within-capacity",
         replace("self.capacity", "self.capacity + 64"),
         "weights occupy more than the budget",
-        ("lib:residency", "session_random"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-evicts-only-if-it-helps",
@@ -45,25 +45,25 @@ MUTANTS = [
         "lru-abort-restarts-the-trace",
         delete(),
         "the pass after an aborted one claims other reads than those that come",
-        ("lib:residency", "session_safety"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-abort-drops-claims",
         delete(),
         "claims of reads that will not come hold their weights for ever",
-        ("lib:residency", "session_safety"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-failed-load-is-absent",
         delete(),
         "the address of a weight is handed out whose copy was never issued",
-        ("lib:residency", "session_random"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-failed-eviction-is-present",
         delete(),
         "memory that a weight still has is planned for another",
-        ("lib:residency", "session_safety"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "lru-failed-eviction-keeps-its-turn",
@@ -74,7 +74,7 @@ MUTANTS = [
     # --- pools
     Mutant(
         "pool-keeps-its-cap",
-        replace("bytes > self.cap - self.used", "false"),
+        never(),
         "single allocations may add up to more than the budget",
         ("lib:residency",),
     ),
@@ -88,13 +88,13 @@ MUTANTS = [
         "pool-counts-mapped-memory",
         delete(),
         "the pool holds more than it says",
-        ("lib:planned", "session_planned", "session_cases"),
+        ("session_planned", "session_cases"),
     ),
     Mutant(
         "free-piece-is-large-enough",
         replace("len >= bytes", "len + 64 >= bytes"),
         "two weights lie in the same bytes",
-        ("lib:residency", "session_random"),
+        ("lib:residency", "policies"),
     ),
     Mutant(
         "rest-of-a-piece-lies-apart",
@@ -120,12 +120,5 @@ MUTANTS = [
         replace("read[index as usize]", "(spec.kind == crate::schedule::WeightKind::Weight)"),
         "a table that is read in place takes memory that the budget does not have",
         ("lib:all_resident", "session_cases"),
-    ),
-    # --- the choice
-    Mutant(
-        "lru-where-it-copies-less",
-        never(),
-        "a plan copies more than the LRU would",
-        ("session_planned",),
     ),
 ]

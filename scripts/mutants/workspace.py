@@ -16,7 +16,7 @@ from pathlib import Path
 from mutant import Mutant, markers
 
 #: What the Rust tests need of the tree.
-PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "Cargo.toml", "Cargo.lock", "build.rs", "fuzz")
+PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "scripts", "Cargo.toml", "Cargo.lock", "build.rs", "fuzz")
 #: A failing test need not look for its smallest case, nor remember it.
 ENVIRONMENT = {
     "CARGO_INCREMENTAL": "1",

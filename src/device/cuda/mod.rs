@@ -47,6 +47,7 @@ pub(crate) mod runtime;
 mod stage;
 mod stage_ring;
 mod stage_shape;
+mod stage_turns;
 mod stream;
 mod units;
 
@@ -69,7 +70,7 @@ use register::{Access, Registration};
 use stage::Stage;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{self, Arc};
 use stream::{Events, Stream};
 pub(in crate::device) use units::{BYTES_PER_COPY, GRANULE, PAGE};
 

@@ -19,12 +19,13 @@
 //! failure in [`Readers::check`].
 
 use super::stage_shape::Shape;
+pub(super) use super::stage_turns::Piece;
+use super::stage_turns::{Job, Turns};
 use crate::device::file::ReadAt;
 use crate::error::{Error, Result};
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -33,12 +34,6 @@ pub(super) const MARK_STRIDE: usize = 64;
 
 /// How long the reader whose turn it is sleeps at first, and at most, until it looks for a free slot again.
 const SLEEP: Range<Duration> = Duration::from_micros(20)..Duration::from_micros(200);
-
-/// Whether a mark has come to `piece`.
-fn reached(mark: u32, piece: u32) -> bool {
-    // rule: piece-numbers-wrap-around
-    mark.wrapping_sub(piece) as i32 >= 0
-}
 
 /// The slots and the marks, in memory that the device sees too.
 #[derive(Clone, Copy)]
@@ -96,15 +91,6 @@ impl Area {
     }
 }
 
-/// A piece that was handed to the readers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Its number, as the marks hold it.
-    pub(super) number: u32,
-    /// Its slot.
-    pub(super) slot: u64,
-}
-
 impl Piece {
     /// The mark that says when it is there.
     pub(super) fn ready_mark(&self) -> u64 {
@@ -121,21 +107,7 @@ pub(super) struct Readers {
 struct Shared {
     area: Area,
     source: Arc<dyn ReadAt>,
-    queue: Mutex<Queue>,
-    work: Condvar,
-    /// Set with `Queue::failure`, so that asking takes no lock.
-    failed: AtomicBool,
-}
-
-struct Queue {
-    /// FreeList that no reader has taken yet, in order: place in the source, bytes.
-    jobs: VecDeque<(u64, u64)>,
-    /// Number of the last piece that was issued.
-    issued: u64,
-    /// A reader waits for a free slot, so that the others need not.
-    polled: bool,
-    stop: bool,
-    failure: Option<Error>,
+    turns: Turns<Error>,
 }
 
 impl Readers {
@@ -151,20 +123,12 @@ impl Readers {
         threads: usize,
         issued: u64,
     ) -> Result<Readers> {
-        let queue = Queue {
-            jobs: VecDeque::with_capacity(2 * area.shape.slots as usize),
-            issued,
-            polled: false,
-            stop: false,
-            failure: None,
-        };
+        let turns = Turns::new(area.shape.slots, issued);
         let mut readers = Readers {
             shared: Arc::new(Shared {
                 area,
                 source,
-                queue: Mutex::new(queue),
-                work: Condvar::new(),
-                failed: AtomicBool::new(false),
+                turns,
             }),
             threads: Vec::with_capacity(threads),
         };
@@ -186,42 +150,35 @@ impl Readers {
     /// Hands over the next piece, which the copy stream has to wait for, copy, and mark as done, in the order of
     /// these calls. Never waits for a read.
     pub(super) fn push(&self, offset: u64, len: u64) -> Piece {
-        let mut queue = self.shared.queue();
-        queue.jobs.push_back((offset, len));
-        queue.issued += 1;
-        let piece = self.shared.piece(queue.issued);
-        drop(queue);
-        self.shared.work.notify_one();
-        piece
+        self.shared.turns.push(offset, len)
     }
 
     /// The first failure. It stays: what is on the device may be wrong from then on.
     pub(super) fn check(&self) -> Result<()> {
         // rule: failure-is-asked-for
-        if !self.shared.failed.load(Ordering::Acquire) {
+        if !self.shared.turns.has_failed() {
             return Ok(());
         }
-        let failure = self.shared.queue().failure.clone();
+        let failure = self.shared.turns.failure();
         Err(failure.unwrap_or_else(|| Error::Internal("a failure of a reader was lost".to_owned())))
     }
 
     /// Keeps a failure of the other side, after which the marks cannot be relied on.
     pub(super) fn fail(&self, error: Error) {
-        self.shared.fail(error);
+        self.shared.turns.fail(error);
     }
 
     /// Ends the threads, each after the read it is at, and then lets everybody through who waits for a piece: the
     /// bytes are those of some other one. May be called again.
     pub(super) fn stop(&mut self) {
-        self.shared.queue().stop = true;
-        self.shared.work.notify_all();
+        self.shared.turns.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::warn!("a reader thread panicked");
             }
         }
         // After the last reader has ended: it would set a mark back to its own piece.
-        let issued = self.shared.queue().issued as u32;
+        let issued = self.shared.turns.issued();
         for slot in 0..self.shared.area.shape.slots {
             let mark = self.shared.area.mark(2 + slot);
             // rule: end-lets-waiters-through
@@ -237,22 +194,6 @@ impl Drop for Readers {
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn piece(&self, number: u64) -> Piece {
-        Piece {
-            number: number as u32,
-            slot: (number - 1) % self.area.shape.slots,
-        }
-    }
-
-    fn fail(&self, error: Error) {
-        self.queue().failure.get_or_insert(error);
-        self.failed.store(true, Ordering::Release);
-    }
-
     /// What each thread does.
     fn work(&self) {
         while let Some((piece, offset, len)) = self.take() {
@@ -265,7 +206,7 @@ impl Shared {
                 self.area.fill(piece.slot, len, |into| {
                     if let Err(error) = self.source.read_at(offset, into) {
                         // rule: failed-read-is-kept
-                        self.fail(error);
+                        self.turns.fail(error);
                         // rule: failed-read-leaves-zeros
                         into.fill(0);
                     }
@@ -274,61 +215,14 @@ impl Shared {
         }
     }
 
-    /// The next piece, once its slot is free; `None` at the end. One of the readers looks for the slot, the others
-    /// wait for it.
-    fn take(&self) -> Option<(Piece, u64, u64)> {
-        let mut queue = self.queue();
+    /// The next piece, once its slot is free; `None` at the end.
+    fn take(&self) -> Option<Job> {
         let mut sleep = SLEEP.start;
-        loop {
-            if queue.stop {
-                return None;
-            }
-            let next = queue.next(self);
-            match next {
-                // rule: slot-is-filled-once-it-is-free
-                Some((piece, offset, len)) if self.is_free(piece) => {
-                    queue.jobs.pop_front();
-                    let more = !queue.jobs.is_empty();
-                    drop(queue);
-                    if more {
-                        self.work.notify_one();
-                    }
-                    return Some((piece, offset, len));
-                }
-                Some(_) if !queue.polled => {
-                    queue.polled = true;
-                    queue = self.nap(queue, sleep);
-                    queue.polled = false;
-                    sleep = SLEEP.end.min(2 * sleep);
-                }
-                _ => {
-                    queue = self
-                        .work
-                        .wait(queue)
-                        .unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        }
-    }
-
-    fn nap<'a>(&'a self, queue: MutexGuard<'a, Queue>, sleep: Duration) -> MutexGuard<'a, Queue> {
-        let woken = self.work.wait_timeout(queue, sleep);
-        woken.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Whether the stream is done with what the slot held before.
-    fn is_free(&self, piece: Piece) -> bool {
-        // rule: slot-is-free-after-its-own-piece
-        let before = piece.number.wrapping_sub(self.area.shape.slots as u32);
-        reached(self.area.mark(0).load(Ordering::Acquire), before)
-    }
-}
-
-impl Queue {
-    fn next(&self, shared: &Shared) -> Option<(Piece, u64, u64)> {
-        let &(offset, len) = self.jobs.front()?;
-        let number = self.issued - (self.jobs.len() as u64 - 1);
-        Some((shared.piece(number), offset, len))
+        self.turns.take(self.area.mark(0), |work, queue| {
+            let woken = work.wait_timeout(queue, sleep);
+            sleep = SLEEP.end.min(2 * sleep);
+            woken.unwrap_or_else(PoisonError::into_inner).0
+        })
     }
 }
 
@@ -342,14 +236,11 @@ impl Drop for MarkReady<'_> {
     fn drop(&mut self) {
         // rule: panic-of-a-reader-is-a-failure
         if std::thread::panicking() {
-            self.shared
-                .fail(Error::Internal("a reader thread panicked".to_owned()));
+            let failure = Error::Internal("a reader thread panicked".to_owned());
+            self.shared.turns.fail(failure);
         }
-        // The device reads the slot next, by an access that is no atomic of ours.
-        fence(Ordering::SeqCst);
         let mark = self.shared.area.mark(self.piece.ready_mark());
-        // rule: filled-piece-is-marked-ready
-        mark.store(self.piece.number, Ordering::Release);
+        self.shared.turns.mark_ready(mark, self.piece);
     }
 }
 

@@ -1,9 +1,11 @@
 //! The ring against a stream that is played by a thread. No GPU is needed.
 
 use super::super::stage_shape::{pieces, FEWEST_SLOTS, MB};
+use super::super::stage_turns::reached;
 use super::*;
-use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Mutex;
 
 const SLOT: u64 = 64;
 const SHAPE: Shape = Shape {
@@ -296,7 +298,7 @@ fn the_end_lets_everybody_through() {
             drop(stream);
             let shared = Arc::clone(&readers.shared);
             let watcher = std::thread::spawn(move || {
-                while !shared.queue().stop {
+                while !shared.turns.is_stopped() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 stopping.store(true, Ordering::Release);

@@ -1,12 +1,12 @@
 //! The copy thread: performs its commands in the order of issue, and says how many it has done.
 
 use super::block::{Block, Target};
+use super::progress::Progress;
 use crate::device::HostBytes;
 use crate::error::{Error, Result};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// What the copy thread does.
@@ -24,16 +24,6 @@ pub(super) enum Command {
     Hold(Receiver<()>),
 }
 
-/// What both threads see.
-#[derive(Default)]
-struct Progress {
-    /// Number of commands done. Written under the lock, read without it.
-    done: AtomicU64,
-    /// Why the thread ended before its time.
-    failed: Mutex<Option<String>>,
-    changed: Condvar,
-}
-
 /// The issuing end.
 pub(super) struct Copier {
     queue: Option<Sender<Command>>,
@@ -45,7 +35,7 @@ pub(super) struct Copier {
 impl Copier {
     pub(super) fn start() -> Result<Self> {
         let (queue, commands) = channel();
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(Progress::new());
         let theirs = Arc::clone(&progress);
         let thread = std::thread::Builder::new()
             .name("weightstream-copy".to_string())
@@ -84,8 +74,7 @@ impl Copier {
         if self.progress.reached(commands) {
             return Ok(true);
         }
-        let failed = self.progress.failed().is_some();
-        if failed {
+        if self.progress.failure().is_some() {
             return Err(self.failure());
         }
         Ok(false)
@@ -93,19 +82,7 @@ impl Copier {
 
     /// Returns when the first `commands` commands are done; an error if they never will be.
     pub(super) fn wait(&self, commands: u64) -> Result<()> {
-        if self.progress.reached(commands) {
-            return Ok(());
-        }
-        let mut failed = self.progress.failed();
-        while failed.is_none() && !self.progress.reached(commands) {
-            failed = self
-                .progress
-                .changed
-                .wait(failed)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(failed);
-        match self.progress.reached(commands) {
+        match self.progress.wait(commands) {
             true => Ok(()),
             false => Err(self.failure()),
         }
@@ -122,23 +99,12 @@ impl Copier {
 
     #[cold]
     fn failure(&self) -> Error {
-        let why = self.progress.failed().clone();
+        let why = self.progress.failure();
         let what = why.unwrap_or_else(|| "the copy thread has ended".to_string());
         Error::Device {
             call: "copying to the device",
             what,
         }
-    }
-}
-
-impl Progress {
-    fn reached(&self, commands: u64) -> bool {
-        // Pairs with the store in `run`: what the commands wrote is visible after this load.
-        self.done.load(Ordering::Acquire) >= commands
-    }
-
-    fn failed(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,18 +114,14 @@ fn run(commands: Receiver<Command>, progress: &Progress) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for command in &commands {
             perform(command);
-            // Under the lock, or a waiter could check, miss this, and then sleep.
-            let _guard = progress.failed();
-            progress.done.fetch_add(1, Ordering::Release);
-            progress.changed.notify_all();
+            progress.step();
         }
     }));
     if let Err(panic) = outcome {
         let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         let why = text.unwrap_or_else(|| "unknown panic".to_string());
-        *progress.failed() = Some(format!("the copy thread panicked: {why}"));
-        progress.changed.notify_all();
+        progress.fail(format!("the copy thread panicked: {why}"));
     }
 }
 
@@ -168,7 +130,7 @@ fn perform(command: Command) {
         Command::Copy { target, src } => {
             // SAFETY: `src` is readable by the promise in `HostBytes::new`. `target` lies in a block that was
             // live when the copy was issued; blocks are freed by later commands of this queue, or when
-            // the device is dropped, after this thread has ended. Or it lies in a view, which is unmapped after
+            // the device is dropped, after this thread has ended. Or it lies in a view, which is unmapped behind
             // a wait for this queue, or as blocks are. Nobody else accesses the bytes: kernels that read the previous content are done, and those that read this one wait for its event.
             unsafe {
                 std::ptr::copy_nonoverlapping(src.as_ptr(), target.as_ptr(), src.len() as usize)

@@ -6,13 +6,16 @@
 mod block;
 mod copier;
 mod pages;
+mod progress;
 
-use super::{Device, DevicePtr, HostBytes, View};
+use super::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
+use crate::figures::View;
 use block::{Block, Blocks};
 use copier::{Command, Copier};
 use pages::{only_read, Views};
 pub(super) use pages::{page, GRANULE};
+use std::sync;
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
