@@ -54,18 +54,6 @@ impl Model {
     }
 }
 
-/// All of them.
-pub fn all() -> [Model; 6] {
-    [
-        bench(),
-        llama_8b(),
-        unet(),
-        layers_twice(),
-        there_and_back(),
-        table_three_times(),
-    ]
-}
-
 /// Weights of one layer of the model that `benches/gpu` measures.
 const BENCH_LAYER: [u64; 9] = [
     8 << 10,
@@ -77,6 +65,19 @@ const BENCH_LAYER: [u64; 9] = [
     86 * MIB,
     86 * MIB,
     86 * MIB,
+];
+
+/// Weights of one layer of Llama-3-8B.
+const LLAMA_LAYER: [u64; 9] = [
+    8 << 10,
+    32 * MIB,
+    8 * MIB,
+    8 * MIB,
+    32 * MIB,
+    8 << 10,
+    112 * MIB,
+    112 * MIB,
+    112 * MIB,
 ];
 
 /// A table, `layers` times `layer`, a norm and the head.
@@ -91,18 +92,7 @@ pub fn bench() -> Model {
 
 /// Llama-3-8B in bf16.
 pub fn llama_8b() -> Model {
-    let layer = [
-        8 << 10,
-        32 * MIB,
-        8 * MIB,
-        8 * MIB,
-        32 * MIB,
-        8 << 10,
-        112 * MIB,
-        112 * MIB,
-        112 * MIB,
-    ];
-    Model::in_turn("Llama-3-8B", &decoder(1002 * MIB, &layer, 32))
+    Model::in_turn("Llama-3-8B", &decoder(1002 * MIB, &LLAMA_LAYER, 32))
 }
 
 /// The bench with each layer run twice.
@@ -118,16 +108,25 @@ pub fn there_and_back() -> Model {
 
 fn bench_of(name: &'static str, runs: impl Iterator<Item = u32>) -> Model {
     let layer = |number: u32| (0..9).map(move |at| 1 + 9 * number + at);
-    let reads = std::iter::once(0).chain(runs.flat_map(layer)).chain([145, 146]);
+    let reads = std::iter::once(0)
+        .chain(runs.flat_map(layer))
+        .chain([145, 146]);
     Model::of(name, &decoder(250 * MIB, &BENCH_LAYER, 16), reads.collect())
 }
 
 /// The bench with its table read before, in the middle of and after its layers.
 pub fn table_three_times() -> Model {
     let layers = |from: u32, to: u32| 1 + 9 * from..1 + 9 * to;
-    let reads = std::iter::once(0).chain(layers(0, 8)).chain([0]).chain(layers(8, 16));
+    let reads = std::iter::once(0)
+        .chain(layers(0, 8))
+        .chain([0])
+        .chain(layers(8, 16));
     let reads = reads.chain([145, 0, 146]).collect();
-    Model::of("a table three times", &decoder(250 * MIB, &BENCH_LAYER, 16), reads)
+    Model::of(
+        "a table three times",
+        &decoder(250 * MIB, &BENCH_LAYER, 16),
+        reads,
+    )
 }
 
 /// The U-Net of Stable Diffusion 1.5 in fp16: 860 million parameters.
@@ -184,19 +183,6 @@ fn transformer(width: u64, sizes: &mut Vec<u64>) {
     sizes.extend([width, 8 * square, 4 * square, square]);
 }
 
-/// Weights of one layer of Llama-3-8B.
-const LLAMA_LAYER: [u64; 9] = [
-    8 << 10,
-    32 * MIB,
-    8 * MIB,
-    8 * MIB,
-    32 * MIB,
-    8 << 10,
-    112 * MIB,
-    112 * MIB,
-    112 * MIB,
-];
-
 /// 10,000 weights, each read once.
 pub fn large() -> Model {
     Model::in_turn("1,111 layers", &decoder(250 * MIB, &LLAMA_LAYER, 1111))
@@ -207,6 +193,8 @@ pub fn large_twice() -> Model {
     let sizes = decoder(250 * MIB, &LLAMA_LAYER, 555);
     let layer = |number: u32| (0..9).map(move |at| 1 + 9 * number + at);
     let runs = (0..555).flat_map(|layer| [layer, layer]);
-    let reads = std::iter::once(0).chain(runs.flat_map(layer)).chain([4996, 4997]);
+    let reads = std::iter::once(0)
+        .chain(runs.flat_map(layer))
+        .chain([4996, 4997]);
     Model::of("555 layers twice", &sizes, reads.collect())
 }

@@ -58,6 +58,97 @@ pub fn lru_price(
     lru_passes(trace, weights, granule, capacity).map(|played| played.price())
 }
 
+/// Bytes that a pass under the LRU copies at least, in the mean of many, without playing it.
+///
+/// The *reuse distance* of a read is the bytes of all that is read since the weight's last lease ended (Mattson et al.,
+/// "Evaluation techniques for storage hierarchies", 1970). What is let go stands in the LRU's list after what was let go
+/// before, and is evicted after it. So a read finds its weight absent if its distance and the weight do not fit together.
+/// Holes only make the LRU give up more.
+pub fn lru_copies_at_least(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    granule: u64,
+    capacity: u64,
+) -> u64 {
+    let sizes = weights.iter().map(|weight| weight.occupied(granule));
+    let mut fitting = Fitting::new(sizes.collect(), capacity);
+    let mut leases = vec![0u32; weights.len()];
+    // How many reads came before the end of each weight's last lease.
+    let mut ended = vec![0; weights.len()];
+    let mut bytes = 0;
+    // The first pass is there for what it leaves.
+    for counts in [0, 1] {
+        for event in &trace.events()[..trace.tail()] {
+            match *event {
+                Event::Kernel(_) => {}
+                Event::Probe(id) => {
+                    let weight = trace.weight(id) as usize;
+                    fitting.read(weight);
+                    // rule: lru-misses-what-does-not-fit
+                    if leases[weight] == 0 && ended[weight] < fitting.from {
+                        bytes += counts * weights[weight].bytes;
+                    }
+                    leases[weight] += 1;
+                }
+                Event::Release(id) => {
+                    let weight = trace.weight(id) as usize;
+                    leases[weight] -= 1;
+                    ended[weight] = fitting.reads.len();
+                }
+            }
+        }
+        // What lasts to the end of the pass ends there.
+        for (leases, ended) in leases.iter_mut().zip(&mut ended) {
+            if std::mem::take(leases) > 0 {
+                *ended = fitting.reads.len();
+            }
+        }
+    }
+    bytes
+}
+
+/// As many of the last reads as have weights that fit together.
+struct Fitting {
+    sizes: Vec<u64>,
+    capacity: u64,
+    /// The weights of all reads.
+    reads: Vec<usize>,
+    /// From this one on.
+    from: usize,
+    /// How often each weight is among them, and the bytes of those that are.
+    times: Vec<u32>,
+    bytes: u64,
+}
+
+impl Fitting {
+    fn new(sizes: Vec<u64>, capacity: u64) -> Fitting {
+        Fitting {
+            times: vec![0; sizes.len()],
+            sizes,
+            capacity,
+            reads: Vec::new(),
+            from: 0,
+            bytes: 0,
+        }
+    }
+
+    fn read(&mut self, weight: usize) {
+        self.reads.push(weight);
+        self.times[weight] += 1;
+        if self.times[weight] == 1 {
+            self.bytes = self.bytes.saturating_add(self.sizes[weight]);
+        }
+        while self.bytes > self.capacity && self.from < self.reads.len() {
+            let first = self.reads[self.from];
+            self.times[first] -= 1;
+            if self.times[first] == 0 {
+                self.bytes -= self.sizes[first];
+            }
+            self.from += 1;
+        }
+    }
+}
+
 /// Passes without a device.
 struct Game {
     lru: Lru,
@@ -190,3 +281,7 @@ impl Game {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "lru_price_tests.rs"]
+mod tests;

@@ -42,7 +42,7 @@ mod timeline;
 mod view;
 
 pub use cost::{expected, Clocks, Expected, Price};
-pub use lru_price::{lru_passes, lru_price, LruPasses};
+pub use lru_price::{lru_copies_at_least, lru_passes, lru_price, LruPasses};
 pub(super) use offer::{better, offer};
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;

@@ -3,10 +3,9 @@
 
 use super::super::offer::{Request, Residency};
 use super::cost::{expected, Clocks, Expected, Price};
-use super::lru_price::lru_price;
+use super::lru_price::{lru_copies_at_least, lru_price};
 use super::plan::Plan;
 use super::search::plan;
-use super::timeline::Timeline;
 use crate::error::bytes_text;
 use crate::figures::Link;
 
@@ -19,38 +18,41 @@ pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String
     let Some(page) = request.model.page else {
         return Err("this device maps no memory, and plans need that".to_owned());
     };
-    let (lru, times) = (price_of_lru(request), Times::of(request));
+    let times = Times::of(request);
     if request.times.is_some() && times.is_none() {
         log::warn!("the times of kernels are of no use: what the link carries is not known");
     }
-    let most = lru.map_or(u64::MAX, |lru| lru.bytes);
-    let found = search(request, times.as_ref(), most);
-    let Some(found) = found else {
+    let Some(found) = search(request, times.as_ref(), u64::MAX) else {
         return Err(format!(
-            "no plan on pages of {} fits into {}, or copies no more than the LRU",
+            "no plan on pages of {} fits into {}",
             bytes_text(page),
             bytes_text(request.capacity)
         ));
     };
-    // rule: lru-where-it-copies-less
-    if found.price.bytes > most {
-        return Err(format!(
-            "the LRU copies {} in a pass, the plan {}",
-            bytes_text(most),
-            bytes_text(found.price.bytes)
-        ));
-    }
+    let plan = match cheaper_lru(&found, request) {
+        None => found,
+        Some(lru) => {
+            let other = times.and_then(|times| search(request, Some(&times), lru.bytes));
+            other.ok_or_else(|| {
+                format!(
+                    "the LRU copies {} in a pass, the plan {}",
+                    bytes_text(lru.bytes),
+                    bytes_text(found.price.bytes)
+                )
+            })?
+        }
+    };
     let why = format!(
         "{} are copied in a pass by {} copies, {} stay, {} are the ring{}",
-        bytes_text(found.price.bytes),
-        found.price.copies,
-        bytes_text(found.view.memory - found.ring()),
-        bytes_text(found.ring()),
+        bytes_text(plan.price.bytes),
+        plan.price.copies,
+        bytes_text(plan.view.memory - plan.ring()),
+        bytes_text(plan.ring()),
         request
             .link
-            .map_or(String::new(), |link| in_time(link, found.price))
+            .map_or(String::new(), |link| in_time(link, plan.price))
     );
-    Ok(of(request, found).because(why))
+    Ok(of(request, plan).because(why))
 }
 
 /// A residency by which a pass takes less time than by this plan, if it is worth while: once kernels were timed.
@@ -65,8 +67,11 @@ pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<
     if before.kernels.max(copies) > worth {
         return None;
     }
-    let most = price_of_lru(request).map_or(u64::MAX, |lru| lru.bytes);
-    let found = search(request, Some(&times), most)?;
+    let found = search(request, Some(&times), u64::MAX)?;
+    let found = match cheaper_lru(&found, request) {
+        None => found,
+        Some(lru) => search(request, Some(&times), lru.bytes)?,
+    };
     let after = times.expected(&found, request);
     let why = format!(
         "replanned: {} are copied in a pass by {} copies, {} are the ring; a pass is expected to take {after}",
@@ -94,13 +99,22 @@ fn search(request: &Request<'_>, times: Option<&Times>, most: u64) -> Option<Pla
     plan(trace, weights, model, capacity, clocks)
 }
 
-/// What the LRU copies in a pass, if that may be less than all weights: only where one is read again after others.
-fn price_of_lru(request: &Request<'_>) -> Option<Price> {
-    let Request { trace, weights, .. } = *request;
-    if !Timeline::of(trace, weights.len()).reads_again() {
+/// The LRU's price, if it copies less in a pass than this plan. It is only played where it could.
+fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
+    let Request {
+        trace,
+        weights,
+        model,
+        capacity,
+        ..
+    } = *request;
+    let least = lru_copies_at_least(trace, weights, model.granule, capacity);
+    if plan.price.bytes <= least {
         return None;
     }
-    lru_price(trace, weights, request.model.granule, request.capacity)
+    // rule: lru-where-it-copies-less
+    let lru = lru_price(trace, weights, model.granule, capacity);
+    lru.filter(|lru| lru.bytes < plan.price.bytes)
 }
 
 /// How long kernels run, and what copies cost.

@@ -11,8 +11,10 @@
 
 use crate::schedule::{Event, ProbeId, Trace, WeightIndex};
 
-/// Distances at which close reads are merged, besides none.
+/// Distances at which close reads are merged, besides none: at most so many, and in programs of more than `SOME` reads.
 const DISTANCES: usize = 5;
+const FEW_DISTANCES: usize = 2;
+const SOME: usize = 500;
 
 /// Reads of one weight that one copy serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,11 +83,6 @@ impl Timeline {
         }
     }
 
-    /// Whether some weight has several live ranges.
-    pub(super) fn reads_again(&self) -> bool {
-        self.times.iter().any(|&times| times > 1)
-    }
-
     /// Distances worth merging at: none, and some of those between two live ranges of a weight, the longest with them.
     pub(super) fn distances(&self) -> Vec<usize> {
         let mut last_of: Vec<Option<usize>> = vec![None; self.times.len()];
@@ -96,7 +93,11 @@ impl Timeline {
         }
         found.sort_unstable();
         found.dedup();
-        let some = DISTANCES.min(found.len());
+        let most = match self.ranges.len() {
+            few if few <= SOME => DISTANCES,
+            _ => FEW_DISTANCES,
+        };
+        let some = most.min(found.len());
         let part = |number: usize| found[(found.len() * number).div_ceil(some) - 1];
         std::iter::once(0).chain((1..=some).map(part)).collect()
     }
