@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 
 use super::{
-    SpecValue, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
+    Spec, SpecValue, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
     KERNEL_TIMES, LINK_GBPS, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 
@@ -22,23 +22,34 @@ pub enum Reach {
     Gpu,
 }
 
+/// What the value of an option is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A word, a path, or a number that is too large for ExecuTorch's integers.
+    Text,
+    /// An integer.
+    Number,
+    /// On or off.
+    Switch,
+}
+
 /// One option.
 #[derive(Debug)]
 pub struct Row {
     /// Its key.
     pub key: &'static str,
-    /// Whether its value is a number, so that a text that holds one is meant as a number.
-    numeric: bool,
+    /// What its value is, so that a text is read as that.
+    kind: Kind,
     /// For which programs it can do anything.
     pub reach: Reach,
     /// What holds where nobody says anything; empty where that is no value of the option.
     pub default: &'static str,
 }
 
-const fn row(key: &'static str, numeric: bool, reach: Reach, default: &'static str) -> Row {
+const fn row(key: &'static str, kind: Kind, reach: Reach, default: &'static str) -> Row {
     Row {
         key,
-        numeric,
+        kind,
         reach,
         default,
     }
@@ -46,21 +57,21 @@ const fn row(key: &'static str, numeric: bool, reach: Reach, default: &'static s
 
 /// All of them, in the order of the documentation.
 pub const ROWS: [Row; 15] = [
-    row(BUDGET, false, Reach::Offloaded, ""),
-    row(BUDGET_MB, true, Reach::Offloaded, ""),
-    row(BUDGET_BYTES, false, Reach::Offloaded, ""),
-    row(POLICY, false, Reach::Any, "planned"),
-    row(HOST, false, Reach::Gpu, "auto"),
-    row(STAGING_MB, true, Reach::Gpu, ""),
-    row(GATHER, false, Reach::Any, "auto"),
-    row(LINK_GBPS, false, Reach::Gpu, "auto"),
-    row(KERNEL_TIMES, false, Reach::Gpu, ""),
-    row(DEVICE, true, Reach::Gpu, "0"),
-    row(VERIFY, false, Reach::Any, "off"),
-    row(SYNC, true, Reach::Gpu, "0"),
-    row(CUDA_GRAPH, true, Reach::Gpu, "0"),
-    row(DATA, false, Reach::Any, ""),
-    row(PTE_SHA256, false, Reach::Any, ""),
+    row(BUDGET, Kind::Text, Reach::Offloaded, ""),
+    row(BUDGET_MB, Kind::Number, Reach::Offloaded, ""),
+    row(BUDGET_BYTES, Kind::Text, Reach::Offloaded, ""),
+    row(POLICY, Kind::Text, Reach::Any, "planned"),
+    row(HOST, Kind::Text, Reach::Gpu, "auto"),
+    row(STAGING_MB, Kind::Number, Reach::Gpu, ""),
+    row(GATHER, Kind::Text, Reach::Any, "auto"),
+    row(LINK_GBPS, Kind::Text, Reach::Gpu, "auto"),
+    row(KERNEL_TIMES, Kind::Text, Reach::Gpu, ""),
+    row(DEVICE, Kind::Number, Reach::Gpu, "0"),
+    row(VERIFY, Kind::Text, Reach::Any, "off"),
+    row(SYNC, Kind::Switch, Reach::Gpu, "false"),
+    row(CUDA_GRAPH, Kind::Switch, Reach::Gpu, "false"),
+    row(DATA, Kind::Text, Reach::Any, ""),
+    row(PTE_SHA256, Kind::Text, Reach::Any, ""),
 ];
 
 impl Row {
@@ -77,10 +88,42 @@ impl Row {
 
     /// The value that a text stands for, where there are only texts: in the environment, and in a program.
     pub fn value(&self, text: &str) -> SpecValue {
-        match text.parse() {
-            Ok(number) if self.numeric => SpecValue::Int(number),
-            _ => SpecValue::Text(text.to_owned()),
+        let value = match self.kind {
+            Kind::Text => None,
+            Kind::Number => text.parse().ok().map(SpecValue::Int),
+            Kind::Switch => on_or_off(text),
+        };
+        value.unwrap_or_else(|| SpecValue::Text(text.to_owned()))
+    }
+
+    /// The value in the option's own type: a switch is a bool, however it was given.
+    fn own(&self, value: &SpecValue) -> SpecValue {
+        let own = match (self.kind, value) {
+            (Kind::Switch, SpecValue::Int(number)) => on_or_off(&number.to_string()),
+            (Kind::Switch, SpecValue::Text(text)) => on_or_off(text),
+            _ => None,
+        };
+        own.unwrap_or_else(|| value.clone())
+    }
+}
+
+impl Spec {
+    /// The same with its value in the option's own type.
+    pub(super) fn in_own_type(&self) -> Spec {
+        Spec {
+            key: self.key.clone(),
+            value: Row::of(&self.key)
+                .map_or_else(|| self.value.clone(), |row| row.own(&self.value)),
         }
+    }
+}
+
+/// What a text says of a switch; `None` if it says nothing.
+fn on_or_off(text: &str) -> Option<SpecValue> {
+    match text {
+        "true" | "1" => Some(SpecValue::Bool(true)),
+        "false" | "0" => Some(SpecValue::Bool(false)),
+        _ => None,
     }
 }
 

@@ -49,9 +49,7 @@ pub(super) fn from_mb(spec: &Spec, least: u64) -> Result<u64> {
 pub(super) fn switch(spec: &Spec) -> Result<bool> {
     match spec.value {
         SpecValue::Bool(on) => Ok(on),
-        SpecValue::Int(0) => Ok(false),
-        SpecValue::Int(1) => Ok(true),
-        _ => Err(wrong(spec, "0 or 1")),
+        _ => Err(wrong(spec, "true or false, or 1 or 0")),
     }
 }
 

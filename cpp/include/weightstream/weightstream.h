@@ -88,14 +88,15 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *   weight_offload_device        int     index of the GPU, from 0 (the default); an error for methods of the CPU
  *   weight_offload_verify        string  "off"; "load": compare each weight with its checksum at load; "every_read": at
  *                                        load, and on the device before each read: slow, for debugging
- *   weight_offload_sync          int     1: wait for every kernel, so that the error of a fault names only what that
+ *   weight_offload_sync          bool    wait for every kernel, so that the error of a fault names only what that
  *                                        kernel had leased: slow, for debugging; an error for methods of the CPU
- *   weight_offload_cuda_graph    int     1: behind two passes over the same shapes capture one as a CUDA graph, copies
+ *   weight_offload_cuda_graph    bool    after two passes over the same shapes capture one as a CUDA graph, copies
  *                                        included, and replay it; an error for methods of the CPU, and where the
  *                                        host has to take part in a pass
  *   weight_offload_pte_sha256    string  SHA-256 that the whole program must have, 64 hexadecimal digits; WS_MISMATCH
  *                                        if it has another one
  *   weight_offload_data          string  path of the `.ptd`; ws_init has its own parameter for it
+ * A bool may also be given as the int 1 or 0, or as the string "true" or "false".
  * An unknown key, a wrong type, and a string of 255 characters or more are errors. Without a budget the
  * least possible one, the floor, is used.
  */
