@@ -152,6 +152,62 @@ fn the_right_bytes_arrive_however_they_are_held() {
     }
 }
 
+/// Weights of two loads, and between them what the caller uploads, end to end in one piece of the heap.
+#[test]
+fn weights_in_the_heap_share_pages_with_others() {
+    let Some(_gpu) = gpu("weights_in_the_heap_share_pages_with_others") else {
+        return;
+    };
+    let sizes = [
+        300_001, 200_000, 5000, 17, 65_537, 3, 700_003, 90_000, 20_000,
+    ];
+    let mut end = 0;
+    let ranges = sizes.map(|size| {
+        end += size;
+        end - size..end
+    });
+    let bytes = Source::noise(end).bytes(0..end as u64).to_vec();
+    let part = |range: &Range<usize>| {
+        let part = &bytes[range.clone()];
+        // SAFETY: the bytes are not written, and outlive the devices.
+        unsafe { HostBytes::new(part.as_ptr(), part.len() as u64) }
+    };
+    let of = |turn: usize| ranges.iter().skip(turn).step_by(3).cloned();
+    let mut devices = [CudaDevice::open(16 * MB), CudaDevice::open(16 * MB)];
+    let mut held = Vec::new();
+    for (turn, device) in devices.iter_mut().enumerate() {
+        let parts: Vec<_> = of(turn).map(|range| part(&range)).collect();
+        held.push(device.keep_parts(&parts).unwrap());
+        assert!(device.host_mapped_bytes() > 0 && device.host_mapped_bytes() < end as u64);
+    }
+    let check = |turn: usize, device: &mut CudaDevice| {
+        for (range, kept) in of(turn).zip(&held[turn]) {
+            assert!(copied(device, *kept).unwrap() == bytes[range.clone()]);
+            let inner = kept.slice(1..kept.len() - 1);
+            assert!(copied(device, inner).unwrap() == bytes[range.start + 1..range.end - 1]);
+        }
+        for range in of(2) {
+            let at = device.alloc_scratch(range.len() as u64).unwrap();
+            device.upload(at, &bytes[range.clone()]).unwrap();
+            let mut found = vec![0; range.len()];
+            device.download(at, &mut found).unwrap();
+            assert!(found == bytes[range]);
+            device.free_scratch(at, found.len() as u64).unwrap();
+        }
+        let (range, table) = (of(turn).next().unwrap(), held[turn][0]);
+        let at = device.in_place(table).unwrap().expect("a copy of it");
+        let mut found = vec![0; range.len()];
+        device.download(at, &mut found).unwrap();
+        assert!(found == bytes[range]);
+    };
+    for (turn, device) in devices.iter_mut().enumerate() {
+        check(turn, device);
+    }
+    let [first, mut second] = devices;
+    drop(first);
+    check(1, &mut second);
+}
+
 #[test]
 fn what_is_held_is_counted() {
     let Some(_gpu) = gpu("what_is_held_is_counted") else {

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 #: The largest difference, relative to the largest output.
@@ -52,29 +51,6 @@ class Convolutions(nn.Module):
         return self.last(torch.relu(self.grouped(x))).mean((2, 3))
 
 
-class Decoder(nn.Module):
-    """One token at a time: keys and values of those before are in buffers that the program writes."""
-
-    def __init__(self, vocabulary: int = 256, dim: int = 128, heads: int = 4, length: int = 32) -> None:
-        super().__init__()
-        self.heads, self.length = heads, length
-        self.embed = nn.Embedding(vocabulary, dim)
-        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, vocabulary, bias=False)
-        for name in ("keys", "values"):
-            self.register_buffer(name, torch.zeros(1, heads, length, dim // heads))
-
-    def forward(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        x = self.embed(token)
-        h = self.norm(x)
-        q, k, v = (f(h).view(1, 1, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
-        self.keys.index_copy_(2, place, k)
-        self.values.index_copy_(2, place, v)
-        seen = (torch.arange(self.length, device=x.device) <= place).view(1, 1, 1, -1)
-        mixed = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=seen)
-        return self.head(x + self.o(mixed.transpose(1, 2).reshape(1, 1, -1)))
-
-
 class Chosen(nn.Module):
     """Kernels with int64 indices: sorting, the best experts of each row, rows by number."""
 
@@ -98,6 +74,14 @@ class Program:
     dynamic: Any = None
 
 
+def decoder() -> nn.Module:
+    """The tests' decoder with a cache, one token at a time."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "tests"))
+    from models import CachedDecoder
+
+    return CachedDecoder(vocabulary=256, dim=128, heads=4, layers=1, length=32)
+
+
 def llama() -> nn.Module:
     import llama as measured
 
@@ -118,7 +102,7 @@ def programs() -> dict[str, Program]:
         "mlp_bf16": Program(Mlp, [(x.bfloat16(),) for (x,) in rows], torch.bfloat16),
         "llama_math": Program(llama, tokens(64, 64), torch.bfloat16),
         "llama_fused": Program(llama, tokens(64, 2, 17, 200, 256), torch.bfloat16, "auto", lengths),
-        "decode": Program(Decoder, [(torch.tensor([[7 * at % 256]]), torch.tensor([at])) for at in range(6)]),
+        "decode": Program(decoder, [(torch.tensor([[7 * at % 256]]), torch.tensor([at])) for at in range(6)]),
         "conv": Program(Convolutions, [(torch.randn(2, 3, 24, 24),) for _ in range(2)]),
         "chosen": Program(Chosen, [(torch.randint(0, 100, (20,)),) for _ in range(2)]),
     }

@@ -82,10 +82,11 @@ struct Kept {
   std::optional<rust::Box<rs::Loaded>> loaded;
 };
 
+// A switch is told as a bool, and as an int to a caller that asks with one.
 void set_value(et::BackendOption& option, const rs::RuntimeSpec& spec) {
-  if (spec.kind == rs::SpecKind::Bool) {
+  if (spec.kind == rs::SpecKind::Bool && !std::holds_alternative<int>(option.value)) {
     option.value = spec.number != 0;
-  } else if (spec.kind == rs::SpecKind::Int) {
+  } else if (spec.kind != rs::SpecKind::Text) {
     option.value = static_cast<int>(spec.number);
   } else {
     // Shorter than the field: what is as long as that is refused when it is set.

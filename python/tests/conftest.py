@@ -53,8 +53,16 @@ def elsewhere(item: pytest.Item) -> str | None:
     """Why the test is not for the device under test."""
     if ON_GPU:
         marker = item.get_closest_marker("cpu_only")
-        return marker.args[0] if marker else CPU_ONLY.get(item.path.name)
+        return marker.args[0] if marker else CPU_ONLY.get(item.path.name) or refused_model(item)
     return "needs a GPU: set WEIGHTSTREAM_TEST_DEVICE=cuda" if item.get_closest_marker("gpu") else None
+
+
+def refused_model(item: pytest.Item) -> str | None:
+    """Which of the test's models no GPU runs."""
+    for name in wanted_models(item):
+        if name in ZOO and (refused := ZOO[name].refused_on_a_gpu):
+            return f"{name} is refused for a GPU: {refused}"
+    return None
 
 
 def wanted_models(item: pytest.Item) -> list[str]:

@@ -88,6 +88,7 @@ def inputs() -> list[Inputs]:
 
 
 DECODERS = [f"decoder_{family}" for family in FAMILIES]
+REFUSED_ON_A_GPU = {"qwen3_moe": "aten._grouped_mm"}
 for family in FAMILIES:
     register(
         Decoder(
@@ -97,5 +98,6 @@ for family in FAMILIES:
             "no token can be decoded: a length of 1 is refused, or the cache is lost",
             stateful=True,
             dynamic_shapes=({1: LENGTH}, {0: LENGTH}),
+            refused_on_a_gpu=REFUSED_ON_A_GPU.get(family, ""),
         )
     )

@@ -1,7 +1,8 @@
 """Exports the test models, each once per state of the sources: compiling takes half a minute and more.
 
 `python exports.py NAME FOLDER` exports one model; `python exports.py --into FOLDER NAME...` through the cache; `python exports.py
---all` fills the cache. `Exports` does that in the background, $WEIGHTSTREAM_TEST_JOBS at a time, and keeps the files in
+--all` fills the cache, and `--light` with those models that are light enough to be carried to another
+machine. `Exports` does that in the background, $WEIGHTSTREAM_TEST_JOBS at a time, and keeps the files in
 $WEIGHTSTREAM_TEST_CACHE (default: build/test-cache), in folders named after the model and a hash of everything that decides the
 result. With $WEIGHTSTREAM_TEST_KEEP_FAILURES a failed export is remembered there too, until the next `--all`.
 """
@@ -11,16 +12,20 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from device_under_test import DEVICE, ON_GPU, SM, exact_products, kind
 
@@ -28,6 +33,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Not a model of ours: a package of torch's own ahead-of-time compiler, for the test that mixes the two.
 TORCH_PACKAGE = "torch_package"
+#: What a model that is carried weighs at most: random numbers do not get smaller when they are packed.
+LIGHT = 16 << 20
 SOURCES = {".py", ".txt", ".fbs", ".c", ".cpp", ".h", ".S"}
 TIME_LIMIT = 900
 
@@ -111,6 +118,49 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def export_one(name: str, folder: Path) -> None:
+    export_torch_package(folder) if name == TORCH_PACKAGE else export_model(name, folder)
+
+
+def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> None:
+    """An export in a process of its own, which writes to a log."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with (folder / "export.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    export_one(name, folder)
+
+
+#: Forks those processes from one that has imported what they need, which takes a third of an export. Not where an import may ask for
+#: a GPU: the driver does not survive a fork.
+CHILDREN = multiprocessing.get_context("spawn" if ON_GPU and not SM else "forkserver")
+CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._backend", "weightstream._save", "models"])
+#: Starting and reaping a child looks at all of them.
+REAPING = threading.Lock()
+
+
+def start_server(environment: dict[str, str]) -> None:
+    """With this environment, not that of the test that comes first: what is imported reads it."""
+    if CHILDREN.get_start_method() == "forkserver":
+        with mock.patch.dict(os.environ, environment, clear=True):
+            forkserver.ensure_running()
+
+
+def outcome_of_a_child(name: str, folder: Path, environment: dict[str, str]) -> str:
+    """Empty if the export ended well."""
+    child = CHILDREN.Process(target=export_in_a_child, args=(name, folder, environment))
+    with REAPING:
+        child.start()
+    if not wait([child.sentinel], TIME_LIMIT):
+        child.kill()
+    with REAPING:
+        child.join()
+    if child.exitcode == 0:
+        return ""
+    return f"exit status {child.exitcode}" if child.exitcode > 0 else f"ended by signal {-child.exitcode}, as after {TIME_LIMIT} s"
+
+
 KEEP_FAILURES = bool(os.environ.get("WEIGHTSTREAM_TEST_KEEP_FAILURES"))
 
 
@@ -140,9 +190,14 @@ class Exports:
 
     def request(self, names: Iterable[str]) -> None:
         """Starts what is not there yet, in this order."""
-        for name in names:
-            if name not in self.futures:
-                self.futures[name] = self.pool.submit(self.provide, name)
+        new = [name for name in names if name not in self.futures]
+        if not all(self.place(name).is_dir() for name in new):
+            start_server(self.environment)
+        for name in new:
+            self.futures[name] = self.pool.submit(self.provide, name)
+
+    def place(self, name: str) -> Path:
+        return self.cache / f"{name}-{self.hash}"
 
     def folder(self, name: str) -> Path:
         """The folder of the exported model; waits for it."""
@@ -154,7 +209,7 @@ class Exports:
         return Files(name, folder / "model.pte", folder / "model.ptd")
 
     def provide(self, name: str) -> Path:
-        folder = self.cache / f"{name}-{self.hash}"
+        folder = self.place(name)
         if not folder.is_dir():
             failure = failure_of(folder)
             if KEEP_FAILURES and failure.exists():
@@ -176,16 +231,10 @@ class Exports:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         started = time.monotonic()
-        command = [sys.executable, str(Path(__file__).resolve()), name, str(work)]
-        with (work / "export.log").open("wb") as log:
-            try:
-                code = subprocess.run(command, stdout=log, stderr=log, timeout=TIME_LIMIT, check=False, env=self.environment).returncode
-            except subprocess.TimeoutExpired:
-                code = f"none after {TIME_LIMIT} s"
-        if code != 0:
+        if failed := outcome_of_a_child(name, work, self.environment):
             log_path = work / "export.log"
             tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-40:])
-            raise ExportFailed(f"exporting {name} failed (exit status {code}); the end of {log_path}:\n{tail}")
+            raise ExportFailed(f"exporting {name} failed ({failed}); the end of {log_path}:\n{tail}")
         # Those of other sources; another process may be exporting the same.
         for old in self.cache.glob(f"{name}-*"):
             if not old.name.startswith(folder.name):
@@ -218,14 +267,26 @@ def provide_flat(folder: Path, names: list[str]) -> None:
     exports.close()
 
 
-def provide_all(names: list[str]) -> int:
-    """Fills the cache with all models, or these, and says how long each took; returns the number of failures."""
+def known_models() -> list[str]:
+    """The models that can be exported for the device under test. The largest first: it takes longest."""
     from models import ZOO
 
+    names = [name for name, spec in ZOO.items() if not (ON_GPU and spec.refused_on_a_gpu)]
+    return sorted(names, key="demo".__ne__)
+
+
+def light_models() -> list[str]:
+    """Those of at most `LIGHT` bytes of weights."""
+    from models import ZOO
+    from zoo import weight_bytes
+
+    return [name for name in known_models() if weight_bytes(ZOO[name].model()) <= LIGHT]
+
+
+def provide_all(names: list[str]) -> int:
+    """Fills the cache with these models, and says how long each took; returns the number of failures."""
     exports, failed = Exports(), 0
     exports.forget_failures()
-    # The largest first: it takes longest.
-    names = names or ["demo", *(name for name in ZOO if name != "demo"), TORCH_PACKAGE]
     exports.request(names)
     of_future = {exports.futures[name]: name for name in names}
     for count, future in enumerate(as_completed(of_future), 1):
@@ -245,8 +306,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "--into":
         provide_flat(Path(sys.argv[2]), sys.argv[3:])
     elif sys.argv[1] == "--all":
-        sys.exit(1 if provide_all(sys.argv[2:]) else 0)
-    elif sys.argv[1] == TORCH_PACKAGE:
-        export_torch_package(Path(sys.argv[2]))
+        sys.exit(1 if provide_all(sys.argv[2:] or [*known_models(), TORCH_PACKAGE]) else 0)
+    elif sys.argv[1] == "--light":
+        sys.exit(1 if provide_all(sys.argv[2:] or light_models()) else 0)
     else:
-        export_model(sys.argv[1], Path(sys.argv[2]))
+        export_one(sys.argv[1], Path(sys.argv[2]))

@@ -240,6 +240,22 @@ class AnyLength(nn.Module):
         return self.norm(h + self.o((scores @ v).transpose(1, 2).flatten(2)))
 
 
+class Pages(nn.Module):
+    """Weights that fill a page of a GPU each, any number of rows, and a state."""
+
+    def __init__(self, blocks: int):
+        super().__init__()
+        self.ups = nn.ModuleList(nn.Linear(512, 1024, bias=False) for _ in range(blocks))
+        self.downs = nn.ModuleList(nn.Linear(1024, 512, bias=False) for _ in range(blocks))
+        self.register_buffer("seen", torch.zeros(512))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for up, down in zip(self.ups, self.downs, strict=True):
+            x = x + down(torch.tanh(up(x)))
+        self.seen.add_(x.mean(0))
+        return x + self.seen
+
+
 class Int8Linear(nn.Module):
     """int8 weight and one scale per output channel, of a float layer."""
 
@@ -397,8 +413,8 @@ register(
         lambda: tokens(256, 16),
         "the demo's decoder, small, in bfloat16 throughout",
         # Compiled kernels keep float32 inside a fusion, where eager rounds after every operator: ours is nearer to the
-        # truth (test_bf16_is_as_near_to_float32_as_eager_is), and differs from eager by up to 1.01e-2.
-        tolerance=1.25e-2,
+        # truth (test_bf16_is_as_near_to_float32_as_eager_is). Eager is off it by up to 8.3e-3, and both may be, to opposite sides.
+        tolerance=1.7e-2,
     )
 )
 register(
@@ -433,6 +449,18 @@ register(
         lambda: nn.Sequential(*(Int8Conv(32) for _ in range(4))),
         lambda: [(torch.randn(1, 32, 12, 12),) for _ in range(4)],
         "int8 convolutions",
+    )
+)
+
+# On a GPU a plan needs several pages of 2 MiB.
+register(
+    Spec(
+        "pages",
+        lambda: Pages(3),
+        lambda: [(torch.randn(rows, 512),) for rows in (5, 2, 9)],
+        "a model that streams on a GPU too, with a state, run at three sizes",
+        dynamic_shapes=({0: torch.export.Dim("rows", min=2, max=16)},),
+        stateful=True,
     )
 )
 

@@ -145,6 +145,7 @@ OPERATORS = [
             "tokens go to experts by grouped products",
             dynamic_shapes=({0: torch.export.Dim("tokens", min=1, max=64)},),
             tolerance=1e-2,
+            refused_on_a_gpu="aten._grouped_mm",
         ),
         Spec("op_complex", Complex, lambda: [(torch.randn(2, 12, 16), torch.rand(2, 12, 8))], "complex numbers are pairs of real ones"),
         Spec(
@@ -161,6 +162,13 @@ OPERATORS = [
             dynamic_shapes=({0: _ROWS}, {0: _ROWS}),
         ),
         # Its numbers are not eager's: tests look at how they are spread.
-        Spec("op_noise", Noise, lambda: [(torch.randn(2, 4),)], "random numbers", tolerance=float("inf")),
+        Spec(
+            "op_noise",
+            Noise,
+            lambda: [(torch.randn(2, 4),)],
+            "random numbers",
+            tolerance=float("inf"),
+            refused_on_a_gpu="aten.randint",
+        ),
     )
 ]

@@ -14,6 +14,8 @@ from zoo import bits
 
 gpu = pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
 CAPTURED = "captured a pass as a graph"
+#: Models of several pages of a GPU: half of the weights are enough for a plan.
+STREAMED = ("demo", "pages")
 
 
 @pytest.mark.skipif(ON_GPU, reason="says what the CPU has not")
@@ -49,7 +51,7 @@ def refused_or(action):
 
 @gpu
 @pytest.mark.parametrize("budget", ["floor", 50, 100])
-@pytest.mark.parametrize("name", [*MAIN, *FACTS])
+@pytest.mark.parametrize("name", [*MAIN, *FACTS, "pages"])
 def test_replays_give_the_same_bits(name, budget, exported, capfd):
     spec, files = ZOO[name], exported(name)
     limit = budget_of(files, budget)
@@ -58,9 +60,10 @@ def test_replays_give_the_same_bits(name, budget, exported, capfd):
     expected = [bits(found) for found in run_passes(plain, passes)]
     module, refused = refused_or(lambda: open_module(files, limit, weight_offload_cuda_graph=1))
     if refused:
-        # Programs that read many weights several times may run under the LRU after all.
+        # Below all of its weights a model of few pages runs under the LRU.
         assert "under the policy 'lru'" in refused
-        assert "the LRU is taken" in capfd.readouterr().err
+        assert budget != 100
+        assert name not in STREAMED or budget == "floor"
         return
     for number, inputs in enumerate(passes):
         found, refused = refused_or(lambda given=inputs: run_passes(module, [given]))
@@ -79,11 +82,12 @@ def test_replays_give_the_same_bits(name, budget, exported, capfd):
 
 
 @gpu
-@pytest.mark.models("dynamic")
-def test_other_shapes_are_captured_anew(exported, capfd):
-    files = exported("dynamic")
-    plain, module = open_module(files), open_module(files, weight_offload_cuda_graph=1)
-    sizes = [inputs for inputs in ZOO["dynamic"].passes(3) for _ in range(4)]
+@pytest.mark.models("pages")
+def test_each_size_is_captured_when_it_comes(exported, capfd):
+    files = exported("pages")
+    budget = budget_of(files, 50)
+    plain, module = open_module(files, budget), open_module(files, budget, weight_offload_cuda_graph=1)
+    sizes = [inputs for inputs in ZOO["pages"].passes(3) for _ in range(4)]
     for inputs in [*sizes, *sizes[::-1]]:
         assert bits(run_passes(module, [inputs])[0]) == bits(run_passes(plain, [inputs])[0])
     told = capfd.readouterr().err
@@ -92,23 +96,25 @@ def test_other_shapes_are_captured_anew(exported, capfd):
 
 
 @gpu
-@pytest.mark.models("kv_decoder")
+@pytest.mark.models("pages")
 def test_an_error_in_between_changes_nothing(exported):
     """A call that is refused leaves the state, the ring and the graph as they are."""
-    files, passes = exported("kv_decoder"), ZOO["kv_decoder"].passes(8)
-    expected = [bits(found) for found in run_passes(open_module(files), passes)]
-    module = open_module(files, weight_offload_cuda_graph=1)
+    files, passes = exported("pages"), ZOO["pages"].passes(1) * 8
+    budget = budget_of(files, 50)
+    expected = [bits(found) for found in run_passes(open_module(files, budget), passes)]
+    module = open_module(files, budget, weight_offload_cuda_graph=1)
     for number, inputs in enumerate(passes):
         assert bits(run_passes(module, [inputs])[0]) == expected[number], number
         with pytest.raises(RuntimeError, match="input 0"):
-            module.forward(*(torch.zeros(3, 3, 3) for _ in inputs))
+            module.forward(torch.zeros(3, 3, 3))
 
 
 @gpu
 @pytest.mark.models("demo")
 def test_activations_lie_in_one_block(exported):
     files, (inputs,) = exported("demo"), ZOO["demo"].passes(1)
-    plain, module = open_module(files), open_module(files, weight_offload_cuda_graph=1)
+    budget = budget_of(files, 50)
+    plain, module = open_module(files, budget), open_module(files, budget, weight_offload_cuda_graph=1)
     for _ in range(4):
         plain.forward(*inputs)
         module.forward(*inputs)

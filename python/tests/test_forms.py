@@ -19,7 +19,7 @@ from zoo import bits, largest_error
 
 
 @pytest.mark.parametrize("budget", ["floor", 50, 100])
-@pytest.mark.parametrize("name", [name for name in FORMS if not (ON_GPU and name == "form_cursor")])
+@pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_right(name, budget, exported, resident_bits):
     spec, files = ZOO[name], exported(name)
     passes = spec.passes(8)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import weightstream as ws
 from executorch.exir import to_edge_transform_and_lower
+from models import ZOO
 from support import error_of
 from torch import nn
 from torch.library import custom_op
@@ -118,3 +119,10 @@ def test_a_number_that_the_host_reads_is_refused_for_a_gpu():
     text = error_of(lambda: partitioner.transform_for_pre_decomposition(program), ws.ExportError)
     assert "aten.item' in inner cannot run on a GPU" in text
     assert "index_copy" in text
+
+
+@pytest.mark.parametrize("name", ["form_cursor", "op_experts"])
+def test_the_test_models_that_a_gpu_refuses_say_why(name):
+    partitioner = ws.WeightStreamPartitioner(device="cuda", sm="90")
+    text = error_of(lambda: partitioner.transform_for_pre_decomposition(ZOO[name].export()), ws.ExportError)
+    assert f"'{ZOO[name].refused_on_a_gpu}'" in text

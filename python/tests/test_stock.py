@@ -199,6 +199,13 @@ def test_export_of_a_program_takes_nothing_that_could_have_no_effect(tmp_path):
     assert "Module" in error_of(lambda: ws.export(example, example(), *names), TypeError)
 
 
+def test_a_switch_among_the_defaults_is_stored_as_a_word():
+    from weightstream import _specs
+
+    specs = _specs.option_specs({"weight_offload_sync": True, "weight_offload_cuda_graph": False, "weight_offload_device": 1})
+    assert [spec.value for spec in specs] == [b"true", b"false", b"1"]
+
+
 def test_defaults_of_the_process_and_of_the_environment(stock):
     script = (
         "import sys, weightstream as ws\n"
@@ -209,7 +216,7 @@ def test_defaults_of_the_process_and_of_the_environment(stock):
     )
     import os
 
-    environment = {**os.environ, "WEIGHTSTREAM_POLICY": "planned", "WEIGHTSTREAM_CUDA_GRAPH": "1"}
+    environment = {**os.environ, "WEIGHTSTREAM_POLICY": "planned", "WEIGHTSTREAM_CUDA_GRAPH": "true"}
     command = [sys.executable, "-c", script, *map(str, stock)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "'weight_offload_verify': {'value': 'load', 'from': 'set_option'}" in ran.stdout

@@ -6,6 +6,7 @@ exporting process, the eager reference and a later run all see the same bytes.
 
 from __future__ import annotations
 
+import io
 import threading
 import zlib
 from collections.abc import Callable
@@ -42,6 +43,8 @@ class Spec:
     offload: bool = True
     #: The name of the model whose weights and inputs it shares (default: its own).
     seed_name: str = ""
+    #: Words of the export's refusal, for a model that cannot run on a GPU.
+    refused_on_a_gpu: str = ""
 
     @property
     def seed(self) -> int:
@@ -62,7 +65,7 @@ class Spec:
 
     def eager(self, passes: list[Inputs]) -> list[list[torch.Tensor]]:
         """Outputs of eager PyTorch for these passes, in order, on a fresh copy, computed on the device under test."""
-        model = self.model().to(DEVICE)
+        model = moved(self.model(), DEVICE)
         # What the model makes by itself (`torch.arange`) belongs there too.
         with torch.no_grad(), torch.device(DEVICE), SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed + 2)
@@ -73,6 +76,14 @@ class Spec:
         """`torch.export.export` of a fresh copy: where every user starts."""
         with torch.no_grad():
             return torch.export.export(self.model(), self.passes(1)[0], dynamic_shapes=self.dynamic_shapes)
+
+
+def moved(model: nn.Module, device: str) -> nn.Module:
+    """The model on that device with all that it holds: `nn.Module.to` leaves tensors in lists and plain attributes where they are."""
+    written = io.BytesIO()
+    torch.save(model, written)
+    written.seek(0)
+    return torch.load(written, map_location=device, weights_only=False)
 
 
 ZOO: dict[str, Spec] = {}

@@ -68,10 +68,10 @@ class Module:
 
     ``weight_offload_verify="load"`` compares every weight with its checksum at load; ``"every_read"`` does so
     on the device before each read too, which is slow and meant for debugging.
-    ``weight_offload_sync=1`` waits for every kernel of a GPU: where one stores into a weight, or reads outside of its
+    ``weight_offload_sync=True`` waits for every kernel of a GPU: where one stores into a weight, or reads outside of its
     arguments, the device's context is lost, and the error names the weights that were leased since the last kernel that is
     known to have ended. Without it those are all that the pass had read so far.
-    ``weight_offload_cuda_graph=1`` captures a pass of a GPU as a CUDA graph, copies included, behind two passes over the
+    ``weight_offload_cuda_graph=True`` captures a pass of a GPU as a CUDA graph, copies included, after two passes over the
     same shapes, and replays it from then on; other shapes are captured anew. What cannot be captured is an error.
     ``weight_offload_pte_sha256=`` takes 64 hexadecimal digits: a program whose bytes have another SHA-256 is
     refused before any of its code runs.

@@ -67,7 +67,9 @@ def option_specs(defaults: dict[str, Any]) -> list[CompileSpec]:
 
 
 def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
 def replaced(specs: Sequence[CompileSpec], by: Sequence[CompileSpec]) -> list[CompileSpec]:

@@ -2,8 +2,8 @@
 
 Suites: `rust` (the device and the sessions, without a model), `cpp` (C++ and C interfaces), `faults` (every device call of
 loads and passes of exported models fails once; flipped copies), `python` (every test model on the GPU, at every budget; refusals and
-failures), `sanitizer` (compute-sanitizer memcheck; needs the CUDA toolkit). Models are exported first, once per work folder, in
-parallel; that takes most of the time. A suite that fails does not stop the others; the exit status is 0 only if nothing failed, and 2
+failures), `sanitizer` (compute-sanitizer memcheck; needs the CUDA toolkit). Models that were not carried along are exported first,
+once per work folder, in parallel. A suite that fails does not stop the others; the exit status is 0 only if nothing failed, and 2
 if the machine cannot run them at all.
 """
 
@@ -72,6 +72,10 @@ def main() -> int:
     keys = ("device", "jobs", "filter", "quick", "dry_run")
     settings = environment.Settings(work=arguments.work.resolve(), **{key: getattr(arguments, key) for key in keys})
     names = chosen(arguments.only, not arguments.no_exports, settings.device)
+    try:
+        environment.unpack()
+    except environment.NotReady as problem:
+        not_ready(problem)
     try:
         if arguments.env:
             print_environment(settings)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import json
+import lzma
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
 BUNDLE = Path(__file__).resolve().parents[1]
+#: Everything but the wheels and these scripts.
+ARCHIVE = "bundle.tar.xz"
 #: What exporting imports, as `pip install` names it (with ExecuTorch's own long list left out) and as Python does.
 PACKAGES = {
     "torch, 2.11 or 2.14": "torch",
@@ -55,6 +59,24 @@ class Settings:
 
 class NotReady(Exception):
     """Something that the machine lacks; the text says what to do."""
+
+
+def unpack(bundle: Path = BUNDLE) -> None:
+    """Unpacks the bundle in place, once."""
+    archive, stamp = bundle / ARCHIVE, bundle / ".unpacked"
+    if not archive.exists():
+        raise NotReady(f"{archive} is missing: `make gpu-bundle` makes it")
+    facts = archive.stat()
+    wanted = f"{facts.st_size} {facts.st_mtime_ns}"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    print(f"gpu-test: unpacking {ARCHIVE}, {facts.st_size / (1 << 20):.1f} MiB", file=sys.stderr, flush=True)
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(bundle, filter="data")
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as problem:
+        raise NotReady(f"{archive} cannot be unpacked: {problem}") from problem
+    stamp.write_text(wanted)
 
 
 def gpus() -> list[str]:

@@ -40,7 +40,7 @@ pub fn set_defaults(specs: &[Spec]) -> Result<()> {
     let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     for spec in specs {
         process.retain(|earlier| group(&earlier.key) != group(&spec.key));
-        process.push(spec.clone());
+        process.push(spec.in_own_type());
     }
     Ok(())
 }

@@ -8,6 +8,12 @@ fn spec(key: &str, value: impl Into<SpecValue>) -> Spec {
     }
 }
 
+impl From<bool> for SpecValue {
+    fn from(value: bool) -> Self {
+        SpecValue::Bool(value)
+    }
+}
+
 impl From<i64> for SpecValue {
     fn from(value: i64) -> Self {
         SpecValue::Int(value)
@@ -170,15 +176,56 @@ fn the_variables_of_the_tests_on_a_gpu_are_known() {
 
 #[test]
 fn a_program_holds_texts() {
-    let specs: [(&str, &[u8]); 3] = [
+    let specs: [(&str, &[u8]); 5] = [
         ("method_name", b"forward"),
         (BUDGET_MB, b"12"),
         (VERIFY, b"load"),
+        (SYNC, b"false"),
+        (CUDA_GRAPH, b"1"),
     ];
     let found = from_program(specs).unwrap();
-    assert_eq!(found, [spec(BUDGET_MB, 12), spec(VERIFY, "load")]);
+    let expected = [
+        spec(BUDGET_MB, 12),
+        spec(VERIFY, "load"),
+        spec(SYNC, false),
+        spec(CUDA_GRAPH, true),
+    ];
+    assert_eq!(found, expected);
     let unknown: (&str, &[u8]) = ("weight_offload_x", b"1");
     assert!(from_program([unknown]).is_err());
+}
+
+#[test]
+fn a_switch_is_a_bool_however_it_is_given() {
+    for on in [
+        spec(SYNC, true),
+        spec(SYNC, 1),
+        spec(SYNC, "true"),
+        spec(SYNC, "1"),
+    ] {
+        let options = layered(&[], [vec![on.clone()], vec![], vec![]], GPU).unwrap();
+        assert!(options.sync, "{on:?}");
+        let told = options.to_json(true);
+        assert!(
+            told.contains("\"weight_offload_sync\": {\"value\": true, \"from\": \"set_option\"}"),
+            "{told}"
+        );
+    }
+    for off in [
+        spec(SYNC, false),
+        spec(SYNC, 0),
+        spec(SYNC, "false"),
+        spec(SYNC, "0"),
+    ] {
+        assert!(
+            !Options::parse(std::slice::from_ref(&off)).unwrap().sync,
+            "{off:?}"
+        );
+    }
+    for wrong in [spec(SYNC, 2), spec(SYNC, "on"), spec(SYNC, "True")] {
+        let text = Options::parse(&[wrong]).unwrap_err().to_string();
+        assert!(text.contains("true or false, or 1 or 0"), "{text}");
+    }
 }
 
 #[test]
@@ -194,6 +241,6 @@ fn json_tells_each_value_and_who_gave_it() {
     );
     assert!(options
         .to_json(true)
-        .contains("\"weight_offload_cuda_graph\": {\"value\": 0, \"from\": \"default\"}"));
+        .contains("\"weight_offload_cuda_graph\": {\"value\": false, \"from\": \"default\"}"));
     assert_eq!(quoted("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
 }

@@ -111,9 +111,9 @@ pub const LINK_GBPS: &str = "weight_offload_link_gbps";
 pub const KERNEL_TIMES: &str = "weight_offload_kernel_times";
 /// Key of the index of the device: an integer.
 pub const DEVICE: &str = "weight_offload_device";
-/// Key of whether every kernel is waited for: 0 or 1.
+/// Key of whether every kernel is waited for: a bool, or 0 or 1.
 pub const SYNC: &str = "weight_offload_sync";
-/// Key of whether passes are captured as CUDA graphs: 0 or 1.
+/// Key of whether passes are captured as CUDA graphs: a bool, or 0 or 1.
 pub const CUDA_GRAPH: &str = "weight_offload_cuda_graph";
 /// Key of the path of the `.ptd`.
 pub const DATA: &str = "weight_offload_data";

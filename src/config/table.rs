@@ -3,9 +3,9 @@
 #![deny(unsafe_code)]
 
 use super::{
-    refuse, Gathering, HostMemory, PolicyKind, SpecValue, Verify, Words, BUDGET, BUDGET_BYTES,
-    BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES, LINK_GBPS, POLICY, PTE_SHA256,
-    STAGING_MB, SYNC, VERIFY,
+    refuse, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
+    BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES, LINK_GBPS,
+    POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 use crate::error::Error;
 
@@ -75,7 +75,7 @@ impl Values {
             Values::Bytes => "a number of bytes, as a string of decimal digits".to_owned(),
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
             Values::Index => "the index of a device, an int from 0 up".to_owned(),
-            Values::Switch => "0 or 1".to_owned(),
+            Values::Switch => "true or false, or 1 or 0".to_owned(),
             Values::Path(what) => format!("{what}, as a string"),
             Values::Digest => {
                 "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)"
@@ -257,10 +257,42 @@ impl Row {
 
     /// The value that a text stands for, where there are only texts: in the environment, and in a program.
     pub fn value(&self, text: &str) -> SpecValue {
-        match text.parse() {
-            Ok(number) if self.values.are_ints() => SpecValue::Int(number),
-            _ => SpecValue::Text(text.to_owned()),
+        let value = match self.values {
+            Values::Switch => on_or_off(text),
+            _ if self.values.are_ints() => text.parse().ok().map(SpecValue::Int),
+            _ => None,
+        };
+        value.unwrap_or_else(|| SpecValue::Text(text.to_owned()))
+    }
+
+    /// The value in the option's own type: a switch is a bool, however it was given.
+    fn own(&self, value: &SpecValue) -> SpecValue {
+        let own = match (self.values, value) {
+            (Values::Switch, SpecValue::Int(number)) => on_or_off(&number.to_string()),
+            (Values::Switch, SpecValue::Text(text)) => on_or_off(text),
+            _ => None,
+        };
+        own.unwrap_or_else(|| value.clone())
+    }
+}
+
+impl Spec {
+    /// The same with its value in the option's own type.
+    pub(super) fn in_own_type(&self) -> Spec {
+        Spec {
+            key: self.key.clone(),
+            value: Row::of(&self.key)
+                .map_or_else(|| self.value.clone(), |row| row.own(&self.value)),
         }
+    }
+}
+
+/// What a text says of a switch; `None` if it says nothing.
+fn on_or_off(text: &str) -> Option<SpecValue> {
+    match text {
+        "true" | "1" => Some(SpecValue::Bool(true)),
+        "false" | "0" => Some(SpecValue::Bool(false)),
+        _ => None,
     }
 }
 

@@ -46,8 +46,6 @@ pub(super) fn from_mb(spec: &Spec) -> Result<u64> {
 pub(super) fn switch(spec: &Spec) -> Result<bool> {
     match spec.value {
         SpecValue::Bool(on) => Ok(on),
-        SpecValue::Int(0) => Ok(false),
-        SpecValue::Int(1) => Ok(true),
         _ => Err(wrong(spec)),
     }
 }

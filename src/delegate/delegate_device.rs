@@ -161,7 +161,7 @@ impl DelegateDevice for CudaDevice {
     fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
         let (file, ranges) = match source {
             HostSource::File(file, ranges) => (file, ranges),
-            HostSource::Memory(parts) => return self.register_parts(&parts).map(|()| parts),
+            HostSource::Memory(parts) => return self.keep_parts(&parts),
         };
         match held {
             HostStorage::Mapped => {

@@ -91,6 +91,45 @@ TEST_F(StockModule, EveryLoadModeGivesTheSameBits) {
   }
 }
 
+// Weights of both lie in the heap, some on one page, beside inputs and outputs.
+TEST_F(StockModule, TwoLoadsMayShareTheHeap) {
+  REQUIRE_MODEL(model, "mlp");
+  ASSERT_EQ(load(model, Module::LoadMode::Mmap), Error::Ok) << weightstream::last_error();
+  const std::string expected = run();
+  ASSERT_EQ(load(model, Module::LoadMode::File), Error::Ok) << weightstream::last_error();
+  std::unique_ptr<Module> first = std::move(module_);
+  ASSERT_EQ(load(model, Module::LoadMode::File), Error::Ok) << weightstream::last_error();
+  EXPECT_EQ(run(), expected);
+  std::swap(first, module_);
+  EXPECT_EQ(run(), expected);
+  module_.reset();
+  module_ = std::move(first);
+  const auto others = use_freed_memory();
+  EXPECT_EQ(run(), expected);
+}
+
+// ExecuTorch locks what it is asked for. The weights are held as the option says all the same.
+TEST_F(StockModule, LockedDataIsHeldInEveryWay) {
+  REQUIRE_MODEL(model, "mlp");
+  ASSERT_EQ(load(model, Module::LoadMode::Mmap), Error::Ok) << weightstream::last_error();
+  const std::string expected = run();
+  for (const auto mode : {Module::LoadMode::MmapUseMlock, Module::LoadMode::MmapUseMlockIgnoreErrors}) {
+    for (const char* host : {"auto", "mapped", "pinned", "staged"}) {
+      options_ = {};
+      options_.set_option("weight_offload_host", host);
+      const bool only_for_gpus = std::string(host) == "pinned" || std::string(host) == "staged";
+      if (only_for_gpus && !weightstream::test::models_are_for_cuda()) {
+        EXPECT_EQ(load(model, mode), Error::InvalidArgument) << host;
+        EXPECT_NE(weightstream::last_error().find("could have no effect"), std::string::npos);
+        continue;
+      }
+      ASSERT_EQ(load(model, mode), Error::Ok) << host << ": " << weightstream::last_error();
+      EXPECT_EQ(run(), expected) << host;
+      EXPECT_EQ(run(), expected) << host;
+    }
+  }
+}
+
 TEST_F(StockModule, NamedDataInMemoryGivesWayToAPath) {
   REQUIRE_MODEL(model);
   if (model.ptd.size() < 255) {

@@ -121,6 +121,27 @@ TEST_F(Defaults, WhatIsSetCanBeAskedFor) {
       ::testing::ExitedWithCode(0), "");
 }
 
+template <typename Slot, typename Value>
+Slot switched(Value value) {
+  EXPECT_EQ(set("weight_offload_sync", value), Error::Ok) << weightstream::last_error();
+  BackendOptions<1> asked;
+  asked.set_option("weight_offload_sync", Slot{});
+  EXPECT_EQ(executorch::runtime::get_option(weightstream::kBackendId, asked.view()), Error::Ok);
+  Slot found{};
+  EXPECT_EQ(asked.get_option("weight_offload_sync", found), Error::Ok);
+  return found;
+}
+
+TEST_F(Defaults, ASwitchIsABoolHoweverItWasSet) {
+  EXPECT_EXIT(
+      {
+        finish(switched<bool>(true) && !switched<bool>(0) && switched<bool>("true") && switched<bool>("1") &&
+                   switched<int>(true) == 1 && switched<int>("false") == 0 && !HasFailure(),
+               weightstream::last_error());
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(Defaults, WhatIsWrongIsRefusedAndNothingIsSet) {
   EXPECT_EQ(set("weight_offload_budgets", 1), Error::InvalidArgument);
   EXPECT_TRUE(has(weightstream::last_error(), "'weight_offload_budgets': is unknown")) << weightstream::last_error();

@@ -40,9 +40,11 @@ TEST(Options, WrongOnesAreRefusedByName) {
   EXPECT_NE(refusal(model, Options().policy("fifo")).find("'planned'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().verify("always")).find("'off', 'load'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().set("weight_offload_verify", true)).find("the bool true"), std::string::npos);
-  EXPECT_NE(refusal(model, Options().set("weight_offload_sync", 2)).find("takes 0 or 1, not the int 2"),
-            std::string::npos);
-  EXPECT_NE(refusal(model, Options().set("weight_offload_cuda_graph", 2)).find("takes 0 or 1, not the int 2"),
+  EXPECT_NE(
+      refusal(model, Options().set("weight_offload_sync", 2)).find("takes true or false, or 1 or 0, not the int 2"),
+      std::string::npos);
+  EXPECT_NE(refusal(model, Options().set("weight_offload_cuda_graph", 2))
+                .find("takes true or false, or 1 or 0, not the int 2"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().link_gbps(0))
                 .find("takes a positive number of GB/s, at most 1000000, or 'auto', not the string '0'"),

@@ -23,13 +23,17 @@ impl CudaDevice {
         src: HostBytes,
         entered: &Entered<'_>,
     ) -> Result<()> {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            match &self.stage {
-                Some(stage) => stage.copy_in(dst, src, &self.copy, entered),
-                None => self.copy.copy_in(dst, src, entered),
-            }
+        if let Some(stage) = &self.stage {
+            // SAFETY: by the caller's promise.
+            return unsafe { stage.copy_in(dst, src, &self.copy, entered) };
         }
+        let mut to = dst;
+        for piece in self.edges.pieces(src) {
+            // SAFETY: by the caller's promise: the pieces are as long as `src`.
+            unsafe { self.copy.copy_in(to, piece, entered) }?;
+            to = to.offset(piece.len());
+        }
+        Ok(())
     }
 }
 
@@ -156,7 +160,11 @@ impl Device for CudaDevice {
                 return Ok(Some(DevicePtr(start)));
             }
         }
-        Ok(None)
+        drop(entered);
+        let copied = self.copied_in_place(bytes)?;
+        let range = copied.map(|start| start.0..start.0 + bytes.len());
+        self.in_place.extend(range);
+        Ok(copied)
     }
 
     fn tidy_up(&mut self) -> Result<()> {
@@ -303,7 +311,8 @@ impl Device for CudaDevice {
     fn copies_across(&self, src: HostBytes) -> bool {
         let start = src.as_ptr() as usize;
         let pinned = self.pinned.iter().any(|one| one.begins_at(start));
-        !pinned && !self.registrations.iter().any(|one| one.begins_at(start))
+        let registered = self.registrations.iter().any(|one| one.begins_at(start));
+        !pinned && !registered && !self.edges.begins_at(start)
     }
 
     fn record_compute(&mut self) -> Result<CudaEvent> {

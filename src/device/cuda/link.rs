@@ -34,6 +34,9 @@ impl CudaDevice {
     /// Copies some of `source` a few times into memory that is given back. `None` where there is too little of it, or where
     /// what the link costs is not what copies will cost: through the staging ring they also wait for the file.
     pub(super) fn found_link(&mut self, source: HostBytes) -> Result<Option<Link>> {
+        // Of a weight with edges, what is registered in place.
+        let pieces = self.edges.pieces(source);
+        let source = pieces.max_by_key(HostBytes::len).unwrap_or(source);
         let bytes = source.len().min(MOST) / LARGE * LARGE;
         if self.stage.is_some() {
             return Ok(not_timed("weights come through the staging ring"));

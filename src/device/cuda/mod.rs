@@ -15,6 +15,7 @@
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
 //! | `pinned` | memory of our own, registered: a copy of the weights |
+//! | `kept` | memory that the caller has read weights into: which pages of it are registered |
 //! | `returns` | outputs on their way to the caller, through pinned memory |
 //! | `stage`, `stage_ring`, `stage_shape` | copies through a ring of pinned memory; the threads that fill it |
 //! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
@@ -33,6 +34,7 @@ mod capture;
 mod context;
 mod device;
 mod graph;
+mod kept;
 mod lasting;
 mod library;
 mod link;
@@ -59,6 +61,7 @@ use crate::error::{Error, Result};
 use context::{Context, Entered};
 use graph::Capture;
 pub use graph::Graph;
+use kept::Edges;
 use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
@@ -102,6 +105,7 @@ pub struct CudaDevice {
     activations: Pool,
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
+    edges: Edges,
     stage: Option<Stage>,
     returns: OutputStaging,
     /// What copies cost, once that was given or measured.
@@ -208,6 +212,7 @@ impl CudaDevice {
             activations,
             registrations: Vec::new(),
             pinned: Vec::new(),
+            edges: Edges::default(),
             stage: None,
             returns: OutputStaging::default(),
             link: None,
@@ -232,35 +237,17 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Registers memory that weights were read into, part by part, so that copies from it run at full link speed. Parts
-    /// that share a page are registered together.
-    pub fn register_parts(&mut self, parts: &[HostBytes]) -> Result<()> {
-        let entered = self.context.enter()?;
-        for run in register::page_runs(parts) {
-            let registration =
-                Registration::new(&self.context, run, &[], Access::ReadWrite, &entered);
-            // Two loads may share a page of the heap, and a page is registered once.
-            let hint = || {
-                "registering weights where ExecuTorch read them (LoadMode::Mmap needs no such memory)"
-                    .to_owned()
-            };
-            self.registrations
-                .push(registration.map_err(|error| error.during(hint))?);
-        }
-        Ok(())
-    }
-
     /// Whether [`CudaDevice::register_host`] can work: not every device reads a mapping that is read-only.
     pub fn can_register_mapped(&self) -> Result<bool> {
         register::can_read_only(&self.context)
     }
 
     /// Copies these ranges of a file into pinned memory, for copies at full link speed that touch neither file nor
-    /// mapping. OutputStaging what each range became; equal ranges become the same bytes. They are readable as long as
+    /// mapping. Returns what each range became; equal ranges become the same bytes. They are readable as long as
     /// this device lives, and are to be handed to no other.
     pub fn pin_host(&mut self, file: &HostFile, ranges: &[Range<u64>]) -> Result<Vec<HostBytes>> {
         let entered = self.context.enter()?;
-        let (pinned, places) = Pinned::copy_of(&self.context, file, ranges, &entered)?;
+        let (pinned, places) = Pinned::copy_of(&self.context, file, file.name(), ranges, &entered)?;
         self.pinned.push(pinned);
         Ok(places)
     }

@@ -6,7 +6,7 @@
 
 use super::context::{Context, Entered};
 use super::register::{Access, Registration};
-use crate::device::file::{HostFile, ReadAt};
+use crate::device::file::ReadAt;
 use crate::device::HostBytes;
 use crate::error::{bytes_text, Error, Result};
 use memmap2::{Advice, MmapMut};
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// FreeList in which a copy is filled. Large ones, since each is one call of the system; small enough that threads
+/// Pieces in which a copy is filled. Large ones, since each is one call of the system; small enough that threads
 /// end at about the same time.
 const FILL: usize = 16 << 20;
 
@@ -78,26 +78,27 @@ impl Pinned {
         Pinned::register(context, memory, &[], entered)
     }
 
-    /// A copy of these ranges of `file`, with what each of them became. Equal ranges are copied once.
+    /// A copy of these ranges of `source`, which messages call `name`, with what each of them became. Equal ranges are
+    /// copied once.
     pub(super) fn copy_of(
         context: &Arc<Context>,
-        file: &HostFile,
+        source: &dyn ReadAt,
+        name: &str,
         ranges: &[Range<u64>],
         entered: &Entered<'_>,
     ) -> Result<(Pinned, Vec<HostBytes>)> {
         let began = Instant::now();
         let layout = CopyLayout::of(ranges);
-        let what = format!("a pinned copy of the weights in {}", file.name());
+        let what = format!("a pinned copy of {name}");
         let mut memory = anonymous(layout.bytes.max(PAGE), &what)?;
         let threads = readers();
-        fill(&mut memory, &layout, file, threads)?;
+        fill(&mut memory, &layout, source, threads)?;
         let filled = began.elapsed();
         let pinned = Pinned::register(context, memory, &layout.cuts(), entered)?;
         log::info!(
-            "{}: pinned a copy of {} of {}, read by {threads} threads in {:.2} s, registered in {:.2} s",
+            "{}: pinned a copy of {} of {name}, read by {threads} threads in {:.2} s, registered in {:.2} s",
             context.name(),
             bytes_text(layout.bytes),
-            file.name(),
             filled.as_secs_f64(),
             (began.elapsed() - filled).as_secs_f64()
         );

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(super) const CHUNK: u64 = 64 << 30;
 
 /// Chunks start at pages.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// What a registration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,34 +190,6 @@ fn unable(device: &str) -> Error {
     ))
 }
 
-/// The pages on which these bytes lie, in runs without a gap, ascending.
-pub(super) fn page_runs(parts: &[HostBytes]) -> Vec<HostBytes> {
-    let pages = |part: &HostBytes| {
-        let start = part.as_ptr() as u64;
-        start / PAGE * PAGE..(start + part.len()).next_multiple_of(PAGE)
-    };
-    let mut pages: Vec<Range<u64>> = parts
-        .iter()
-        .filter(|part| !part.is_empty())
-        .map(pages)
-        .collect();
-    pages.sort_unstable_by_key(|range| range.start);
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    for range in pages {
-        match runs.last_mut().filter(|last| last.end >= range.start) {
-            Some(last) => last.end = last.end.max(range.end),
-            None => runs.push(range),
-        }
-    }
-    let bytes = |run: Range<u64>| {
-        let start = std::ptr::with_exposed_provenance(run.start as usize);
-        // SAFETY: whole pages of which a part is readable are; nobody reads what lies beside the parts, which stay as the
-        // caller of `HostBytes::new` promised for each.
-        unsafe { HostBytes::new(start, run.end - run.start) }
-    };
-    runs.into_iter().map(bytes).collect()
-}
-
 /// Cuts `len` bytes at `start` into ranges of at most `limit` bytes, each as long as the cuts allow.
 fn chunks(start: u64, len: u64, cuts: &[u64], limit: u64) -> Result<Vec<Range<u64>>> {
     if !start.is_multiple_of(PAGE) {
@@ -254,28 +226,6 @@ mod tests {
     use super::*;
 
     const KB4: u64 = 4096;
-
-    #[test]
-    fn parts_that_share_a_page_are_one_run() {
-        let at = |start: u64, len: u64| {
-            let start = std::ptr::without_provenance(start as usize);
-            // SAFETY: only the address is looked at.
-            unsafe { HostBytes::new(start, len) }
-        };
-        let parts = [
-            at(5 * KB4 + 16, KB4),
-            at(10 * KB4, 0),
-            at(KB4 + 8, 8),
-            at(KB4 + 64, 2 * KB4),
-            at(KB4 + 8, 8),
-        ];
-        let runs = page_runs(&parts);
-        let found: Vec<_> = runs
-            .iter()
-            .map(|run| (run.as_ptr() as u64 / KB4, run.len() / KB4))
-            .collect();
-        assert_eq!(found, [(1, 3), (5, 2)]);
-    }
 
     #[test]
     fn chunks_end_at_the_last_cut_that_fits() {
