@@ -83,10 +83,14 @@ pub(super) fn cheapest_of_sets(planner: &Planner<'_>, page: u64) -> Option<Paged
         true => FEW_SETS,
         false => SETS.min((EFFORT / planner.reads().max(1)) as u64),
     };
-    for set in sets(planner, page, parts) {
-        for found in of_set(planner, page, &set) {
-            if best.as_ref().is_none_or(|best| found.cost < best.cost) {
-                best = Some(found);
+    for merged in merges(planner) {
+        let other = planner.merged(merged);
+        for set in sets(&other, page, parts) {
+            for mut found in of_set(&other, page, &set) {
+                if best.as_ref().is_none_or(|best| found.cost < best.cost) {
+                    found.ring.merged = merged;
+                    best = Some(found);
+                }
             }
         }
     }

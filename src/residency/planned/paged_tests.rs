@@ -63,6 +63,26 @@ fn a_page_that_is_left_is_used() {
     );
 }
 
+/// Layers of four weights, each run twice in a row. One copy serves both runs, whatever a copy costs.
+#[test]
+fn one_copy_serves_reads_that_are_close() {
+    let runs = (0..10u32).flat_map(|layer| [layer, layer]);
+    let reads: Vec<Vec<u32>> = runs
+        .flat_map(|layer| (4 * layer..4 * layer + 4).map(|weight| vec![weight]))
+        .collect();
+    let (weights, trace) = (weights(&[40 * PAGE; 40]), kernels(&reads, 40));
+    for per_copy in [0, PAGE / 8, PAGE] {
+        for percent in [50, 75] {
+            let capacity = 16 * percent * PAGE;
+            let figures = figures(Some(PAGE), per_copy);
+            let plan = plan(&trace, &weights, &figures, capacity).unwrap();
+            let least = (1600 * PAGE - capacity) as f64;
+            let ratio = plan.price.bytes as f64 / least;
+            assert!(ratio < 1.4, "{per_copy}, {percent} %: {ratio}");
+        }
+    }
+}
+
 /// A process has only so many mappings.
 #[test]
 fn no_view_has_very_many_pieces() {
