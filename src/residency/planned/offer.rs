@@ -112,9 +112,12 @@ fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
     if plan.price.bytes <= least {
         return None;
     }
+    let lru = lru_price(trace, weights, model.granule, capacity)?;
     // rule: lru-where-it-copies-less
-    let lru = lru_price(trace, weights, model.granule, capacity);
-    lru.filter(|lru| lru.bytes < plan.price.bytes)
+    if lru.bytes < plan.price.bytes {
+        return Some(lru);
+    }
+    None
 }
 
 /// How long kernels run, and what copies cost.

@@ -91,8 +91,7 @@ impl Planned {
     /// Nobody reads it or is about to.
     fn is_idle(&self, at: u32) -> bool {
         let copy = &self.copies[at as usize];
-        // rule: leased-tail-stays
-        // rule: claimed-tail-stays
+        // rule: leased-tail-stays, claimed-tail-stays
         copy.leases == 0 && copy.unread == 0
     }
 
