@@ -1,4 +1,4 @@
-//! The plan is made anew once, when kernels were timed and a longer ring is worth it; and whatever fails on the way, no pass
+//! The store replans once, when kernels were timed and a longer ring is worth it; and whatever fails on the way, no pass
 //! reads a wrong byte.
 
 mod session_support;
@@ -176,8 +176,8 @@ fn without_times_the_plan_stays_and_passes_go_on() {
     }
 }
 
-/// Each call of the second pass and of what comes behind it fails, alone or with all calls later on. If the plan could not be
-/// made anew the first one takes over again, or no pass runs any more; no byte that a kernel reads is ever a wrong one.
+/// Each call of the second pass and of what comes behind it fails, alone or with all calls later on. If the new plan could not be
+/// followed, the first one takes over again, or no pass runs any more; no byte that a kernel reads is ever a wrong one.
 #[test]
 fn whatever_fails_while_weights_move_no_pass_is_wrong() {
     let model = model();
@@ -289,5 +289,5 @@ fn any_program_is_right_under_any_times() {
             let _ = play(&model, &mut session, Pass::Complete);
         }
     }
-    assert!(anew > 40, "{anew} plans of 250 were made anew");
+    assert!(anew > 40, "{anew} of 250 stores replanned");
 }

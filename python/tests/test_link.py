@@ -25,7 +25,7 @@ def test_the_same_bits_whatever_the_link_is_taken_for(exported, capfd):
     budget = budget_of(files, 50)
     plain = open_module(files, budget)
     expected = [bits(found) for found in run_passes(plain, passes[:1])]
-    # Later passes may follow a plan that was made anew.
+    # Later passes may follow another plan, once kernels were timed.
     at_load = plain.stats()["bytes_copied_last_pass"]
     expected += [bits(found) for found in run_passes(plain, passes[1:])]
     copied = {}

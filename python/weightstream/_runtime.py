@@ -59,7 +59,7 @@ class Module:
     it timed at load. Plans stream fewer and larger pieces where a copy costs much beside its bytes.
 
     ``weight_offload_kernel_times="times.txt"`` keeps how long kernels of a GPU run: without it they are timed in the second pass of every
-    load, and the plan made anew where that is worth it. If the file is there plans go by it from the first pass on; if it is not it is
+    load, and the store replans where that is worth it. If the file is there plans go by it from the first pass on; if it is not it is
     written. ``weightstream plan --kernel-times`` reads it too.
 
     ``weight_offload_gather="auto"``, the default, lets kernels that look rows of a table up (embeddings) find them in

@@ -1,8 +1,9 @@
 //! The residency policies by name. What each does says `residency::policies`.
 
-/// One row for each policy: its kind, its name, and what `weightstream options` and the documentation say of it.
+/// One row for each policy: its kind, its name, whether it plans by what copies and kernels take, and what `weightstream
+/// options` and the documentation say of it.
 macro_rules! policies {
-    ($($(#[$if:meta])* $kind:ident, $name:literal, $description:literal;)+) => {
+    ($($(#[$if:meta])* $kind:ident, $name:literal, $plans:literal, $description:literal;)+) => {
         /// Which residency policy to use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum PolicyKind {
@@ -24,6 +25,13 @@ macro_rules! policies {
                 }
             }
 
+            /// Whether it asks what copies and kernels take.
+            pub fn plans(self) -> bool {
+                match self {
+                    $($(#[$if])* PolicyKind::$kind => $plans,)+
+                }
+            }
+
             /// What it does, in a line.
             pub fn description(self) -> &'static str {
                 match self {
@@ -35,12 +43,12 @@ macro_rules! policies {
 }
 
 policies! {
-    Planned, "planned",
+    Planned, "planned", true,
         "A plan made at load: heads of weights stay, and tails stream through a ring. The LRU where it copies less.";
-    Lru, "lru",
+    Lru, "lru", false,
         "Evicts what was read least recently, and loads ahead along the trace.";
     #[cfg(feature = "sim")]
-    MostRecent, "most_recent",
+    MostRecent, "most_recent", false,
         "Evicts what was read most recently. For tests: the example of an eviction policy.";
 }
 

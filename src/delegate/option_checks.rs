@@ -2,8 +2,8 @@
 #![deny(unsafe_code)]
 
 use crate::config::{
-    Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
-    LINK_GBPS, POLICY, PTE_SHA256, SYNC, VERIFY,
+    Budget, LinkRate, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, LINK_GBPS,
+    POLICY, PTE_SHA256, SYNC, VERIFY,
 };
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -28,7 +28,9 @@ pub(super) fn check_sync(record: &Record, options: &Options) -> Result<()> {
 pub(super) fn check_link(record: &Record, options: &Options) -> Result<()> {
     let why = match (options.link, options.policy) {
         (LinkRate::Unsaid, _) => return Ok(()),
-        (_, PolicyKind::Lru) => format!("under {POLICY} = lru nothing is planned"),
+        (_, policy) if !policy.plans() => {
+            format!("under {POLICY} = {} nothing is planned", policy.name())
+        }
         _ if record.device == "cpu" => format!(
             "method '{}' was exported for 'cpu', which has no link",
             record.method

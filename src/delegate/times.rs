@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::config::{Options, PolicyKind, KERNEL_TIMES, POLICY};
+use crate::config::{Options, KERNEL_TIMES, POLICY};
 use crate::error::{Error, Result};
 use crate::format::{times, BuildId, Record};
 use crate::schedule::KernelTimes;
@@ -45,7 +45,9 @@ fn has_folder(path: &Path) -> bool {
 /// Only plans ask how long kernels run, and on the CPU nobody times them.
 fn check(record: &Record, options: &Options) -> Result<()> {
     let why = match (options.policy, record.device.as_str()) {
-        (PolicyKind::Lru, _) => format!("under {POLICY} = lru nothing is planned"),
+        (policy, _) if !policy.plans() => {
+            format!("under {POLICY} = {} nothing is planned", policy.name())
+        }
         (_, "cpu") => format!(
             "method '{}' was exported for 'cpu', where they do not count: copies cost no time of their own",
             record.method

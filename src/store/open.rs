@@ -111,7 +111,7 @@ fn choose<D: Device>(
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
     let capacity = stats.budget_bytes - stats.direct_bytes;
-    let streams = stats.total_weight_bytes > capacity && options.policy != PolicyKind::Lru;
+    let streams = stats.total_weight_bytes > capacity && options.policy.plans();
     let link = match streams {
         true => calibrate(device, constants, bytes, capacity)?,
         false => None,
