@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         "lru-where-it-copies-less",
-        never(),
+        become("let lru: Option<Price> = None;"),
         "a plan copies more than the LRU would",
         PLAN,
     ),

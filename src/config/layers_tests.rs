@@ -1,5 +1,6 @@
 use super::super::{Budget, BUDGET_BYTES, BUDGET_MB, HOST, POLICY, VERIFY};
 use super::*;
+use crate::config::PolicyKind;
 
 fn spec(key: &str, value: impl Into<SpecValue>) -> Spec {
     Spec {
