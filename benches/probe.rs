@@ -13,7 +13,7 @@ use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
 use weightstream::device::{HostBytes, HostDevice};
 use weightstream::figures::{DeviceModel, Link};
-use weightstream::residency::planned::{cheaper_lru, lru_price, plan, refine};
+use weightstream::residency::planned::{lru_price, plan, Clocks};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::{Layout, Program, Session, SessionOptions};
@@ -232,14 +232,9 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent).unwrap())
+            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent, None))
         });
         let capacity = everything / 100 * percent;
-        let found = plan(&trace, &weights, &figures, capacity).unwrap();
-        group.bench_function(
-            format!("whether the LRU is cheaper {percent} %"),
-            |bencher| bencher.iter(|| cheaper_lru(&found, &trace, &weights, 512, capacity)),
-        );
         // Attention for half of the time that copies take, so that all rings are tried.
         let missing = (everything - capacity) / 55;
         let each = |at: usize| {
@@ -251,8 +246,13 @@ fn plan_of(c: &mut Criterion, layers: usize) {
         };
         let times: Vec<u64> = (0..trace.events().len()).map(each).collect();
         let link = Link::of_rate(55_000_000_000);
-        group.bench_function(format!("refined {percent} %"), |bencher| {
-            bencher.iter(|| refine(&trace, &weights, &figures, capacity, &found, (&times, link)))
+        let clocks = Clocks {
+            kernels: &times,
+            link,
+        };
+        let timed = Some((&clocks, u64::MAX));
+        group.bench_function(format!("by the times of kernels {percent} %"), |bencher| {
+            bencher.iter(|| plan(&trace, &weights, &figures, capacity, timed))
         });
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
             bencher.iter(|| lru_price(&trace, &weights, 512, capacity).unwrap())
@@ -302,13 +302,11 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent))
+            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent, None))
         });
         let capacity = everything / 100 * percent;
-        let found = plan(&trace, &weights, &figures, capacity).unwrap();
-        let lru = format!("whether the LRU is cheaper {percent} %");
-        group.bench_function(lru, |bencher| {
-            bencher.iter(|| cheaper_lru(&found, &trace, &weights, 64, capacity))
+        group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
+            bencher.iter(|| lru_price(&trace, &weights, 64, capacity))
         });
     }
     group.finish();

@@ -23,6 +23,7 @@ fn model() -> Model {
 /// At three quarters of the weights.
 fn session(model: &Model, policy: PolicyKind, link: Option<Link>) -> Session<Sim> {
     let mut sim = Sim::new(Order::CopiesFirst);
+    sim.set_page(Some(64));
     if let Some(link) = link {
         sim.set_link(link);
     }

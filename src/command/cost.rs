@@ -1,8 +1,10 @@
 //! What a pass costs at a budget.
 
 use super::model::Model;
+use crate::config::PolicyKind;
 use crate::figures::{self, DeviceModel};
-use crate::residency::planned::{lru_price, plan, refine, Plan, Price};
+use crate::residency::planned::{expected, lru_price, Clocks, Plan, Price};
+use crate::residency::{choose, Request, Residency};
 use crate::schedule::KernelTimes;
 use crate::{error::bytes_text, Error, Result};
 use clap::Args;
@@ -70,8 +72,8 @@ pub struct Cost {
     pub budget: u64,
     pub lru: Pass,
     pub planned: Pass,
-    /// `None`: all is resident, or the LRU is as good as any plan.
-    pub plan: Option<Plan>,
+    /// What the policy `planned` chooses: a plan, everything resident, or the LRU.
+    pub residency: Residency,
     /// What no policy that streams whole passes can go below: what exceeds the budget.
     pub limit: Pass,
 }
@@ -87,62 +89,54 @@ impl Cost {
                 parts: floor.to_string(),
             });
         }
+        let (trace, weights) = (&model.program.trace, &model.program.weights);
+        let (figures, capacity) = (model.figures.beside(floor.direct), budget - floor.direct);
+        let residency = choose(&Request {
+            kind: PolicyKind::Planned,
+            trace,
+            weights,
+            model: &figures,
+            capacity,
+            link: Some(link.kind()),
+            times: model.times.as_ref(),
+        });
         let pass = |price| Pass {
             price,
             ms: link.ms(price, model),
         };
-        let limit = pass(Price {
-            bytes: model.everything().saturating_sub(budget),
-            copies: 0,
-        });
-        if model.everything() <= budget {
-            let nothing = pass(Price::default());
-            return Ok(Cost {
-                budget,
-                lru: nothing,
-                planned: nothing,
-                plan: None,
-                limit,
-            });
-        }
-        let (trace, weights) = (&model.program.trace, &model.program.weights);
-        let (figures, capacity) = (&model.figures.beside(floor.direct), budget - floor.direct);
-        let lru = lru_price(trace, weights, figures.granule, capacity).ok_or_else(|| {
-            Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
-        })?;
-        let found = plan(trace, weights, figures, capacity);
-        let plan = found.filter(|plan| plan.price.bytes <= lru.bytes);
-        let lru = pass(lru);
-        let (plan, planned) = match (plan, &model.times) {
-            (None, _) => (None, lru),
-            (Some(plan), None) => (Some(plan.clone()), pass(plan.price)),
-            (Some(plan), Some(times)) => {
-                let (plan, ms) = timed(model, link, (figures, capacity), plan, times);
-                let price = plan.price;
-                (Some(plan), Pass { price, ms })
-            }
+        let missing = model.everything().saturating_sub(budget);
+        let lru = match missing {
+            0 => Some(Price::default()),
+            _ => lru_price(trace, weights, figures.granule, capacity),
         };
+        let lru = pass(lru.ok_or_else(|| {
+            Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
+        })?);
         Ok(Cost {
             budget,
             lru,
-            planned,
-            plan,
-            limit,
+            planned: residency.plan().map_or(lru, |plan| Pass {
+                price: plan.price,
+                ms: planned_ms(model, link, plan),
+            }),
+            residency,
+            limit: pass(Price {
+                bytes: missing,
+                copies: 0,
+            }),
         })
     }
 }
 
-/// The plan that a session goes on with once it knows how long kernels run, and how long a pass takes by it.
-fn timed(
-    model: &Model,
-    link: &Link,
-    (figures, capacity): (&DeviceModel, u64),
-    plan: Plan,
-    times: &KernelTimes,
-) -> (Plan, f64) {
-    let (trace, weights) = (&model.program.trace, &model.program.weights);
-    let known = (&times.by_event(trace)[..], link.kind());
-    let found = refine(trace, weights, figures, capacity, &plan, known);
-    let (plan, expected) = found.better.unwrap_or((plan, found.before));
-    (plan, (expected.pass as f64 / 1e6).max(link.compute_ms))
+/// How long a pass takes by a plan: as kernels and copies alternate, where it is known how long kernels run.
+fn planned_ms(model: &Model, link: &Link, plan: &Plan) -> f64 {
+    let Some(times) = &model.times else {
+        return link.ms(plan.price, model);
+    };
+    let trace = &model.program.trace;
+    let clocks = Clocks {
+        kernels: &times.by_event(trace),
+        link: link.kind(),
+    };
+    (expected(plan, trace, &clocks).pass as f64 / 1e6).max(link.compute_ms)
 }

@@ -6,6 +6,7 @@
 )]
 
 mod cost;
+mod explain;
 mod inspect;
 mod model;
 mod picture;

@@ -1,11 +1,11 @@
 //! `weightstream plan`.
 
 use super::cost::{Cost, Link, Pass};
+use super::explain;
 use super::model::{Files, Model};
 use super::picture;
 use super::size::{grouped, with_megabytes, Budget};
 use super::tables;
-use crate::residency::planned::Plan;
 use crate::{Error, Result};
 use clap::Args;
 use serde_json::{json, Value};
@@ -126,12 +126,7 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
         link.link_gbps,
         computing(model, link)
     );
-    match &cost.plan {
-        Some(plan) => text += &described(model, plan),
-        None if model.everything() <= cost.budget => text += "everything is resident\n",
-        None => text += "no plan copies less than the LRU here: 'planned' is the LRU\n",
-    }
-    text
+    text + &explain::text(model, link, cost)
 }
 
 /// How long kernels run, in words, if that is known.
@@ -144,38 +139,6 @@ fn computing(model: &Model, link: &Link) -> String {
         (None, true) => format!(", and at least {ms:.3} ms"),
         (None, false) => String::new(),
     }
-}
-
-fn described(model: &Model, plan: &Plan) -> String {
-    let name = |weight: u32| &model.program.weights[weight as usize].fqn;
-    let mut streamed: Vec<_> = plan.streamed.iter().map(|one| one.weight).collect();
-    streamed.sort_unstable();
-    streamed.dedup();
-    let mut text = format!(
-        "planned{}: {} bytes stay, {} bytes are shared by {} weights that stream, in the order of their reads:\n",
-        match (&plan.view, model.figures.page) {
-            (Some(_), Some(page)) => format!(", on pages of {}", grouped(page)),
-            _ => String::new(),
-        },
-        grouped(plan.block - plan.ring),
-        grouped(plan.ring),
-        streamed.len()
-    );
-    let copies = plan.streamed.iter().filter(|one| one.kept < one.range.end);
-    for one in copies {
-        let bytes = one.range.end - one.kept;
-        let part = match bytes == model.program.weights[one.weight as usize].bytes {
-            true => "",
-            false => ", the rest of it stays",
-        };
-        let _ = writeln!(
-            text,
-            "    {} {} bytes{part}",
-            name(one.weight),
-            grouped(bytes)
-        );
-    }
-    text
 }
 
 fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
@@ -237,24 +200,10 @@ fn object(model: &Model, cost: &Cost) -> Value {
         })
     };
     let mut planned = pass(cost.planned);
-    planned["by"] = Value::from(match (&cost.plan, model.everything() <= cost.budget) {
-        (Some(_), _) => "plan",
-        (None, true) => "resident",
-        (None, false) => "lru",
-    });
-    if let Some(plan) = &cost.plan {
-        planned["resident_bytes"] = Value::from(plan.block - plan.ring);
-        planned["ring_bytes"] = Value::from(plan.ring);
-        planned["page_bytes"] = Value::from(plan.view.as_ref().and(model.figures.page));
-        let copies = plan.streamed.iter().filter(|one| one.kept < one.range.end);
-        let streamed = copies.map(|one| {
-            json!({
-                "fqn": model.program.weights[one.weight as usize].fqn,
-                "bytes": one.range.end - one.kept,
-                "probes": one.probes,
-            })
-        });
-        planned["streamed"] = streamed.collect();
+    if let (Value::Object(planned), Value::Object(more)) =
+        (&mut planned, explain::object(model, cost))
+    {
+        planned.extend(more);
     }
     json!({
         "budget_bytes": cost.budget,

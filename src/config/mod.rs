@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod layers;
+mod policy;
 mod table;
 mod values;
 
@@ -15,18 +16,8 @@ use values::{
 };
 
 pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies, Given, Origin};
+pub use policy::PolicyKind;
 pub use table::Row;
-
-/// Which residency policy to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PolicyKind {
-    /// Least recently used, with lookahead along the access order.
-    Lru,
-    /// By a plan made at load: what stays, stays, and the rest streams through fixed places. Where no plan copies less,
-    /// the LRU.
-    #[default]
-    Planned,
-}
 
 /// When weight bytes are compared with their recorded CRC-32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,7 +130,7 @@ pub const BUDGET: &str = "weight_offload_budget";
 pub const BUDGET_MB: &str = "weight_offload_budget_mb";
 /// Key of the budget in bytes: a decimal string, since ExecuTorch's integers have 32 bits.
 pub const BUDGET_BYTES: &str = "weight_offload_budget_bytes";
-/// Key of the residency policy: `lru`.
+/// Key of the residency policy: the name of a [`PolicyKind`].
 pub const POLICY: &str = "weight_offload_policy";
 /// Key of the checksum policy: `off`, `load` or `every_read`.
 pub const VERIFY: &str = "weight_offload_verify";
@@ -289,10 +280,8 @@ impl Options {
                 Ok(())
             }
             POLICY => {
-                self.policy = choice(
-                    spec,
-                    &[("lru", PolicyKind::Lru), ("planned", PolicyKind::Planned)],
-                )?;
+                let named = PolicyKind::ALL.iter().map(|&kind| (kind.name(), kind));
+                self.policy = choice(spec, &named.collect::<Vec<_>>())?;
                 Ok(())
             }
             VERIFY => {

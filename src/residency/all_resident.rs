@@ -1,12 +1,13 @@
 //! The budget covers everything: all weights are loaded up front, packed into one block, and stay.
 
-use super::{Action, Place, Policy, Served};
+use super::layout::{Layout, Memory};
+use super::offer::{Request, Residency};
+use super::{Action, Policy, Served};
 use crate::error::Result;
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
-use std::ops::Range;
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AllResident {
     /// Bytes and offset of each weight that has bytes.
     placed: Vec<(WeightIndex, u64, u64)>,
@@ -31,6 +32,21 @@ impl AllResident {
         }
         AllResident { placed, block }
     }
+
+    /// One block.
+    fn layout(&self) -> Layout {
+        Layout {
+            memory: Memory::Block(self.block),
+            windows: self.placed.iter().map(|&(_, _, offset)| offset).collect(),
+        }
+    }
+}
+
+/// For the table of policies: where the capacity covers everything.
+pub(super) fn offer(request: &Request<'_>) -> Residency {
+    let policy = AllResident::new(request.trace, request.weights, request.model.granule);
+    let layout = policy.layout();
+    Residency::new(policy, layout).because("everything is resident".to_owned())
 }
 
 impl Policy for AllResident {
@@ -38,25 +54,22 @@ impl Policy for AllResident {
         "all_resident"
     }
 
-    fn block_bytes(&self) -> u64 {
-        self.block
-    }
-
     fn everything_stays(&self) -> bool {
         true
     }
 
+    fn is_periodic(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, actions: &mut Vec<Action>) {
-        actions.extend(
-            self.placed
-                .iter()
-                .map(|&(weight, bytes, offset)| Action::Load {
-                    weight,
-                    range: 0..bytes,
-                    place: Place::Block { offset },
-                    ahead: true,
-                }),
-        );
+        let placed = (0..).zip(&self.placed);
+        actions.extend(placed.map(|(window, &(weight, bytes, _))| Action::Load {
+            weight,
+            range: 0..bytes,
+            window,
+            ahead: true,
+        }));
     }
 
     fn demand(&mut self, _id: ProbeId, _actions: &mut Vec<Action>) -> Result<Served> {
@@ -79,7 +92,7 @@ impl Policy for AllResident {
 
     fn load_failed(&mut self, _weight: WeightIndex) {}
 
-    fn evict_failed(&mut self, _weight: WeightIndex, _range: Range<u64>) {}
+    fn evict_failed(&mut self, _weight: WeightIndex) {}
 
     fn pool_bytes(&self) -> u64 {
         0
@@ -126,15 +139,17 @@ mod tests {
         let trace = Trace::new(events, vec![0, 1, 3], weights.len()).unwrap();
         let mut resident = AllResident::new(&trace, &weights, 64);
         assert_eq!(resident.validate(), Ok(()));
-        assert_eq!(resident.block_bytes(), 192);
+        let layout = resident.layout();
+        assert_eq!(layout.memory, Memory::Block(192));
+        assert_eq!(layout.windows, [0, 64]);
         let mut actions = Vec::new();
         resident.start(&mut actions);
-        let load = |weight, bytes, offset| Action::Load {
+        let load = |weight, bytes, window| Action::Load {
             weight,
             range: 0..bytes,
-            place: Place::Block { offset },
+            window,
             ahead: true,
         };
-        assert_eq!(actions, [load(0, 10, 0), load(3, 100, 64)]);
+        assert_eq!(actions, [load(0, 10, 0), load(3, 100, 1)]);
     }
 }

@@ -11,7 +11,7 @@ struct Link {
 }
 
 /// Indices `0..n`, each at most once, in order of insertion.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct IndexList {
     links: Vec<Link>,
     first: u32,

@@ -5,11 +5,12 @@
 //! one list, in the order in which they were let go, and go from its head. A demand finds the window
 //! empty, so nothing but leases is in its way: at budgets from the hard minimum up it always succeeds.
 
+use super::layout::Layout;
 use super::list::IndexList;
-use super::{Action, Place, Policy, Served};
+use super::offer::{Request, Residency};
+use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
-use std::ops::Range;
 
 /// One weight, as the policy sees it.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +32,7 @@ impl Weight {
 }
 
 /// The policy of the same name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Lru {
     weights: Vec<Weight>,
     weight_of: Vec<WeightIndex>,
@@ -122,7 +123,7 @@ impl Lru {
         actions.push(Action::Load {
             weight: index,
             range: 0..bytes,
-            place: Place::Pool,
+            window: 0,
             ahead,
         });
         true
@@ -139,8 +140,7 @@ impl Lru {
 
     fn evict(&mut self, weight: WeightIndex, actions: &mut Vec<Action>) {
         self.remove(weight);
-        let range = 0..self.weights[weight as usize].bytes;
-        actions.push(Action::Evict { weight, range });
+        actions.push(Action::Evict { weight });
     }
 
     fn remove(&mut self, index: WeightIndex) {
@@ -156,6 +156,13 @@ impl Lru {
             self.update(self.coming(self.depth), |w| w.claims -= 1);
         }
     }
+}
+
+/// For the table of policies.
+pub(super) fn offer(request: &Request<'_>) -> Residency {
+    let granule = request.model.granule;
+    let policy = Lru::new(request.trace, request.weights, granule, request.capacity);
+    Residency::new(policy, Layout::per_weight())
 }
 
 impl Policy for Lru {
@@ -239,7 +246,7 @@ impl Policy for Lru {
         self.holed = true;
     }
 
-    fn evict_failed(&mut self, weight: WeightIndex, _range: Range<u64>) {
+    fn evict_failed(&mut self, weight: WeightIndex) {
         self.used += self.weights[weight as usize].size;
         self.update(weight, |w| w.present = true);
         // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.

@@ -17,16 +17,15 @@ fn policy(sizes: &[u64], reads: &[u32], capacity: u64) -> Lru {
     Lru::new(&trace, &specs, 64, capacity)
 }
 
-fn evict(weight: u32, bytes: u64) -> Action {
-    let range = 0..bytes;
-    Action::Evict { weight, range }
+fn evict(weight: u32) -> Action {
+    Action::Evict { weight }
 }
 
 fn load(weight: u32, bytes: u64, ahead: bool) -> Action {
     Action::Load {
         weight,
         range: 0..bytes,
-        place: Place::Pool,
+        window: 0,
         ahead,
     }
 }
@@ -60,12 +59,12 @@ fn looks_ahead_as_deep_as_the_budget_allows() {
     // The lease's end makes room for one more; around the end of the pass nothing is free.
     assert_eq!(
         release(&mut lru, 0),
-        (Some(0), vec![evict(0, 64), load(3, 64, true)])
+        (Some(0), vec![evict(0), load(3, 64, true)])
     );
     assert_eq!(probe(&mut lru, 1), (Ok(Served::Hit), vec![], vec![]));
     assert_eq!(
         release(&mut lru, 1),
-        (Some(1), vec![evict(1, 60), load(0, 64, true)])
+        (Some(1), vec![evict(1), load(0, 64, true)])
     );
 }
 
@@ -78,10 +77,7 @@ fn the_least_recently_used_goes_first() {
         planned = release(&mut lru, id).1;
     }
     // 1 was read again after 2.
-    assert_eq!(
-        planned,
-        [evict(0, 64), evict(2, 64), evict(1, 64), load(3, 192, true)]
-    );
+    assert_eq!(planned, [evict(0), evict(2), evict(1), load(3, 192, true)]);
 }
 
 #[test]
@@ -114,7 +110,7 @@ fn a_claimed_weight_is_never_evicted() {
     let mut lru = policy(&[64, 64, 64], &[0, 1, 2], 128);
     assert_eq!(probe(&mut lru, 0).2, [load(1, 64, true)]);
     // Room for 2 comes from 0, not from 1, which is older but wanted.
-    assert_eq!(release(&mut lru, 0).1, [evict(0, 64), load(2, 64, true)]);
+    assert_eq!(release(&mut lru, 0).1, [evict(0), load(2, 64, true)]);
     assert_eq!(probe(&mut lru, 1).0, Ok(Served::Hit));
 }
 
@@ -156,9 +152,9 @@ fn failures_are_taken_back() {
     lru.release(0);
     let mut plan = vec![];
     lru.ahead(&mut plan);
-    assert_eq!(plan, [evict(0, 64), load(2, 64, true)]);
+    assert_eq!(plan, [evict(0), load(2, 64, true)]);
     lru.load_failed(2);
-    lru.evict_failed(0, 0..64);
+    lru.evict_failed(0);
     lru.validate().unwrap();
     assert!(lru.weights[0].present && lru.weights[1].present && !lru.weights[2].present);
     assert_eq!(probe(&mut lru, 1).0, Ok(Served::Hit));
@@ -178,16 +174,11 @@ fn evictions_that_are_taken_back_leave_the_list_in_order() {
     assert_eq!(before, [0, 1, 2]);
     let mut plan = vec![];
     lru.ahead(&mut plan);
-    let planned = [
-        evict(0, 64),
-        load(4, 64, true),
-        evict(1, 64),
-        load(5, 64, true),
-    ];
+    let planned = [evict(0), load(4, 64, true), evict(1), load(5, 64, true)];
     assert_eq!(plan[..4], planned);
     for undone in plan.into_iter().rev() {
         match undone {
-            Action::Evict { weight, range } => lru.evict_failed(weight, range),
+            Action::Evict { weight } => lru.evict_failed(weight),
             Action::Load { weight, .. } => lru.load_failed(weight),
         }
     }

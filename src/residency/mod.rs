@@ -5,53 +5,47 @@
 mod all_resident;
 mod arena;
 mod free_list;
+mod layout;
 mod list;
 mod lru;
+#[cfg(feature = "sim")]
+mod most_recent;
+mod offer;
 pub mod planned;
+mod policies;
 mod pool;
 
 pub use all_resident::AllResident;
 pub use arena::Arena;
 pub(crate) use free_list::FreeList;
+pub use layout::{Layout, Memory};
 pub use lru::Lru;
+#[cfg(feature = "sim")]
+pub use most_recent::MostRecent;
+pub use offer::{Request, Residency};
+pub use policies::{choose, replan};
 pub use pool::{Pool, StreamOrdered};
 
 use crate::error::Result;
-use crate::figures::View;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
-/// Where a load puts its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// In memory of its own, taken from the pool for the whole weight.
-    Pool,
-    /// At this offset of the fixed block: packed residents, or a slot of a ring.
-    Block {
-        /// Bytes from the block's start.
-        offset: u64,
-    },
-}
-
-/// What the session has to do, in the order given.
+/// What has to be done, in the order given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Give up the memory of bytes of a weight, behind the weight's last reader.
+    /// Give up what copies of passes brought of a weight, after its last reader. What was loaded at the start stays.
     Evict {
         /// The weight.
         weight: WeightIndex,
-        /// Which of its bytes: the last ones that loads brought, or all of these. What loads brought in front of them stays.
-        range: Range<u64>,
     },
     /// Copy bytes of a weight to the device.
     Load {
         /// The weight.
         weight: WeightIndex,
-        /// Which of its bytes. Those that earlier loads brought in front of them, and that were not given up, are seen at
-        /// the new place too. If there are none to copy, the weight only has a new place.
+        /// Which of its bytes.
         range: Range<u64>,
-        /// Where to.
-        place: Place,
+        /// The window through which it is seen then; 0 where the layout has none.
+        window: u32,
         /// Issued for a read that comes later, not for the one being served.
         ahead: bool,
     },
@@ -77,18 +71,13 @@ pub trait Policy: Send {
     /// What messages call it.
     fn name(&self) -> &'static str;
 
-    /// Bytes of one block that is allocated at load and kept, for [`Place::Block`]; 0 for none.
-    fn block_bytes(&self) -> u64 {
-        0
-    }
-
-    /// How the block's memory is seen, if the policy wants it mapped; the offsets of [`Place::Block`] are addresses then.
-    fn view(&self) -> Option<&View> {
-        None
-    }
-
     /// Whether all weights are loaded at load and keep their places. Then nobody is told or asked of reads and leases.
     fn everything_stays(&self) -> bool {
+        false
+    }
+
+    /// Whether a complete pass leaves the device as it found it, so that it can be captured and replayed.
+    fn is_periodic(&self) -> bool {
         false
     }
 
@@ -115,13 +104,12 @@ pub trait Policy: Send {
     /// there is none.
     fn make_room(&mut self, actions: &mut Vec<Action>) -> bool;
 
-    /// The load of `weight` could not be carried out: it is not on the device. What was planned behind it
-    /// was not carried out either, and is named in calls of its own. Of a load into the block nothing is left, not even
-    /// what was there before it: an eviction of the weight planned in front of it, if it is named next, is not taken back.
+    /// The load of `weight` could not be carried out: nothing of it is there. What was planned after it was not carried out
+    /// either, and is named in calls of its own before this one: the last action first.
     fn load_failed(&mut self, weight: WeightIndex);
 
-    /// The eviction of these bytes of `weight` could not be carried out: they still have their memory.
-    fn evict_failed(&mut self, weight: WeightIndex, range: Range<u64>);
+    /// The eviction of `weight` could not be carried out: what copies brought of it is still there.
+    fn evict_failed(&mut self, weight: WeightIndex);
 
     /// What the decisions of the next pass depend on, beside which weights are present: equal behind two passes
     /// means that the passes behind them are equal.

@@ -70,32 +70,30 @@ impl Floor {
     }
 }
 
-/// Computes the floor of `trace` under `policy`. `weights` are all constants, `granule` the device's allocation granule. A
-/// read that takes nothing of the budget is one of a weight without bytes.
-pub fn floor(trace: &Trace, weights: &[WeightSpec], policy: PolicyKind, granule: u64) -> Floor {
+/// Computes the floor of `trace`. `weights` are all constants, `granule` the device's allocation granule. A read that takes
+/// nothing of the budget is one of a weight without bytes. It is the same for every policy: one that needs more at some
+/// budget offers the LRU there.
+pub fn floor(trace: &Trace, weights: &[WeightSpec], _policy: PolicyKind, granule: u64) -> Floor {
     let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
     let part = |w: WeightIndex| Part {
         fqn: weights[w as usize].fqn.clone(),
         bytes: sizes[w as usize],
     };
-    match policy {
-        // A plan that needs more than the LRU is not taken.
-        PolicyKind::Lru | PolicyKind::Planned => Floor {
-            direct: direct_bytes(weights, granule),
-            pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
-                first,
-                second,
-                bytes: sum(&set, &sizes),
-                weights: set
-                    .into_iter()
-                    .map(part)
-                    .filter(|part| part.bytes > 0)
-                    .collect(),
-            }),
-            copy: largest_copy(trace, &sizes).map(part),
-            hard_minimum: hard_minimum(trace, weights, granule),
-            everything: everything(trace, &sizes),
-        },
+    Floor {
+        direct: direct_bytes(weights, granule),
+        pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
+            first,
+            second,
+            bytes: sum(&set, &sizes),
+            weights: set
+                .into_iter()
+                .map(part)
+                .filter(|part| part.bytes > 0)
+                .collect(),
+        }),
+        copy: largest_copy(trace, &sizes).map(part),
+        hard_minimum: hard_minimum(trace, weights, granule),
+        everything: everything(trace, &sizes),
     }
 }
 

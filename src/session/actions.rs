@@ -7,7 +7,7 @@
 use super::{build, Session};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::residency::{Action, Place};
+use crate::residency::{Action, Memory};
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
@@ -35,13 +35,8 @@ impl<D: Device> Session<D> {
     fn undo(&mut self, from: usize) {
         for at in (from..self.actions.len()).rev() {
             match self.actions[at].clone() {
-                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
-                Action::Load { weight, place, .. } => {
-                    if place != Place::Pool {
-                        self.leave_nothing(weight);
-                    }
-                    self.policy.load_failed(weight);
-                }
+                Action::Evict { weight } => self.policy.evict_failed(weight),
+                Action::Load { weight, .. } => self.policy.load_failed(weight),
             }
         }
         self.actions.clear();
@@ -71,24 +66,26 @@ impl<D: Device> Session<D> {
 
     fn perform(&mut self, at: usize) -> Result<()> {
         match self.actions[at].clone() {
-            Action::Evict { weight, range } => {
+            Action::Evict { weight } => {
                 self.issue_copy()?;
-                self.evict(weight, range)
+                self.give_up(weight)?;
+                self.stats.evictions += 1;
+                Ok(())
             }
             Action::Load {
                 weight,
                 range,
-                place,
+                window,
                 ahead,
             } => {
-                if !self.rehearsing && !self.tenants[weight as usize].may_grow(&range) {
+                if !self.tenants[weight as usize].copied.is_empty() {
                     return Err(self.wrong_load(weight, &range));
                 }
-                self.take_memory(weight, place)?;
+                self.take_memory(weight, window)?;
                 if self.rehearsing {
                     return Ok(());
                 }
-                self.tenants[weight as usize].grow(&range);
+                self.tenants[weight as usize].copied = range.clone();
                 if range.is_empty() {
                     return Ok(());
                 }
@@ -108,35 +105,15 @@ impl<D: Device> Session<D> {
     fn wrong_load(&mut self, weight: WeightIndex, range: &Range<u64>) -> Error {
         let copied = &self.tenants[weight as usize].copied;
         let name = build::weight_name(&self.program, weight);
-        let why = format!("bytes {range:?} of {name} were to be loaded behind {copied:?}");
+        let why = format!("bytes {range:?} of {name} were to be loaded, and {copied:?} are there");
         self.poison(why.clone());
         Error::Internal(why)
-    }
-
-    fn evict(&mut self, weight: WeightIndex, range: Range<u64>) -> Result<()> {
-        match range.start <= self.tenants[weight as usize].copied.start {
-            true => self.give_up(weight)?,
-            false => self.give_end_up(weight, range)?,
-        }
-        self.stats.evictions += 1;
-        Ok(())
     }
 
     /// Gives up what was copied of the weight, behind its last reader.
     fn give_up(&mut self, weight: WeightIndex) -> Result<()> {
         self.wait_for_readers(weight)?;
         self.give_memory(weight)
-    }
-
-    /// Gives up the last ones of the bytes that were copied of a weight in the block, behind its last reader. The others stay
-    /// as they are, perhaps with their copy on its way.
-    fn give_end_up(&mut self, weight: WeightIndex, range: Range<u64>) -> Result<()> {
-        self.wait_for_readers(weight)?;
-        let at = self.tenants[weight as usize].at.offset(range.start);
-        let given = self.device.discard(at, range.end - range.start);
-        given.map_err(|error| self.about(weight, "giving back a part of", error))?;
-        self.tenants[weight as usize].copied.end = range.start;
-        Ok(())
     }
 
     fn wait_for_readers(&mut self, weight: WeightIndex) -> Result<()> {
@@ -147,30 +124,19 @@ impl<D: Device> Session<D> {
         waited.map_err(|error| self.about(weight, "waiting for the last reader of", error))
     }
 
-    /// A load into the block was not carried out, and the policy takes its weight for absent: so must the device, also
-    /// where the load was to take bytes over. The pool's weights lie as a whole or not at all; for them an eviction that was
-    /// planned in front of the load is taken back behind this, and has given up nothing.
-    fn leave_nothing(&mut self, weight: WeightIndex) {
-        if self.tenants[weight as usize].copied.is_empty() {
-            return;
-        }
-        if let Err(error) = self.give_up(weight) {
-            self.poison(format!("memory could not be given back: {error}"));
-        }
-    }
-
-    fn take_memory(&mut self, weight: WeightIndex, place: Place) -> Result<()> {
+    fn take_memory(&mut self, weight: WeightIndex, window: u32) -> Result<()> {
         let index = weight as usize;
         let size = self.program.weights[index].occupied(self.device.granule());
-        let at = match place {
-            Place::Pool => {
+        let pooled = self.layout.memory == Memory::PerWeight;
+        let at = match pooled {
+            true => {
                 let taken = self.pool.take(&mut self.device, size);
                 taken.map_err(|error| self.about(weight, "taking memory for", error))?
             }
-            Place::Block { offset } => self.block.offset(offset),
+            false => self.block.offset(self.layout.windows[window as usize]),
         };
         let tenant = &mut self.tenants[index];
-        (tenant.at, tenant.pooled) = (at, place == Place::Pool);
+        (tenant.at, tenant.pooled) = (at, pooled);
         Ok(())
     }
 

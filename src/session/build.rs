@@ -1,15 +1,14 @@
 //! From a checked record and the bytes of its weights to a session that is ready for its first pass.
 
-use super::{choose::Residency, copies::Run, gather, in_flight, probe_table::ProbeTable};
+use super::{choose::residency_of, copies::Run, gather, in_flight, probe_table::ProbeTable};
 use super::{DeviceWeight, Session, Stats};
 use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
-use crate::residency::StreamOrdered;
+use crate::residency::{Memory, StreamOrdered};
 use crate::schedule::{
     Floor, Follower, KernelTimes, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec,
 };
-use std::ops::Range;
 
 /// Layout of what a probe of a constant returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -137,16 +136,16 @@ impl<D: Device> Session<D> {
         let own = program.weights.len() - tables.len();
         check_bytes(&program.weights[..own], &bytes)?;
         let places = gather::addresses(&mut device, &program, &tables, &bytes)?;
-        let (residency, refine) = Residency::of(&mut device, &program, &bytes, &stats, &options)?;
+        let (residency, refine) = residency_of(&mut device, &program, &bytes, &stats, &options)?;
         bytes.resize(program.weights.len(), HostBytes::from_static(&[]));
-        let fresh = program.clone();
-        let policy = move || residency.policy(&fresh, granule);
+        let policy = || residency.policy();
         let constants = program.weights.len();
         let reads = program.trace.probes().len();
         let mut session = Session {
             device,
             pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
             policy: policy(),
+            layout: residency.layout.clone(),
             follower: Follower::new(&program.trace),
             tenants: (0..constants).map(|_| DeviceWeight::empty()).collect(),
             tables,
@@ -200,9 +199,9 @@ impl<D: Device> Session<D> {
 
     /// The memory in which the policy places weights itself.
     pub(super) fn take_block(&mut self) -> Result<()> {
-        let block = match self.policy.view() {
+        let block = match self.layout.view() {
             Some(view) => self.pool.map(&mut self.device, view),
-            None => self.pool.take(&mut self.device, self.policy.block_bytes()),
+            None => self.pool.take(&mut self.device, self.layout.bytes()),
         };
         self.block =
             block.map_err(|error| error.during(|| "taking memory for all weights".into()))?;
@@ -215,7 +214,7 @@ impl<D: Device> Session<D> {
         self.policy.start(&mut actions);
         self.actions = actions;
         let started = self.carry_out();
-        if self.policy.block_bytes() == 0 {
+        if self.layout.memory == Memory::PerWeight {
             let granule = self.device.granule();
             let read = self.program.trace.probes().iter();
             let specs = read.map(|&weight| &self.program.weights[weight as usize]);
@@ -282,26 +281,6 @@ impl<E> DeviceWeight<E> {
     #[inline]
     pub(super) fn address(&self) -> DevicePtr {
         self.in_place.unwrap_or(self.at)
-    }
-
-    /// Whether a load may bring these of its bytes: they go on where those of earlier loads end, or there are none.
-    /// Without any to bring, all of them have to be there, or it has none.
-    pub(super) fn may_grow(&self, range: &Range<u64>) -> bool {
-        match self.copied.is_empty() {
-            true => !range.is_empty() || range.start == 0,
-            false => self.copied.end == range.start,
-        }
-    }
-
-    /// A load brings these of its bytes, or is about to.
-    pub(super) fn grow(&mut self, range: &Range<u64>) {
-        let first = self.copied.is_empty();
-        let start = if first {
-            range.start
-        } else {
-            self.copied.start
-        };
-        self.copied = start..range.end;
     }
 
     /// Its memory is gone, and everything that was issued for it has ended.
@@ -389,22 +368,4 @@ fn accepted(
         total_weight_bytes: total,
         ..Stats::default()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_load_goes_on_where_the_bytes_that_are_there_end() {
-        let mut tenant = DeviceWeight::<()>::empty();
-        assert!(tenant.may_grow(&(0..0)), "a weight without bytes");
-        assert!(!tenant.may_grow(&(8..8)), "nothing was there to take over");
-        assert!(tenant.may_grow(&(4..8)), "behind what stays");
-        tenant.grow(&(4..8));
-        assert!(!tenant.may_grow(&(0..8)) && !tenant.may_grow(&(9..12)));
-        assert!(tenant.may_grow(&(8..8)));
-        tenant.grow(&(8..12));
-        assert_eq!(tenant.copied, 4..12);
-    }
 }

@@ -45,7 +45,7 @@ impl Capture {
 impl<D: Device> Session<D> {
     /// From now on passes can be captured. Refused where each pass differs from the one before it.
     pub fn allow_capture(&mut self) -> Result<()> {
-        if self.policy.name() == "lru" {
+        if !self.policy.is_periodic() {
             return Err(Error::Unsupported(format!(
                 "a pass under the policy '{}' leaves the device as the next one does not expect it, so that it cannot be \
                  captured as a graph: take 'planned', or another budget",

@@ -52,7 +52,7 @@ impl<D: Device> Session<D> {
     ) -> Result<()> {
         let at = self.tenants[weight as usize].at.offset(start);
         // Neighbours in two allocations of the device are none.
-        let one_block = self.pool.is_one_block() || self.policy.block_bytes() > 0;
+        let one_block = self.pool.is_one_block() || self.layout.bytes() > 0;
         let joined = one_block
             .then(|| self.run.joined(&self.device, at, src))
             .flatten();

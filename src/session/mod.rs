@@ -30,7 +30,7 @@ pub use stats::Stats;
 
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
-use crate::residency::{Action, Policy, Pool};
+use crate::residency::{Action, Layout as Layout2, Policy, Pool};
 use crate::schedule::{Floor, Follower, KernelTimes, Trace, WeightSpec};
 use copies::Run;
 use std::ops::Range;
@@ -59,6 +59,7 @@ pub struct Session<D: Device> {
     device: D,
     pool: Box<dyn Pool<D>>,
     policy: Box<dyn Policy>,
+    layout: Layout2,
     follower: Follower,
     tenants: Vec<DeviceWeight<D::Event>>,
     program: Program,
@@ -298,7 +299,7 @@ impl<D: Device> Session<D> {
             .filter(|(_, t)| t.pooled);
         let pooled: u64 = sizes.map(|(w, _)| w.occupied(granule)).sum();
         let used = self.pool.used_bytes();
-        let fixed = self.floor.direct + self.policy.block_bytes();
+        let fixed = self.floor.direct + self.layout.bytes();
         let open = self.leased.iter().filter(|open| **open).count();
         let planned = self.policy.pool_bytes();
         let bytes = used == fixed + pooled && pooled == planned && used <= self.stats.budget_bytes;

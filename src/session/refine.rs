@@ -6,15 +6,18 @@
 
 use super::choose::capacity;
 use super::{build, Program, Session};
+use crate::config::PolicyKind;
 use crate::device::{Device, DevicePtr};
-use crate::error::{bytes_text, Error, Result};
+use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, Link};
-use crate::residency::planned::{self, Expected, Plan, Planned, Refined};
+#[cfg(feature = "sim")]
+use crate::residency::planned::Plan;
+use crate::residency::{replan, Request, Residency};
 use crate::schedule::{Event, KernelTimes, ProbeId};
 
 /// Until the plan is final.
 pub(super) struct Refine {
-    plan: Plan,
+    residency: Residency,
     figures: DeviceModel,
     link: Link,
     /// What the kernels behind each mark of the pass belong to, if they are any; `None` outside of the timed pass.
@@ -22,38 +25,33 @@ pub(super) struct Refine {
 }
 
 impl Refine {
-    /// Of a session that begins with this plan, if something streams.
-    pub(super) fn new(figures: DeviceModel, plan: &Plan, link: Option<Link>) -> Option<Refine> {
-        let link = link.filter(|_| !plan.streamed.is_empty())?;
+    /// Of a session that begins with this, if something streams by a plan.
+    pub(super) fn new(
+        figures: DeviceModel,
+        residency: &Residency,
+        link: Option<Link>,
+    ) -> Option<Refine> {
+        let link = link.filter(|_| residency.plan().is_some_and(|p| !p.streamed.is_empty()))?;
         Some(Refine {
-            plan: plan.clone(),
+            residency: residency.clone(),
             figures,
             link,
             marks: None,
         })
     }
 
-    /// A plan by which passes are shorter, if there is one, for kernels of these times.
-    pub(super) fn better(
-        &self,
-        program: &Program,
-        capacity: u64,
-        times: &KernelTimes,
-    ) -> Option<Plan> {
-        let (trace, weights) = (&program.trace, &program.weights);
-        let known = (&times.by_event(trace)[..], self.link);
-        let Refined { before, better } =
-            planned::refine(trace, weights, &self.figures, capacity, &self.plan, known);
-        log::info!("a pass is expected to take {}", in_words(&before));
-        let (plan, after) = better?;
-        log::info!(
-            "the plan is made anew: {} are copied in a pass by {} copies, {} are shared; it is expected to take {}",
-            bytes_text(plan.price.bytes),
-            plan.price.copies,
-            bytes_text(plan.ring),
-            in_words(&after)
-        );
-        Some(plan)
+    /// A residency by which passes are shorter, if there is one, for kernels of these times.
+    fn better(&self, program: &Program, capacity: u64, times: &KernelTimes) -> Option<Residency> {
+        let request = Request {
+            kind: PolicyKind::Planned,
+            trace: &program.trace,
+            weights: &program.weights,
+            model: &self.figures,
+            capacity,
+            link: Some(self.link),
+            times: Some(times),
+        };
+        replan(&request, &self.residency)
     }
 }
 
@@ -155,7 +153,9 @@ impl<D: Device> Session<D> {
     /// For tests of plans that no planner made: between passes, all weights move to where `plan` has them.
     #[cfg(feature = "sim")]
     pub fn use_plan(&mut self, plan: &Plan) -> Result<()> {
-        self.move_weights(plan)
+        let probes = self.leased.len();
+        let residency = Residency::of_plan(plan.clone(), &self.program.weights, probes);
+        self.move_weights(&residency)
     }
 
     fn replan(&mut self, refine: Refine, times: &KernelTimes) {
@@ -167,7 +167,7 @@ impl<D: Device> Session<D> {
             return;
         };
         log::warn!("the plan that was made anew could not be used, so the first one is: {error}");
-        if let Err(again) = self.move_weights(&refine.plan) {
+        if let Err(again) = self.move_weights(&refine.residency) {
             self.poison(format!(
                 "the weights could not be moved for a plan that was made anew ({error}), nor back: {again}"
             ));
@@ -175,26 +175,26 @@ impl<D: Device> Session<D> {
     }
 
     /// Between passes: gives the memory of all weights back, and loads what stays by `plan`.
-    fn move_weights(&mut self, plan: &Plan) -> Result<()> {
+    fn move_weights(&mut self, residency: &Residency) -> Result<()> {
         self.finish_replays()?;
         self.device.synchronize()?;
         if self.block != DevicePtr::EMPTY {
-            match self.policy.view() {
+            match self.layout.view() {
                 Some(view) => self.pool.unmap(&mut self.device, self.block, view)?,
                 None => {
-                    let bytes = self.policy.block_bytes();
+                    let bytes = self.layout.bytes();
                     self.pool.give(&mut self.device, self.block, bytes)?;
                 }
             }
         }
         self.block = DevicePtr::EMPTY;
-        let (weights, probes) = (self.program.weights.len(), self.leased.len());
         for (tenant, spec) in self.tenants.iter_mut().zip(&self.program.weights) {
             if build::is_probed(spec) {
                 tenant.move_out();
             }
         }
-        self.policy = Box::new(Planned::new(plan.clone(), weights, probes));
+        self.policy = residency.policy();
+        self.layout = residency.layout.clone();
         self.take_block()?;
         // What stays is loaded ahead of no probe of a pass.
         let prefetches = self.stats.prefetches;
@@ -202,16 +202,4 @@ impl<D: Device> Session<D> {
         self.stats.prefetches = prefetches;
         loaded
     }
-}
-
-/// What a pass takes, in words.
-fn in_words(expected: &Expected) -> String {
-    let ms = |ns: u64| ns as f64 / 1e6;
-    format!(
-        "{:.2} ms: kernels {:.2} ms, copies {:.2} ms; kernels wait for {:.2} ms",
-        ms(expected.pass),
-        ms(expected.kernels),
-        ms(expected.copies),
-        ms(expected.waits())
-    )
 }

@@ -5,7 +5,7 @@ use super::{build, DeviceWeight, Session};
 use crate::aoti::hooks::PassHooks;
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
-use crate::residency::{Arena, Policy, StreamOrdered};
+use crate::residency::{Arena, Memory, Policy, StreamOrdered};
 use crate::schedule::Event;
 
 /// Passes that are played at most. After two or three the places of the weights mostly come back; where they do
@@ -20,7 +20,8 @@ impl<D: Device> Session<D> {
     /// Takes the memory of the budget in the best way in which this program runs: one block that is divided
     /// here, else single allocations. `policy` makes a policy that has seen nothing.
     pub(super) fn choose_pool(&mut self, policy: &dyn Fn() -> Box<dyn Policy>) -> Result<()> {
-        let streams = self.policy.block_bytes() == 0 && !self.program.trace.probes().is_empty();
+        let streams =
+            self.layout.memory == Memory::PerWeight && !self.program.trace.probes().is_empty();
         if !streams {
             return self.reserve_direct();
         }
@@ -63,7 +64,7 @@ impl<D: Device> Session<D> {
     fn reserve_direct(&mut self) -> Result<()> {
         let (pool, bytes) = (&mut self.pool, self.floor.direct);
         // Beside pages nothing is ever freed: the memory of the direct constants needs no pool of the device's.
-        let taken = match self.policy.view() {
+        let taken = match self.layout.view() {
             Some(_) => pool.take_lasting(&mut self.device, bytes),
             None => pool.take(&mut self.device, bytes),
         };

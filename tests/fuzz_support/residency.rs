@@ -165,8 +165,7 @@ impl Model {
         let until = fails.unwrap_or(actions.len()).min(actions.len());
         for action in &actions[..until] {
             match *action {
-                Action::Evict { weight, ref range } => {
-                    assert_eq!(*range, 0..self.sizes[weight as usize]);
+                Action::Evict { weight } => {
                     assert!(self.present[weight as usize]);
                     assert!(
                         !self.leased(weight),
@@ -183,7 +182,7 @@ impl Model {
         }
         for undone in actions[until..].iter().rev() {
             match undone.clone() {
-                Action::Evict { weight, range } => self.policy.evict_failed(weight, range),
+                Action::Evict { weight } => self.policy.evict_failed(weight),
                 Action::Load { weight, .. } => self.policy.load_failed(weight),
             }
         }

@@ -1,69 +1,49 @@
-//! Planned residency: the schedule of a pass is known, so who streams, and through which bytes, is decided once.
+//! Planned residency: the trace of a pass is known, so what streams, and through which bytes, is decided once.
 //!
-//! A pass reads weights in a cycle, the worst case for least-recently-used. A plan keeps a set of weights and streams
-//! the others, in each pass, through a *ring* of shared bytes: `W - budget + ring` bytes are copied, where an LRU
-//! copies up to all of `W`. What streams has a fixed place for each of its *tenancies*, a run of reads that a copy
-//! serves; two tenancies share bytes only if the one can be copied after the last kernel of the other without
-//! holding up a kernel in between. Nothing is allocated in a pass, and addresses never change.
+//! A pass is a circle of live ranges. A plan chooses which weights stream and one tail length. Each of these keeps its head
+//! and copies its tail, in each pass, into a slot of a ring that has room for `k` copies ahead.
+//!
+//! ```text
+//! weight   [ head | tail ]  [ head | tail ]  [ head | tail ]     heads stay
+//!                     |               |               |
+//! ring             slot 0          slot 1          slot 0        tails take turns
+//! ```
+//!
+//! An LRU copies up to all of `W` in a pass that goes around; a plan copies `W - budget + ring`. Nothing is allocated or
+//! mapped in a pass, and addresses never change.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `tenancies` | which reads one copy serves, and when its bytes have to be there |
-//! | `conflicts` | which tenancies may not share bytes |
-//! | `layout` | a place for each |
-//! | `choice` | which weights stream |
-//! | `draft` | the places that follow from that, and what they cost |
-//! | `paged` | the same where memory can be mapped: weights that stream keep a part of themselves |
-//! | `ends` | the same with long tails beside short ones |
-//! | `filled` | the same with tails that differ |
-//! | `tails` | how long they are |
-//! | `scatter` | their places in several pieces |
-//! | `by_gap` | the same with parts of weights that stay from one read to the next |
-//! | `gaps` | how much stays over which gap |
-//! | `steady` | the most that can stay |
-//! | `arcs` | places for what stays over some of them |
-//! | `takings` | which pages are free when |
-//! | `shown` | where a plan on pages puts everything, and the view that shows it |
-//! | `plan` | what a plan says |
-//! | `expected` | how long a pass takes by it |
-//! | `refine` | a better one, once it is known how long kernels run |
-//! | `timed` | tails that go by these times |
-//! | `price` | what the LRU would copy |
-//! | `reuse` | what the LRU cannot help copying |
-//! | `policy` | carries the plan out |
-//! | `slots` | what it knows of each copy |
+//! | `timeline` | from the trace to live ranges; merges close reads |
+//! | `problem` | sizes, the room for them, what a copy costs |
+//! | `candidates` | which weights may stream |
+//! | `slots` | which live ranges share a slot |
+//! | `ring` | how long tails are: the seam `RingShape` |
+//! | `cost` | what a pass costs: bytes and copies, or two clocks |
+//! | `search` | sets × merge distances × copies ahead |
+//! | `plan`, `view` | what a plan says, and where it puts everything |
+//! | `lru_price` | what the LRU would copy |
+//! | `policy` | carries a plan out |
+//! | `offer` | what the table of policies has of all this |
 
-mod arcs;
-mod by_gap;
-mod choice;
-mod conflicts;
-mod draft;
-mod ends;
-mod expected;
-mod filled;
-mod gaps;
-mod layout;
-mod paged;
+mod candidates;
+mod cost;
+mod lru_price;
+mod offer;
 mod plan;
 mod policy;
-mod price;
-mod refine;
-mod reuse;
-mod scatter;
-mod shown;
+mod problem;
+mod ring;
+mod search;
 mod slots;
-mod steady;
-mod tails;
-mod takings;
-mod tenancies;
 #[cfg(test)]
 mod test_support;
-mod timed;
+mod timeline;
+mod view;
 
-pub use choice::plan;
-pub use expected::{expected, Expected};
+pub use cost::{expected, Clocks, Expected, Price};
+pub use lru_price::{lru_copies_at_least, lru_passes, lru_price, LruPasses};
+pub(super) use offer::{better, offer};
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;
-pub use price::{cheaper_lru, lru_passes, lru_price, LruPasses, Price};
-pub use refine::{refine, Refined};
-pub use reuse::lru_copies_at_least;
+pub use search::plan;

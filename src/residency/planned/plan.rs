@@ -1,36 +1,32 @@
 //! What a plan says.
 
-use super::price::Price;
+use super::cost::Price;
 use crate::figures::View;
 use crate::schedule::{ProbeId, WeightIndex};
 use std::ops::Range;
 
-/// Bytes that keep their memory.
+/// Bytes that are loaded once and stay: a weight or a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resident {
     /// The weight.
     pub weight: WeightIndex,
     /// Which of its bytes.
     pub range: Range<u64>,
-    /// Where the weight's first byte lies in the block.
-    pub offset: u64,
+    /// The window of the weight through which they are loaded.
+    pub window: u32,
 }
 
-/// A copy in each pass, and the reads that it serves.
+/// The copy of a tail in each pass, and the reads that it serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Streamed {
     /// The weight.
     pub weight: WeightIndex,
-    /// Which of its bytes do not stay for good: they are there for these reads, and their memory may be others' later.
+    /// Which of its bytes: the tail. Those before it stay.
     pub range: Range<u64>,
-    /// The bytes of `range` below this one are taken over from the copy before this one of the same weight (around the
-    /// end of the pass: its last one), whose memory they keep. `range.start`: none, all of `range` is copied in each pass.
-    /// `range.end`: nothing is copied, if nothing was lost since.
-    pub kept: u64,
-    /// Where the weight's first byte lies in the block.
-    pub offset: u64,
-    /// The device memory that these bytes occupy, in their order. Without a view that is where they lie in the block.
-    pub memory: Vec<Range<u64>>,
+    /// The slot that the copy goes to.
+    pub slot: u32,
+    /// The window through which the weight is seen with its tail in this slot.
+    pub window: u32,
     /// The reads, in the order of the pass.
     pub probes: Vec<ProbeId>,
 }
@@ -38,16 +34,39 @@ pub struct Streamed {
 /// Who is where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Bytes of device memory, all in one block.
-    pub block: u64,
-    /// How that memory is seen, if it is mapped: the block's addresses are those of the view.
-    pub view: Option<View>,
-    /// Bytes of it that are shared.
-    pub ring: u64,
+    /// How the memory is seen. It is `view.memory` bytes.
+    pub view: View,
+    /// Where each window begins: the address of its weight's first byte, in the view.
+    pub windows: Vec<u64>,
+    /// The slots of the ring, as ranges of the memory.
+    pub slots: Vec<Range<u64>>,
     /// What is loaded once.
     pub resident: Vec<Resident>,
-    /// What is copied in each pass, in the order of the first reads.
+    /// What each pass copies, in the order of the first reads.
     pub streamed: Vec<Streamed>,
-    /// What a pass copies at most: bytes that nobody else uses once more weights stay are not copied again.
+    /// For how many copies ahead the ring has room.
+    pub ahead: usize,
+    /// What a pass copies.
     pub price: Price,
+}
+
+impl Plan {
+    /// Bytes of the ring.
+    pub fn ring(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.end - slot.start).sum()
+    }
+
+    /// Bytes of the longest tail.
+    pub fn tail(&self) -> u64 {
+        let tails = self.streamed.iter().map(|copy| &copy.range);
+        tails.map(|tail| tail.end - tail.start).max().unwrap_or(0)
+    }
+
+    /// The weights that stream, each once.
+    pub fn streams(&self) -> Vec<WeightIndex> {
+        let mut weights: Vec<_> = self.streamed.iter().map(|copy| copy.weight).collect();
+        weights.sort_unstable();
+        weights.dedup();
+        weights
+    }
 }

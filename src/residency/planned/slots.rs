@@ -1,134 +1,105 @@
-//! What the policy knows of each copy of a plan.
+//! Which live ranges share a slot of the ring.
+//!
+//! Two live ranges conflict if both are wanted at some time, or if one is among the next `ahead` copies after the other:
+//! these run while the other is read. What conflicts gets different slots, first fit in some order.
 
-use super::plan::Streamed;
+use super::timeline::Timeline;
 use crate::schedule::WeightIndex;
-use std::ops::Range;
 
-/// No slot.
-pub(super) const NONE: u32 = u32::MAX;
+/// More live ranges are not laid out: each may be two mappings, and a process has about 65,000 (`vm.max_map_count`).
+pub(super) const MOST_RANGES: usize = 8000;
 
-/// One copy of the plan, how much of it is there, and how far its reads are.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) weight: WeightIndex,
-    /// Bytes of the weight that do not stay for good.
-    pub(super) range: Range<u64>,
-    /// The bytes of `range` below this one are taken over, not copied, where slot `before` has them.
-    pub(super) kept: u64,
-    /// The slot of the same weight before this one in the pass, around its end: this one if there is no other.
-    pub(super) before: u32,
-    /// The bytes of `range` below this one are those that the next slot of the weight takes over from this one. The memory
-    /// of the others may be given away once this one is idle.
-    pub(super) stays: u64,
-    /// Where the weight's first byte lies.
-    pub(super) offset: u64,
-    /// Device memory of `range`.
-    pub(super) pieces: Vec<Range<u64>>,
-    /// Reads that the copy serves.
-    pub(super) reads: u32,
-    /// The bytes of `range` below this one are there, or on their way.
-    pub(super) there: u64,
-    /// Reads that it is still wanted for. 0: its bytes may be given to others once no lease is open.
-    pub(super) unread: u32,
-    pub(super) leases: u32,
+/// Weights that may stream, and the conflicts of their live ranges.
+pub(super) struct Set<'a> {
+    pub timeline: &'a Timeline,
+    /// By index.
+    pub weights: Vec<WeightIndex>,
+    /// Their live ranges in the timeline, by time.
+    pub ranges: Vec<usize>,
+    conflicts: Vec<Vec<usize>>,
 }
 
-impl Slot {
-    /// The memory of its weight is that of this slot, or a part of it is.
-    pub(super) fn has_some(&self) -> bool {
-        self.there > self.range.start
-    }
-
-    /// It can be read.
-    pub(super) fn is_whole(&self) -> bool {
-        self.there == self.range.end
-    }
-
-    pub(super) fn idle(&self) -> bool {
-        self.has_some() && self.unread == 0 && self.leases == 0
-    }
-
-    /// The memory of its bytes below `end`. Behind the last one it reaches to the end of a granule or a page.
-    pub(super) fn memory(&self, end: u64) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut left = match end == self.range.end {
-            true => u64::MAX,
-            false => end - self.range.start,
-        };
-        self.pieces.iter().map_while(move |piece| {
-            let bytes = left.min(piece.end - piece.start);
-            left -= bytes;
-            (bytes > 0).then(|| piece.start..piece.start + bytes)
+impl<'a> Set<'a> {
+    /// With room for copies of the next `ahead` live ranges. `None` if there are too many of them, or so many are wanted at
+    /// one time that streaming saves nothing.
+    pub(super) fn new(
+        timeline: &'a Timeline,
+        weights: Vec<WeightIndex>,
+        ahead: usize,
+    ) -> Option<Set<'a>> {
+        let mut streams = vec![false; timeline.times.len()];
+        weights
+            .iter()
+            .for_each(|&weight| streams[weight as usize] = true);
+        let ranges: Vec<usize> = (0..timeline.ranges.len())
+            .filter(|&range| streams[timeline.ranges[range].weight as usize])
+            .collect();
+        // rule: mappings-are-few
+        if ranges.len() > MOST_RANGES {
+            return None;
+        }
+        Some(Set {
+            conflicts: conflicts(timeline, &ranges, ahead)?,
+            timeline,
+            weights,
+            ranges,
         })
     }
 
-    /// What is left of it where `other` needs some of its memory: the bytes below the result.
-    pub(super) fn left_by(&self, other: &Slot) -> u64 {
-        let needed = |own: &Range<u64>| {
-            let mut pieces = other.pieces.iter();
-            pieces.any(|piece| piece.start < own.end && own.start < piece.end)
-        };
-        match self.memory(self.stays).any(|own| needed(&own)) {
-            true => self.range.start,
-            false => self.stays,
-        }
+    /// The weight of a live range, by its place in `ranges`.
+    pub(super) fn weight(&self, at: usize) -> WeightIndex {
+        self.timeline.ranges[self.ranges[at]].weight
     }
 
-    /// What does not add up.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let somewhere = [self.range.start, self.stays, self.range.end].contains(&self.there);
-        let readable = self.is_whole() || self.unread + self.leases == 0;
-        match somewhere && readable {
-            true => Ok(()),
-            false => Err(format!("a slot is wanted but absent: {self:?}")),
-        }
-    }
-}
-
-/// The copies of a plan for so many constants; nothing is there.
-pub(super) fn slots_of(streamed: Vec<Streamed>, constants: usize) -> Vec<Slot> {
-    let slot = |one: Streamed| Slot {
-        weight: one.weight,
-        kept: one.kept,
-        before: NONE,
-        stays: one.range.start,
-        offset: one.offset,
-        pieces: one.memory,
-        reads: one.probes.len() as u32,
-        there: one.range.start,
-        range: one.range,
-        unread: 0,
-        leases: 0,
-    };
-    let mut slots: Vec<Slot> = streamed.into_iter().map(slot).collect();
-    let mut last = vec![NONE; constants];
-    // Twice around: the first one of a weight comes behind its last one.
-    for at in (0..slots.len()).chain(0..slots.len()) {
-        let before = std::mem::replace(&mut last[slots[at].weight as usize], at as u32);
-        if before != NONE {
-            slots[at].before = before;
-            slots[before as usize].stays = slots[at].kept;
-        }
-    }
-    debug_assert!(
-        slots
-            .iter()
-            .all(|slot| same_memory(slot, &slots[slot.before as usize])),
-        "bytes are taken over from other memory: {slots:?}"
-    );
-    slots
-}
-
-/// Whether what `slot` takes over from `before` lies in the memory of `slot`.
-fn same_memory(slot: &Slot, before: &Slot) -> bool {
-    let joined = |slot: &Slot, kept: u64| {
-        slot.memory(kept)
-            .fold(Vec::<Range<u64>>::new(), |mut all, piece| {
-                match all.last_mut().filter(|last| last.end == piece.start) {
-                    Some(last) => last.end = piece.end,
-                    None => all.push(piece),
+    /// A slot for each live range, given in this order, and how many there are.
+    pub(super) fn slots(&self, order: &[usize]) -> (Vec<usize>, usize) {
+        const NONE: usize = usize::MAX;
+        let mut slot_of = vec![NONE; self.ranges.len()];
+        // Who found each slot taken last.
+        let mut taken = vec![NONE];
+        for &at in order {
+            for &other in &self.conflicts[at] {
+                if slot_of[other] != NONE {
+                    taken[slot_of[other]] = at;
                 }
-                all
-            })
-    };
-    joined(slot, slot.kept) == joined(before, slot.kept)
+            }
+            let free = taken.iter().position(|&by| by != at);
+            slot_of[at] = free.unwrap_or(taken.len());
+            if slot_of[at] + 1 >= taken.len() {
+                taken.push(NONE);
+            }
+        }
+        let count = slot_of.iter().max().map_or(0, |&slot| slot + 1);
+        (slot_of, count)
+    }
 }
+
+/// For each live range those that conflict with it, by their places in `ranges`.
+fn conflicts(timeline: &Timeline, ranges: &[usize], ahead: usize) -> Option<Vec<Vec<usize>>> {
+    let count = ranges.len();
+    let mut left = 1000 + 64 * count;
+    let mut found: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let mut both = |one: usize, other: usize| {
+        if one != other {
+            found[one].push(other);
+            found[other].push(one);
+        }
+    };
+    let mut wanted: Vec<(i64, usize)> = Vec::new();
+    for (from, to, at) in timeline.spans(ranges) {
+        wanted.retain(|(until, _)| *until >= from);
+        left = left.checked_sub(wanted.len())?;
+        // rule: wanted-together-is-apart
+        wanted.iter().for_each(|&(_, other)| both(at, other));
+        wanted.push((to, at));
+    }
+    for at in 0..count {
+        // rule: next-copies-are-apart
+        (1..=ahead.min(count)).for_each(|step| both(at, (at + step) % count));
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;

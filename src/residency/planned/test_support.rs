@@ -1,10 +1,21 @@
 //! Programs for tests of plans.
 
+use crate::figures::DeviceModel;
 use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
 use proptest::prelude::*;
 
 /// Bytes of a page in these tests.
 pub(super) const PAGE: u64 = 256;
+
+/// A device with pages of these tests.
+pub(super) fn model(bytes_per_copy: u64) -> DeviceModel {
+    DeviceModel {
+        granule: 64,
+        bytes_per_copy,
+        page: Some(PAGE),
+        apart: 0,
+    }
+}
 
 /// Weights of these sizes.
 pub(super) fn weights(sizes: &[u64]) -> Vec<WeightSpec> {

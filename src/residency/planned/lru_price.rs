@@ -1,32 +1,15 @@
-//! What a pass copies.
+//! What a pass under the LRU copies.
 
 use super::super::free_list::FreeList;
 use super::super::{Action, Lru, Policy};
-use super::{lru_copies_at_least, Plan};
+use super::cost::Price;
 use crate::schedule::{Event, ProbeId, Trace, WeightSpec};
 
-/// Passes that are played at most before the LRU's state has to have come back: as many as a session plays at load,
-/// which else empties the memory behind each so many.
+/// Passes that are played at most before the LRU's state has to have come back: as many as are played at load, where the
+/// memory is emptied after each so many if it does not come back.
 const PASSES: usize = 16;
 
-/// What one pass costs, once the first ones are over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Price {
-    /// Bytes that are copied.
-    pub bytes: u64,
-    /// Copies. Each costs a link some time beyond that of its bytes.
-    pub copies: u64,
-}
-
-impl Price {
-    /// In bytes, where a copy costs the time of `per_copy` bytes beyond its own.
-    pub fn in_bytes(&self, per_copy: u64) -> u64 {
-        self.bytes
-            .saturating_add(self.copies.saturating_mul(per_copy))
-    }
-}
-
-/// Passes under the LRU from the first one on. What comes behind them is `passes[again..]`, over and over.
+/// Passes under the LRU from the first one on. After them come `passes[again..]`, over and over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LruPasses {
     /// What each copies.
@@ -50,9 +33,9 @@ impl LruPasses {
     }
 }
 
-/// Passes under the LRU with `capacity` bytes for weights, played as a session does: in one block, where a hole too
-/// small for a weight makes it give up more; where a read cannot be served so, with memory of its own for each weight.
-/// `None` if it cannot serve a read.
+/// Passes under the LRU with `capacity` bytes for weights, played as they run: in one block, where a hole too small for a
+/// weight makes it give up more; where a read cannot be served so, with memory of its own for each weight. `None` if it
+/// cannot serve a read.
 pub fn lru_passes(
     trace: &Trace,
     weights: &[WeightSpec],
@@ -64,7 +47,8 @@ pub fn lru_passes(
     played.or_else(|| game(false).passes(trace))
 }
 
-/// The price of a pass under the LRU. Its passes may differ: the mean, since one that copies little follows one that copied much.
+/// The price of a pass under the LRU. Its passes may differ: the mean, since one that copies little follows one that copied
+/// much.
 pub fn lru_price(
     trace: &Trace,
     weights: &[WeightSpec],
@@ -74,22 +58,98 @@ pub fn lru_price(
     lru_passes(trace, weights, granule, capacity).map(|played| played.price())
 }
 
-/// The LRU's price, if it copies less in a pass than `plan`. It is only played where it could: in a program that reads
-/// each weight once and does not fit, it cannot.
-pub fn cheaper_lru(
-    plan: &Plan,
+/// Bytes that a pass under the LRU copies at least, in the mean of many, without playing it.
+///
+/// The *reuse distance* of a read is the bytes of all that is read since the weight's last lease ended (Mattson et al.,
+/// "Evaluation techniques for storage hierarchies", 1970). What is let go stands in the LRU's list after what was let go
+/// before, and is evicted after it. So a read finds its weight absent if its distance and the weight do not fit together.
+/// Holes only make the LRU give up more.
+pub fn lru_copies_at_least(
     trace: &Trace,
     weights: &[WeightSpec],
     granule: u64,
     capacity: u64,
-) -> Option<Price> {
-    if plan.price.bytes <= lru_copies_at_least(trace, weights, granule, capacity) {
-        return None;
+) -> u64 {
+    let sizes = weights.iter().map(|weight| weight.occupied(granule));
+    let mut fitting = Fitting::new(sizes.collect(), capacity);
+    let mut leases = vec![0u32; weights.len()];
+    // How many reads came before the end of each weight's last lease.
+    let mut ended = vec![0; weights.len()];
+    let mut bytes = 0;
+    // The first pass is there for what it leaves.
+    for counts in [0, 1] {
+        for event in &trace.events()[..trace.tail()] {
+            match *event {
+                Event::Kernel(_) => {}
+                Event::Probe(id) => {
+                    let weight = trace.weight(id) as usize;
+                    fitting.read(weight);
+                    // rule: lru-misses-what-does-not-fit
+                    if leases[weight] == 0 && ended[weight] < fitting.from {
+                        bytes += counts * weights[weight].bytes;
+                    }
+                    leases[weight] += 1;
+                }
+                Event::Release(id) => {
+                    let weight = trace.weight(id) as usize;
+                    leases[weight] -= 1;
+                    ended[weight] = fitting.reads.len();
+                }
+            }
+        }
+        // What lasts to the end of the pass ends there.
+        for (leases, ended) in leases.iter_mut().zip(&mut ended) {
+            if std::mem::take(leases) > 0 {
+                *ended = fitting.reads.len();
+            }
+        }
     }
-    lru_price(trace, weights, granule, capacity).filter(|lru| lru.bytes < plan.price.bytes)
+    bytes
 }
 
-/// A session without a device.
+/// As many of the last reads as have weights that fit together.
+struct Fitting {
+    sizes: Vec<u64>,
+    capacity: u64,
+    /// The weights of all reads.
+    reads: Vec<usize>,
+    /// From this one on.
+    from: usize,
+    /// How often each weight is among them, and the bytes of those that are.
+    times: Vec<u32>,
+    bytes: u64,
+}
+
+impl Fitting {
+    fn new(sizes: Vec<u64>, capacity: u64) -> Fitting {
+        Fitting {
+            times: vec![0; sizes.len()],
+            sizes,
+            capacity,
+            reads: Vec::new(),
+            from: 0,
+            bytes: 0,
+        }
+    }
+
+    fn read(&mut self, weight: usize) {
+        self.reads.push(weight);
+        self.times[weight] += 1;
+        if self.times[weight] == 1 {
+            self.bytes = self.bytes.saturating_add(self.sizes[weight]);
+        }
+        while self.bytes > self.capacity && self.from < self.reads.len() {
+            let first = self.reads[self.from];
+            self.times[first] -= 1;
+            if self.times[first] == 0 {
+                self.bytes -= self.sizes[first];
+            }
+            self.from += 1;
+        }
+    }
+}
+
+/// Passes without a device.
 struct Game {
     lru: Lru,
     /// Occupied bytes of each weight, and where they lie.
@@ -152,7 +212,7 @@ impl Game {
             }
             self.look_ahead();
         }
-        // As a session does: what lasts to the end of the pass ends in access order.
+        // What lasts to the end of the pass ends in access order.
         for id in open {
             self.lru.release(id);
         }
@@ -187,7 +247,7 @@ impl Game {
             .rev()
         {
             match undone {
-                Action::Evict { weight, range } => self.lru.evict_failed(weight, range),
+                Action::Evict { weight } => self.lru.evict_failed(weight),
                 Action::Load { weight, .. } => self.lru.load_failed(weight),
             }
         }
@@ -221,3 +281,7 @@ impl Game {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "lru_price_tests.rs"]
+mod tests;

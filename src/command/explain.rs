@@ -1,0 +1,138 @@
+//! What the policy `planned` chose at a budget, and why: in five lines, and as JSON.
+
+use super::cost::{Cost, Link};
+use super::model::Model;
+use super::size::grouped;
+use crate::residency::planned::Plan;
+use serde_json::{json, Value};
+use std::fmt::Write;
+
+/// Five lines of a plan, or one where there is none.
+pub fn text(model: &Model, link: &Link, cost: &Cost) -> String {
+    let Some(plan) = cost.residency.plan() else {
+        return format!("no plan: {}\n", cost.residency.why);
+    };
+    let mut text = String::new();
+    let lines = [
+        ("streams", streams(model, plan)),
+        ("tails", tails(model, plan)),
+        ("ring", ring(model, plan)),
+        ("a pass", pass(link, cost)),
+        ("the LRU", lru(cost)),
+    ];
+    for (what, line) in lines {
+        let _ = writeln!(text, "{what:10}{line}");
+    }
+    text
+}
+
+fn streams(model: &Model, plan: &Plan) -> String {
+    let streams = plan.streams();
+    let sizes = streams
+        .iter()
+        .map(|&weight| model.program.weights[weight as usize].bytes);
+    let all = model
+        .program
+        .weights
+        .iter()
+        .filter(|spec| spec.bytes > 0)
+        .count();
+    format!(
+        "{} of {all} weights, of {} bytes in all{}",
+        grouped(streams.len() as u64),
+        grouped(sizes.clone().sum()),
+        match (sizes.clone().min(), sizes.max()) {
+            (Some(least), Some(most)) => {
+                format!(
+                    ", the smallest {}, the largest {}",
+                    grouped(least),
+                    grouped(most)
+                )
+            }
+            _ => String::new(),
+        }
+    )
+}
+
+fn tails(model: &Model, plan: &Plan) -> String {
+    let page = model.figures.page.unwrap_or(1);
+    format!(
+        "at most {} bytes of each are copied, in pages of {}; the heads and all other weights stay: {} bytes",
+        grouped(plan.tail()),
+        grouped(page),
+        grouped(plan.view.memory - plan.ring())
+    )
+}
+
+fn ring(model: &Model, plan: &Plan) -> String {
+    let slots = plan.slots.iter().filter(|slot| !slot.is_empty()).count();
+    let why = match (&model.times, plan.ahead) {
+        (Some(_), 1) => "more would be slower by the times of kernels",
+        (Some(_), _) => "fewer would be slower by the times of kernels",
+        (None, _) => "no times of kernels ask for more",
+    };
+    format!(
+        "{} bytes in {slots} slots, for {} ahead of the read that is served: {why}",
+        grouped(plan.ring()),
+        copies(plan.ahead as u64)
+    )
+}
+
+fn pass(link: &Link, cost: &Cost) -> String {
+    let price = cost.planned.price;
+    format!(
+        "copies {} bytes in {}, {:.3} of the least, what exceeds the budget; {:.3} ms at {} GB/s",
+        grouped(price.bytes),
+        copies(price.copies),
+        price.bytes as f64 / cost.limit.price.bytes.max(1) as f64,
+        cost.planned.ms,
+        link.link_gbps
+    )
+}
+
+fn lru(cost: &Cost) -> String {
+    let price = cost.lru.price;
+    format!(
+        "would copy {} bytes in {}, {:.2} times as many",
+        grouped(price.bytes),
+        copies(price.copies),
+        price.bytes as f64 / cost.planned.price.bytes.max(1) as f64
+    )
+}
+
+fn copies(count: u64) -> String {
+    match count {
+        1 => "1 copy".to_owned(),
+        _ => format!("{} copies", grouped(count)),
+    }
+}
+
+/// The same for programs.
+pub fn object(model: &Model, cost: &Cost) -> Value {
+    let why = &cost.residency.why;
+    let Some(plan) = cost.residency.plan() else {
+        let by = match cost.residency.policy().everything_stays() {
+            true => "resident",
+            false => "lru",
+        };
+        return json!({ "by": by, "why": why });
+    };
+    let streamed = plan.streamed.iter().map(|one| {
+        json!({
+            "fqn": model.program.weights[one.weight as usize].fqn,
+            "bytes": one.range.end - one.range.start,
+            "probes": one.probes,
+        })
+    });
+    json!({
+        "by": "plan",
+        "why": why,
+        "resident_bytes": plan.view.memory - plan.ring(),
+        "ring_bytes": plan.ring(),
+        "slots": plan.slots.iter().filter(|slot| !slot.is_empty()).count(),
+        "tail_bytes": plan.tail(),
+        "copies_ahead": plan.ahead,
+        "page_bytes": model.figures.page,
+        "streamed": streamed.collect::<Value>(),
+    })
+}

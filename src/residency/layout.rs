@@ -1,0 +1,51 @@
+//! Where memory lies.
+
+use crate::figures::View;
+
+/// Where memory lies. Decided once, at load; no policy knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// What the addresses are backed by.
+    pub memory: Memory,
+    /// For each window: bytes from the first address of the memory to the first byte of the weight that is read through it.
+    /// A weight has one window, or one for each slot that its tail is copied to.
+    pub windows: Vec<u64>,
+}
+
+/// What addresses are backed by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Memory {
+    /// Each weight takes memory of its own from the pool when it is loaded. There are no windows.
+    PerWeight,
+    /// One block of so many bytes.
+    Block(u64),
+    /// Pages, mapped as the view says.
+    Mapped(View),
+}
+
+impl Layout {
+    /// Memory of its own for each weight.
+    pub fn per_weight() -> Layout {
+        Layout {
+            memory: Memory::PerWeight,
+            windows: Vec::new(),
+        }
+    }
+
+    /// Bytes that are taken once and kept; 0 where each weight takes its own.
+    pub fn bytes(&self) -> u64 {
+        match &self.memory {
+            Memory::PerWeight => 0,
+            Memory::Block(bytes) => *bytes,
+            Memory::Mapped(view) => view.memory,
+        }
+    }
+
+    /// How the memory is seen, if it is mapped.
+    pub fn view(&self) -> Option<&View> {
+        match &self.memory {
+            Memory::Mapped(view) => Some(view),
+            _ => None,
+        }
+    }
+}

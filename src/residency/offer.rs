@@ -1,0 +1,103 @@
+//! What a policy is asked for, and what it offers.
+
+use super::layout::{Layout, Memory};
+use super::planned::{Plan, Planned};
+use super::Policy;
+use crate::config::PolicyKind;
+use crate::figures::{DeviceModel, Link};
+use crate::schedule::{KernelTimes, Trace, WeightSpec};
+use std::sync::Arc;
+
+/// A program, a device and a budget.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The policy that the user asked for.
+    pub kind: PolicyKind,
+    /// The events of a pass.
+    pub trace: &'a Trace,
+    /// All constants.
+    pub weights: &'a [WeightSpec],
+    /// The device, beside the direct constants ([`DeviceModel::beside`]).
+    pub model: &'a DeviceModel,
+    /// Bytes for weights.
+    pub capacity: u64,
+    /// What copies cost, if that was measured or given.
+    pub link: Option<Link>,
+    /// How long kernels run, if that is known.
+    pub times: Option<&'a KernelTimes>,
+}
+
+impl Request<'_> {
+    /// Occupied bytes of all weights that are read.
+    pub(super) fn total(&self) -> u64 {
+        let mut weights = self.trace.probes().to_vec();
+        weights.sort_unstable();
+        weights.dedup();
+        let sizes = weights
+            .iter()
+            .map(|&weight| self.weights[weight as usize].occupied(self.model.granule));
+        sizes.fold(0, u64::saturating_add)
+    }
+}
+
+/// A policy that was chosen, and where memory lies for it.
+#[derive(Clone)]
+pub struct Residency {
+    /// Where memory lies.
+    pub layout: Layout,
+    /// Why it was chosen, for the log and `weightstream plan`.
+    pub why: String,
+    plan: Option<Arc<Plan>>,
+    fresh: Arc<dyn Fresh>,
+}
+
+/// A policy that has seen nothing.
+trait Fresh: Send + Sync {
+    fn fresh(&self) -> Box<dyn Policy>;
+}
+
+impl<P: Policy + Clone + Sync + 'static> Fresh for P {
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+impl Residency {
+    /// By this policy, which has seen nothing.
+    pub fn new(policy: impl Policy + Clone + Sync + 'static, layout: Layout) -> Residency {
+        Residency {
+            layout,
+            why: "as asked for".to_owned(),
+            plan: None,
+            fresh: Arc::new(policy),
+        }
+    }
+
+    /// By a plan for a program with these constants and so many probes.
+    pub fn of_plan(plan: Plan, weights: &[WeightSpec], probes: usize) -> Residency {
+        let layout = Layout {
+            memory: Memory::Mapped(plan.view.clone()),
+            windows: plan.windows.clone(),
+        };
+        let policy = Planned::new(&plan, weights.len(), probes);
+        Residency {
+            plan: Some(Arc::new(plan)),
+            ..Residency::new(policy, layout)
+        }
+    }
+
+    /// The same, chosen for this reason.
+    pub(super) fn because(self, why: String) -> Residency {
+        Residency { why, ..self }
+    }
+
+    /// A policy that has seen nothing.
+    pub fn policy(&self) -> Box<dyn Policy> {
+        self.fresh.fresh()
+    }
+
+    /// The plan that it carries out, if it is a planned one.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_deref()
+    }
+}

@@ -1,0 +1,160 @@
+//! What the table of policies has of planned residency: a plan, or why there is none; and a better one, once kernels were
+//! timed.
+
+use super::super::offer::{Request, Residency};
+use super::cost::{expected, Clocks, Expected, Price};
+use super::lru_price::{lru_copies_at_least, lru_price};
+use super::plan::Plan;
+use super::search::plan;
+use crate::error::bytes_text;
+use crate::figures::Link;
+
+/// Another plan is taken for a gain of at least one part in so many of a pass: it costs a load of what stays, once, which is
+/// some passes.
+const WORTH: u64 = 100;
+
+/// The plan, unless the LRU copies less; an error says why there is none.
+pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String> {
+    let Some(page) = request.model.page else {
+        return Err("this device maps no memory, and plans need that".to_owned());
+    };
+    let times = Times::of(request);
+    if request.times.is_some() && times.is_none() {
+        log::warn!("the times of kernels are of no use: what the link carries is not known");
+    }
+    let Some(found) = search(request, times.as_ref(), u64::MAX) else {
+        return Err(format!(
+            "no plan on pages of {} fits into {}",
+            bytes_text(page),
+            bytes_text(request.capacity)
+        ));
+    };
+    let plan = match cheaper_lru(&found, request) {
+        None => found,
+        Some(lru) => {
+            let other = times.and_then(|times| search(request, Some(&times), lru.bytes));
+            other.ok_or_else(|| {
+                format!(
+                    "the LRU copies {} in a pass, the plan {}",
+                    bytes_text(lru.bytes),
+                    bytes_text(found.price.bytes)
+                )
+            })?
+        }
+    };
+    let why = format!(
+        "{} are copied in a pass by {} copies, {} stay, {} are the ring{}",
+        bytes_text(plan.price.bytes),
+        plan.price.copies,
+        bytes_text(plan.view.memory - plan.ring()),
+        bytes_text(plan.ring()),
+        request
+            .link
+            .map_or(String::new(), |link| in_time(link, plan.price))
+    );
+    Ok(of(request, plan).because(why))
+}
+
+/// A residency by which a pass takes less time than by this plan, if it is worth while: once kernels were timed.
+pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<Residency> {
+    let times = Times::of(request)?;
+    let before = times.expected(current, request);
+    log::info!("a pass is expected to take {before}");
+    // No plan takes less than its kernels, and hardly one less than the copies of what a ring does not hold.
+    let worth = before.pass - before.pass / WORTH;
+    let missing = current.price.bytes.saturating_sub(current.ring());
+    let copies = (times.link.seconds(missing, 0) * 1e9) as u64;
+    if before.kernels.max(copies) > worth {
+        return None;
+    }
+    let found = search(request, Some(&times), u64::MAX)?;
+    let found = match cheaper_lru(&found, request) {
+        None => found,
+        Some(lru) => search(request, Some(&times), lru.bytes)?,
+    };
+    let after = times.expected(&found, request);
+    let why = format!(
+        "replanned: {} are copied in a pass by {} copies, {} are the ring; a pass is expected to take {after}",
+        bytes_text(found.price.bytes),
+        found.price.copies,
+        bytes_text(found.ring()),
+    );
+    (after.pass < worth).then(|| of(request, found).because(why))
+}
+
+fn of(request: &Request<'_>, plan: Plan) -> Residency {
+    Residency::of_plan(plan, request.weights, request.trace.probes().len())
+}
+
+fn search(request: &Request<'_>, times: Option<&Times>, most: u64) -> Option<Plan> {
+    let Request {
+        trace,
+        weights,
+        model,
+        capacity,
+        ..
+    } = *request;
+    let clocks = times.map(Times::clocks);
+    let clocks = clocks.as_ref().map(|clocks| (clocks, most));
+    plan(trace, weights, model, capacity, clocks)
+}
+
+/// The LRU's price, if it copies less in a pass than this plan. It is only played where it could.
+fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
+    let Request {
+        trace,
+        weights,
+        model,
+        capacity,
+        ..
+    } = *request;
+    let least = lru_copies_at_least(trace, weights, model.granule, capacity);
+    if plan.price.bytes <= least {
+        return None;
+    }
+    let lru = lru_price(trace, weights, model.granule, capacity)?;
+    // rule: lru-where-it-copies-less
+    if lru.bytes < plan.price.bytes {
+        return Some(lru);
+    }
+    None
+}
+
+/// How long kernels run, and what copies cost.
+struct Times {
+    kernels: Vec<u64>,
+    link: Link,
+}
+
+impl Times {
+    fn of(request: &Request<'_>) -> Option<Times> {
+        Some(Times {
+            kernels: request.times?.by_event(request.trace),
+            link: request.link?,
+        })
+    }
+
+    fn clocks(&self) -> Clocks<'_> {
+        Clocks {
+            kernels: &self.kernels,
+            link: self.link,
+        }
+    }
+
+    fn expected(&self, plan: &Plan, request: &Request<'_>) -> Expected {
+        expected(plan, request.trace, &self.clocks())
+    }
+}
+
+/// What the copies of a pass will take, in words.
+fn in_time(link: Link, price: Price) -> String {
+    let seconds = link.seconds(price.bytes, price.copies);
+    format!(
+        "; the copies of a pass are expected to take {:.2} ms",
+        seconds * 1e3
+    )
+}
+
+#[cfg(test)]
+#[path = "offer_tests.rs"]
+mod tests;

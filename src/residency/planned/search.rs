@@ -1,0 +1,132 @@
+//! Looks for the cheapest plan: sets of weights × distances at which reads are merged × copies ahead.
+//!
+//! Room for one copy ahead is enough where copies are all that takes time: more room would only make more to copy. Where
+//! kernels run for long between two reads (attention over many tokens), such a ring is full before they end, and the link
+//! stands still. So more copies ahead are tried once kernels were timed.
+
+use super::candidates;
+use super::cost::{expected, Clocks};
+use super::plan::Plan;
+use super::problem::Problem;
+use super::ring::{Ring, SHAPES};
+use super::slots::Set;
+use super::timeline::Timeline;
+use super::view;
+use crate::figures::DeviceModel;
+use crate::schedule::{Trace, WeightSpec};
+
+/// Copies ahead that are tried.
+const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
+
+/// Of each number of copies ahead so many plans are played with clocks: those that copy least.
+const PLAYED: usize = 8;
+
+/// Plans residency in `capacity` bytes for the weights that `trace` reads, on a device of this model: the plan that copies
+/// least; with `clocks` that of the shortest pass, of those that copy at most `most` bytes. `None` if memory cannot be
+/// mapped, or no plan has a place for all that is read at one time.
+pub fn plan(
+    trace: &Trace,
+    weights: &[WeightSpec],
+    model: &DeviceModel,
+    capacity: u64,
+    clocks: Option<(&Clocks<'_>, u64)>,
+) -> Option<Plan> {
+    let search = Search::new(trace, weights, model, capacity)?;
+    match clocks {
+        None => search.rings(1, 1).pop().map(|found| search.finish(found)),
+        Some((clocks, most)) => search.quickest(trace, clocks, most),
+    }
+}
+
+/// A ring, and what led to it.
+struct Found {
+    cost: u64,
+    timeline: usize,
+    ahead: usize,
+    ring: Ring,
+}
+
+struct Search<'a> {
+    problem: Problem<'a>,
+    /// For each distance at which reads are merged.
+    timelines: Vec<Timeline>,
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        trace: &Trace,
+        weights: &'a [WeightSpec],
+        model: &DeviceModel,
+        capacity: u64,
+    ) -> Option<Self> {
+        let reads = Timeline::of(trace, weights.len());
+        let distances = reads.distances().into_iter();
+        Some(Search {
+            problem: Problem::new(trace, weights, model, capacity)?,
+            timelines: distances.map(|distance| reads.merged(distance)).collect(),
+        })
+    }
+
+    /// The cheapest rings with room for so many copies ahead, `count` at most, cheapest first.
+    fn rings(&self, ahead: usize, count: usize) -> Vec<Found> {
+        let mut best: Vec<Found> = Vec::new();
+        for (number, timeline) in self.timelines.iter().enumerate() {
+            for weights in candidates::sets(&self.problem, timeline) {
+                let Some(set) = Set::new(timeline, weights, ahead) else {
+                    continue;
+                };
+                let rings = SHAPES
+                    .iter()
+                    .filter_map(|shape| shape.ring(&self.problem, &set));
+                for ring in rings {
+                    let cost = ring.price.in_bytes(self.problem.per_copy);
+                    let place = best.partition_point(|other| other.cost <= cost);
+                    if place < count {
+                        best.truncate(count - 1);
+                        best.insert(
+                            place,
+                            Found {
+                                cost,
+                                timeline: number,
+                                ahead,
+                                ring,
+                            },
+                        );
+                    }
+                }
+            }
+        }
+        best
+    }
+
+    /// The plan of the shortest pass.
+    fn quickest(&self, trace: &Trace, clocks: &Clocks<'_>, most: u64) -> Option<Plan> {
+        let kernels: u64 = clocks.kernels.iter().sum();
+        let mut best: Option<(u64, Plan)> = None;
+        for ahead in AHEAD {
+            for found in self.rings(ahead, PLAYED) {
+                let price = found.ring.price;
+                let copies = (clocks.link.seconds(price.bytes, price.copies) * 1e9) as u64;
+                let least = best.as_ref().map_or(u64::MAX, |(pass, _)| *pass);
+                if price.bytes > most || copies.max(kernels) >= least {
+                    continue;
+                }
+                let plan = self.finish(found);
+                let pass = expected(&plan, trace, clocks).pass;
+                if pass < least {
+                    best = Some((pass, plan));
+                }
+            }
+        }
+        best.map(|(_, plan)| plan)
+    }
+
+    fn finish(&self, found: Found) -> Plan {
+        let timeline = &self.timelines[found.timeline];
+        view::plan(&self.problem, timeline, found.ring, found.ahead)
+    }
+}
+
+#[cfg(test)]
+#[path = "search_tests.rs"]
+mod tests;

@@ -1,0 +1,86 @@
+//! The table of policies: what each offers. Their names and descriptions stand with [`PolicyKind`].
+
+use super::offer::{Request, Residency};
+use super::planned;
+use super::{all_resident, lru};
+use crate::config::PolicyKind;
+
+/// What a policy offers for a program that does not fit.
+fn offer(request: &Request<'_>) -> Residency {
+    match request.kind {
+        PolicyKind::Lru => lru::offer(request),
+        PolicyKind::Planned => planned::offer(request)
+            .unwrap_or_else(|why| lru::offer(request).because(format!("{why}: the LRU is taken"))),
+        #[cfg(feature = "sim")]
+        PolicyKind::MostRecent => super::most_recent::offer(request),
+    }
+}
+
+/// The policy that was asked for, unless the capacity covers everything; and what it says where it does not pay.
+pub fn choose(request: &Request<'_>) -> Residency {
+    let residency = match request.total() <= request.capacity {
+        true => all_resident::offer(request),
+        false => offer(request),
+    };
+    log::info!("policy '{}': {}", request.kind.name(), residency.why);
+    residency
+}
+
+/// Once kernels were timed: a residency by which a pass takes less time than by this one, if it is worth a load of what
+/// stays. The request has the times and the link.
+pub fn replan(request: &Request<'_>, current: &Residency) -> Option<Residency> {
+    let better = planned::better(request, current.plan()?)?;
+    log::info!("policy '{}': {}", request.kind.name(), better.why);
+    Some(better)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::DeviceModel;
+    use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
+
+    /// Each row of the table is the policy of its name, on a device on which all can be.
+    #[test]
+    fn each_policy_has_its_name_and_says_what_it_does() {
+        let weight = |at: u32| WeightSpec {
+            fqn: at.to_string(),
+            bytes: 1000,
+            kind: WeightKind::Weight,
+        };
+        let weights: Vec<_> = (0..8).map(weight).collect();
+        let events =
+            (0..8).flat_map(|id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)]);
+        let trace = Trace::new(events.collect(), (0..8).collect(), 8).unwrap();
+        let model = DeviceModel {
+            granule: 64,
+            bytes_per_copy: 0,
+            page: Some(64),
+            apart: 0,
+        };
+        for &kind in PolicyKind::ALL {
+            let request = Request {
+                kind,
+                trace: &trace,
+                weights: &weights,
+                model: &model,
+                capacity: 4096,
+                link: None,
+                times: None,
+            };
+            let policy = choose(&request).policy();
+            assert_eq!(policy.name(), kind.name());
+            assert!(!policy.everything_stays() && kind.description().ends_with('.'));
+            let all = Request {
+                capacity: 8 * 1024,
+                ..request
+            };
+            assert!(choose(&all).policy().everything_stays());
+        }
+        let mut names: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PolicyKind::ALL.len());
+        assert_eq!(PolicyKind::default(), PolicyKind::Planned);
+    }
+}
