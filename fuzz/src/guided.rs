@@ -9,7 +9,8 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use weightstream_fuzz::fuzz_support::capi::{self, Live};
 use weightstream_fuzz::fuzz_support::driver::{execute, Report};
 use weightstream_fuzz::fuzz_support::files::Target;
-use weightstream_fuzz::fuzz_support::{mutate, residency};
+use weightstream_fuzz::fuzz_support::mutate;
+use weightstream_fuzz::policy_support::{policy_of_bytes, pools_of_bytes};
 
 enum Chosen {
     File(Target),
@@ -55,8 +56,8 @@ extern "C" fn quiet(_level: i32, _text: *const std::ffi::c_char) {}
 fuzz_target!(|data: &[u8]| {
     match chosen() {
         Chosen::File(target) => execute(*target, data, &mut Report::default()).unwrap(),
-        Chosen::Policy => residency::policy(data),
-        Chosen::Pools => residency::pools(data),
+        Chosen::Policy => policy_of_bytes(data),
+        Chosen::Pools => pools_of_bytes(data),
         Chosen::Capi(live) => capi::run(live, data),
     }
 });

@@ -8,7 +8,6 @@
 //! | `records` | valid records at random |
 //! | `driver` | many executions, each known by seed and number, with limits on memory and time |
 //! | `memory` | an allocator that counts |
-//! | `residency` | operations on policies and pools |
 //! | `capi` | calls of the C interface with hostile arguments |
 //! | `bytes` | input bytes as choices; random numbers |
 //!
@@ -22,4 +21,3 @@ pub mod files;
 pub mod memory;
 pub mod mutate;
 pub mod records;
-pub mod residency;

@@ -64,3 +64,30 @@ impl Draw for Choices {
         self.0.next().map_or(0, u64::from)
     }
 }
+
+/// From bytes, then zeros: few for small numbers, so that a fuzzer changes one choice with one byte.
+#[derive(Debug, Clone)]
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u64 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        u64::from(*first)
+    }
+}
+
+impl Draw for Bytes<'_> {
+    fn next(&mut self) -> u64 {
+        (0..4).fold(0, |word, _| word << 8 | self.byte())
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        match n {
+            0..=256 => self.byte() % n,
+            _ => self.next() % n,
+        }
+    }
+}

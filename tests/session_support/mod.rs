@@ -4,7 +4,6 @@
 pub mod case;
 pub mod code;
 pub mod draw;
-pub mod operations;
 
 use draw::{Draw, Seeded};
 use weightstream::aoti::hooks::PassHooks;
