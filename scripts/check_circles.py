@@ -154,7 +154,11 @@ def find(module: Module, words: list[str], seen: frozenset = frozenset()) -> tup
         return module, False
     # `use gemm::gemm` is of a crate called gemm.
     if first in module.imports and module.imports[first][0][0] != first:
-        return find(module, [*module.imports[first][0], *rest], seen)
+        origin = module.imports[first][0]
+        known = {*module.children, *module.defined, *module.imports}
+        if start(module, origin[0]) is None and origin[0] not in known:
+            return module, True  # of another crate
+        return find(module, [*origin, *rest], seen)
     for glob in module.globs:
         source = find(module, glob, seen)
         if source and source[0] is not module and (found := find(source[0], words, seen)):

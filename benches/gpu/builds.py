@@ -26,7 +26,6 @@ SHARES = (0.25, 0.5, 0.75, 0.9)
 def serve(model: str, data: str) -> None:
     """The child: loads at a budget, runs passes, says how long each took. One JSON object per line, both ways."""
     import torch
-
     import weightstream as ws
 
     module, inputs = None, None
