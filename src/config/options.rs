@@ -114,11 +114,9 @@ impl Options {
     }
 
     pub(super) fn take(&mut self, spec: &Spec, origin: Origin) -> Result<()> {
-        self.apply(spec)?;
-        self.given.push(Given {
-            spec: spec.clone(),
-            origin,
-        });
+        let spec = spec.in_own_type();
+        self.apply(&spec)?;
+        self.given.push(Given { spec, origin });
         Ok(())
     }
 

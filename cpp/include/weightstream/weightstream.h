@@ -85,7 +85,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as
  *       well.
  *   weight_offload_policy (string)
- *       a string, one of 'planned', 'lru'; the default is planned. For all programs.
+ *       a string, one of 'planned', 'lru', 'most_recent'; the default is planned. For all programs.
  *       Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts
  *       what was used least recently.
  *   weight_offload_host (string)
@@ -119,11 +119,11 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       When weights are compared with their checksums: never; at load; or at load and on the
  *       device before each read, which is slow and meant for debugging.
  *   weight_offload_sync (int)
- *       0 or 1; the default is 0. For GPU programs.
+ *       true or false, or 1 or 0; the default is 0. For GPU programs.
  *       Waits for every kernel, so that the error of a fault names only what that kernel had
  *       leased. Slow, for debugging.
  *   weight_offload_cuda_graph (int)
- *       0 or 1; the default is 0. For GPU programs.
+ *       true or false, or 1 or 0; the default is 0. For GPU programs.
  *       After two passes over the same shapes, captures one as a CUDA graph, copies included, and
  *       replays it. An error where the host has to take part in a pass.
  *   weight_offload_data (string)
