@@ -48,9 +48,7 @@ fn mapped(model: &Model) -> (Source, Vec<u64>) {
 /// Floor and total at the granule of the device.
 fn range_of_budgets(model: &Model, granule: u64) -> (u64, u64) {
     let weights = &model.constants.specs;
-    let floor = model
-        .method
-        .floor(&model.constants, PolicyKind::Lru, granule);
+    let floor = model.method.floor(&model.constants, granule);
     let least = floor.unwrap().bytes();
     (
         least,

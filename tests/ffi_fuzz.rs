@@ -10,7 +10,6 @@ use sha2::{Digest, Sha256};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use support::{ptd, pte, PtdSpec, PteSpec, RecordSpec, BUILD_ID};
-use weightstream::config::PolicyKind;
 use weightstream::schedule::{floor, Event, Trace, WeightKind, WeightSpec};
 
 const CALLS: u64 = 3000;
@@ -125,7 +124,7 @@ fn schedule(model: &aoti_support::Model, fqns: &[&str], record: &mut RecordSpec)
         })
         .collect();
     let trace = Trace::new(events, probes.clone(), fqns.len()).unwrap();
-    let floor = floor(&trace, &specs, PolicyKind::Lru, 64);
+    let floor = floor(&trace, &specs, 64);
     let order = trace
         .order()
         .iter()

@@ -5,7 +5,6 @@ mod models;
 
 use models::{bench, layers_twice, llama_8b, table_three_times, there_and_back, unet};
 use models::{large, large_twice, Model, CUDA, HOST};
-use weightstream::config::PolicyKind;
 use weightstream::figures::DeviceModel;
 use weightstream::residency::planned::{lru_copies_at_least, plan};
 use weightstream::schedule::floor;
@@ -14,12 +13,7 @@ use weightstream::schedule::floor;
 const PERCENT: [u64; 6] = [0, 10, 25, 50, 75, 90];
 
 fn capacity(model: &Model, device: &DeviceModel, percent: u64) -> u64 {
-    let floor = floor(
-        &model.trace,
-        &model.weights,
-        PolicyKind::Planned,
-        device.granule,
-    );
+    let floor = floor(&model.trace, &model.weights, device.granule);
     (model.total() / 100 * percent).max(floor.bytes())
 }
 

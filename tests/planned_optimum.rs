@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use in_place::least_copied_in_place;
 use moving::least_copied;
 use traces::{trace, weights, Case, Shape};
-use weightstream::config::PolicyKind;
 use weightstream::figures::DeviceModel;
 use weightstream::residency::planned::{lru_price, plan};
 use weightstream::schedule::{floor, Trace, WeightSpec};
@@ -97,7 +96,7 @@ enum Found {
 /// How far above the optimum of any schedule a case is, as a part of that; and which optimum it is within.
 fn distance(case: &Case) -> (f64, Found) {
     let (trace, weights) = (&case.trace, &case.weights);
-    let floor = floor(trace, weights, PolicyKind::Lru, GRANULE);
+    let floor = floor(trace, weights, GRANULE);
     let least = floor.pair.as_ref().map_or(0, |pair| pair.bytes);
     let budget = least + floor.everything.saturating_sub(least) * case.share / 1000;
     let ours = copied(trace, weights, budget).expect("the floor is enough") as f64;

@@ -7,7 +7,7 @@ use crate::format::{times, Pte, Record};
 use crate::schedule::{Floor, KernelTimes};
 use crate::store::{Constants, Method};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
-use crate::{config::PolicyKind, Error, Result};
+use crate::{Error, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ impl Model {
                 record.method, record.device
             ))
         })?;
-        let floor = whole.floor(&constants, PolicyKind::Lru, figures.granule)?;
+        let floor = whole.floor(&constants, figures.granule)?;
         let (constants, method, _) = whole.in_place(&constants)?;
         let everything = floor.direct.saturating_add(floor.everything);
         if everything > LARGEST {

@@ -155,7 +155,7 @@ fn engine<D: DelegateDevice>(
     check_graph(record, options)?;
     let (times, times_file) = times::open(record, options, device.full_name())?;
     let (constants, mut method) = constants_and_method(record)?;
-    check_floor(record, (&constants, &method), options, device.granule())?;
+    check_floor(record, (&constants, &method), device.granule())?;
     let (file, catalog) = match &request.data {
         DataSource::File(path) => {
             let file = MappedPtd::open(path)?;
@@ -175,7 +175,7 @@ fn engine<D: DelegateDevice>(
         ));
     }
     method.gather = gather::choose(record, options, &held)?;
-    let floor = method.floor(&constants, options.policy, device.granule())?;
+    let floor = method.floor(&constants, device.granule())?;
     check_data(record, options, &catalog)?;
     let name = device.torch_name();
     let container = compiled(&device.scope(), "loading", || {
@@ -317,10 +317,9 @@ pub fn constants_and_method(record: &Record) -> Result<(Constants, Method)> {
 fn check_floor(
     record: &Record,
     (constants, method): (&Constants, &Method),
-    options: &Options,
     granule: u64,
 ) -> Result<()> {
-    let floor = method.floor(constants, options.policy, granule)?;
+    let floor = method.floor(constants, granule)?;
     let recorded = [
         ("floor", record.floor, floor.bytes()),
         ("hard minimum", record.hard_minimum, floor.hard_minimum),

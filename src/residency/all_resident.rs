@@ -1,6 +1,6 @@
 //! The budget covers everything: all weights are loaded up front, packed into one block, and stay.
 
-use super::layout::{Layout, Memory};
+use super::layout::{Backing, Layout};
 use super::offer::{Request, Residency};
 use super::{Action, Policy, Served};
 use crate::error::Result;
@@ -38,7 +38,7 @@ impl AllResident {
     /// One block.
     fn layout(&self) -> Layout {
         Layout {
-            memory: Memory::Block(self.block),
+            memory: Backing::Block(self.block),
             windows: self.placed.iter().map(|&(_, _, offset)| offset).collect(),
         }
     }
@@ -142,7 +142,7 @@ mod tests {
         let mut resident = AllResident::new(&trace, &weights, 64);
         assert_eq!(resident.validate(), Ok(()));
         let layout = resident.layout();
-        assert_eq!(layout.memory, Memory::Block(192));
+        assert_eq!(layout.memory, Backing::Block(192));
         assert_eq!(layout.windows, [0, 64]);
         let mut actions = Vec::new();
         resident.start(&mut actions);

@@ -18,7 +18,7 @@ mod pool;
 pub use all_resident::AllResident;
 pub use arena::Arena;
 pub(crate) use free_list::FreeList;
-pub use layout::{Layout, Memory};
+pub use layout::{Backing, Layout};
 pub use lru::Lru;
 #[cfg(feature = "sim")]
 pub use most_recent::MostRecent;

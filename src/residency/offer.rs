@@ -1,6 +1,6 @@
 //! What a policy is asked for, and what it offers.
 
-use super::layout::{Layout, Memory};
+use super::layout::{Backing, Layout};
 use super::planned::{Plan, Planned};
 use super::Policy;
 use crate::config::PolicyKind;
@@ -76,7 +76,7 @@ impl Residency {
     /// By a plan for a program with these constants and so many probes.
     pub fn of_plan(plan: Plan, weights: &[WeightSpec], probes: usize) -> Residency {
         let layout = Layout {
-            memory: Memory::Mapped(plan.view.clone()),
+            memory: Backing::Mapped(plan.view.clone()),
             windows: plan.windows.clone(),
         };
         let policy = Planned::new(&plan, weights.len(), probes);

@@ -2,7 +2,6 @@
 //! a kernel runs. One pure function, used at load, by `required_budget` and by the export's test.
 
 use super::{Event, Trace, WeightIndex, WeightKind, WeightSpec};
-use crate::config::PolicyKind;
 use crate::error::bytes_text;
 use std::fmt;
 
@@ -73,7 +72,7 @@ impl Floor {
 /// Computes the floor of `trace`. `weights` are all constants, `granule` the device's allocation granule. A read that takes
 /// nothing of the budget is one of a weight without bytes. It is the same for every policy: one that needs more at some
 /// budget offers the LRU there.
-pub fn floor(trace: &Trace, weights: &[WeightSpec], _policy: PolicyKind, granule: u64) -> Floor {
+pub fn floor(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Floor {
     let sizes: Vec<u64> = weights.iter().map(|w| w.occupied(granule)).collect();
     let part = |w: WeightIndex| Part {
         fqn: weights[w as usize].fqn.clone(),

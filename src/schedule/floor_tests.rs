@@ -12,7 +12,7 @@ fn weight(fqn: &str, bytes: u64) -> WeightSpec {
 }
 
 fn lru(trace: &Trace, weights: &[WeightSpec]) -> Floor {
-    floor(trace, weights, PolicyKind::Lru, 64)
+    floor(trace, weights, 64)
 }
 
 /// Five kernels, each reading one weight alone: the RFC's case.

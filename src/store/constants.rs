@@ -1,6 +1,5 @@
 //! The constants of a program, and what a method reads of them.
 
-use crate::config::PolicyKind;
 use crate::error::{Error, Result};
 use crate::schedule::{floor, Floor, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec};
 
@@ -118,9 +117,9 @@ impl Method {
     }
 
     /// The floor, with the reads of `gather` in place.
-    pub fn floor(&self, constants: &Constants, policy: PolicyKind, granule: u64) -> Result<Floor> {
+    pub fn floor(&self, constants: &Constants, granule: u64) -> Result<Floor> {
         let (constants, method, _) = self.in_place(constants)?;
-        Ok(floor(&method.trace, &constants.specs, policy, granule))
+        Ok(floor(&method.trace, &constants.specs, granule))
     }
 
     /// Bytes of direct constants and of all weights that are read, as they count. Saturates.

@@ -54,7 +54,7 @@ fn a_table_that_is_read_otherwise_too_stays_a_weight_there() {
 fn a_read_in_place_takes_nothing_of_the_floor() {
     let floor = |gather: &[ProbeId]| {
         let (constants, method) = tied(gather);
-        method.floor(&constants, PolicyKind::Lru, 64).unwrap()
+        method.floor(&constants, 64).unwrap()
     };
     let bytes = |gather: &[ProbeId]| (floor(gather).hard_minimum, floor(gather).bytes());
     assert_eq!(bytes(&[]), (6400, 6400 + 640 + 704));

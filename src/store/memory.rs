@@ -4,7 +4,7 @@ use super::Store;
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
-use crate::residency::{Arena, Memory, Residency, StreamOrdered};
+use crate::residency::{Arena, Backing, Residency, StreamOrdered};
 use crate::schedule::WeightIndex;
 
 fn all_direct(doing: &'static str) -> impl FnOnce(Error) -> Error {
@@ -14,7 +14,7 @@ fn all_direct(doing: &'static str) -> impl FnOnce(Error) -> Error {
 impl<D: Device> Store<D> {
     /// Memory for the direct constants.
     pub(crate) fn reserve_direct(&mut self) -> Result<()> {
-        let mapped = matches!(self.layout().memory, Memory::Mapped(_));
+        let mapped = matches!(self.layout().memory, Backing::Mapped(_));
         let (pool, bytes) = (&mut self.pool, self.floor.direct);
         // Beside pages nothing is ever freed: the memory of the direct constants needs no pool of the device's.
         let taken = match mapped {
@@ -69,10 +69,10 @@ impl<D: Device> Store<D> {
     /// The memory of a layout with windows.
     fn take_fixed(&mut self) -> Result<()> {
         let block = match &self.residency.layout.memory {
-            Memory::PerWeight => return Ok(()),
-            Memory::Block(bytes) => self.pool.take(&mut self.device, *bytes),
+            Backing::PerWeight => return Ok(()),
+            Backing::Block(bytes) => self.pool.take(&mut self.device, *bytes),
             // rule: mapped-memory-is-mapped
-            Memory::Mapped(view) => self.pool.map(&mut self.device, view),
+            Backing::Mapped(view) => self.pool.map(&mut self.device, view),
         };
         self.block =
             block.map_err(|error| error.during(|| "taking memory for all weights".into()))?;
@@ -134,9 +134,9 @@ impl<D: Device> Store<D> {
     pub(crate) fn move_to(&mut self, residency: Residency) -> Result<()> {
         if self.block != DevicePtr::EMPTY {
             match &self.residency.layout.memory {
-                Memory::Mapped(view) => self.pool.unmap(&mut self.device, self.block, view)?,
-                Memory::Block(bytes) => self.pool.give(&mut self.device, self.block, *bytes)?,
-                Memory::PerWeight => {}
+                Backing::Mapped(view) => self.pool.unmap(&mut self.device, self.block, view)?,
+                Backing::Block(bytes) => self.pool.give(&mut self.device, self.block, *bytes)?,
+                Backing::PerWeight => {}
             }
         }
         self.block = DevicePtr::EMPTY;

@@ -43,7 +43,7 @@ impl<D: Device> Store<D> {
     ) -> Result<Opened<D>> {
         method.check(&constants)?;
         let granule = device.granule();
-        let floor = method.floor(&constants, options.policy, granule)?;
+        let floor = method.floor(&constants, granule)?;
         let everything = method.everything(&constants, granule);
         let (constants, method, tables) =
             match options.budget.is_some_and(|budget| budget >= everything) {

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weightstream::config::PolicyKind;
 use weightstream::format::{ConstantKind, EntryLayout, Ptd, Pte, Record};
 use weightstream::schedule::{floor, Trace, WeightKind, WeightSpec};
 use weightstream::weights::{verify_crc, Catalog, HostBytes, NamedData};
@@ -99,7 +98,7 @@ pub fn exercise_record(bytes: &[u8]) -> bool {
     let weights: Vec<_> = record.constants.iter().map(spec).collect();
     let trace = Trace::new(record.trace.clone(), record.probes.clone(), weights.len())
         .expect("the record's trace is one that can happen");
-    let floor = floor(&trace, &weights, PolicyKind::Lru, 64);
+    let floor = floor(&trace, &weights, 64);
     assert!(floor.hard_minimum <= floor.bytes());
     let _ = floor.to_string();
     exercise_sizes(&record);

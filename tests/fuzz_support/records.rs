@@ -2,7 +2,6 @@
 
 use super::bytes::{Rng, EDGES};
 use crate::support::{FieldValue, PtdSpec, RecordSpec, BUILD_ID};
-use weightstream::config::PolicyKind;
 use weightstream::schedule::{floor, Event, Trace, WeightKind, WeightSpec};
 
 /// A valid record and its data file. Its weights are read by a trace that can happen.
@@ -158,7 +157,7 @@ fn schedule(rng: &mut Rng, record: &mut RecordSpec, kinds: &[i64], nbytes: &[i64
     let specs: Vec<_> = kinds.iter().zip(nbytes).map(specification).collect();
     let of = probes.iter().map(|p| *p as u32).collect();
     let trace = Trace::new(events.clone(), of, kinds.len()).unwrap();
-    let floor = floor(&trace, &specs, PolicyKind::Lru, 64);
+    let floor = floor(&trace, &specs, 64);
     let order: Vec<i64> = trace
         .order()
         .iter()

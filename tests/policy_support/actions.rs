@@ -5,7 +5,7 @@ use super::played::Played;
 use std::ops::Range;
 use std::sync::Arc;
 use weightstream::device::{DevicePtr, HostBytes};
-use weightstream::residency::{Action, Memory};
+use weightstream::residency::{Action, Backing};
 use weightstream::schedule::WeightIndex;
 
 impl<D: Played> PolicyBed<D> {
@@ -49,7 +49,7 @@ impl<D: Played> PolicyBed<D> {
     }
 
     fn copy(&mut self, weight: WeightIndex, range: Range<u64>) {
-        if self.layout().memory == Memory::PerWeight {
+        if self.layout().memory == Backing::PerWeight {
             let bytes = self.occupied(weight);
             self.held[weight as usize].own = self.device.alloc(bytes).unwrap();
         }
@@ -68,7 +68,7 @@ impl<D: Played> PolicyBed<D> {
         let (at, copied) = (self.address(weight), self.oracle.copied(weight));
         self.oracle.evict(weight);
         let own = self.occupied(weight);
-        let per_weight = self.layout().memory == Memory::PerWeight;
+        let per_weight = self.layout().memory == Backing::PerWeight;
         let held = &mut self.held[weight as usize];
         assert!(!held.claimed, "weight {weight} is evicted before its read");
         if let Some(event) = held.last_read.take() {
@@ -92,7 +92,7 @@ impl<D: Played> PolicyBed<D> {
     /// Where a weight begins.
     pub(super) fn address(&self, weight: WeightIndex) -> DevicePtr {
         match (&self.layout().memory, self.oracle.window(weight)) {
-            (Memory::PerWeight, _) | (_, None) => self.held[weight as usize].own,
+            (Backing::PerWeight, _) | (_, None) => self.held[weight as usize].own,
             (_, Some(window)) => self.block.offset(self.layout().windows[window as usize]),
         }
     }

@@ -7,7 +7,9 @@ use super::programs::Program;
 use std::sync::Arc;
 use weightstream::config::PolicyKind;
 use weightstream::device::DevicePtr;
-use weightstream::residency::{choose, Action, Layout, Memory, Policy, Request, Residency, Served};
+use weightstream::residency::{
+    choose, Action, Backing, Layout, Policy, Request, Residency, Served,
+};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{floor, ProbeId, WeightIndex};
 
@@ -65,9 +67,9 @@ impl<D: Played> PolicyBed<D> {
             "{bytes} bytes are taken, {capacity} may be"
         );
         let block = match &residency.layout.memory {
-            Memory::PerWeight => DevicePtr::EMPTY,
-            Memory::Block(bytes) => device.alloc(*bytes).unwrap(),
-            Memory::Mapped(view) => device.map(view).unwrap(),
+            Backing::PerWeight => DevicePtr::EMPTY,
+            Backing::Block(bytes) => device.alloc(*bytes).unwrap(),
+            Backing::Mapped(view) => device.map(view).unwrap(),
         };
         let held = || Held {
             own: DevicePtr::EMPTY,
@@ -259,7 +261,7 @@ impl<D: Played> PolicyBed<D> {
         self.oracle.check();
         let all = 0..self.program.weights.len() as WeightIndex;
         let pooled = match self.layout().memory {
-            Memory::PerWeight => all
+            Backing::PerWeight => all
                 .filter(|&weight| self.oracle.is_copied(weight))
                 .map(|weight| self.occupied(weight))
                 .sum(),
@@ -357,7 +359,7 @@ fn failure(draw: &mut impl Draw, all: usize) -> usize {
 /// Bytes for weights that are read, and those of direct constants.
 fn capacity(program: &Program, granule: u64, draw: &mut impl Draw) -> (u64, u64) {
     let Program { trace, weights, .. } = program;
-    let floor = floor(trace, weights, PolicyKind::Lru, granule);
+    let floor = floor(trace, weights, granule);
     let (least, most) = (floor.hard_minimum - floor.direct, floor.everything);
     let room = most - least;
     let capacity = match draw.below(8) {

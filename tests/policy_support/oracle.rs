@@ -1,7 +1,7 @@
 //! Which byte of which weight is where: byte by byte, without a device.
 
 use std::ops::Range;
-use weightstream::residency::{Layout, Memory};
+use weightstream::residency::{Backing, Layout};
 use weightstream::schedule::WeightIndex;
 
 /// What is known of one weight.
@@ -125,7 +125,7 @@ impl Oracle {
 
     /// Bytes that are in a block or in mapped memory are those of the weights that are there.
     pub fn check(&self) {
-        if self.layout.memory == Memory::PerWeight {
+        if self.layout.memory == Backing::PerWeight {
             return;
         }
         let length = |there: &Option<(Range<u64>, u32)>| {
@@ -147,9 +147,9 @@ impl Oracle {
             first + bytes.start..first + bytes.end
         };
         let memory = match &self.layout.memory {
-            Memory::PerWeight => Vec::new(),
-            Memory::Block(_) => Vec::from([seen()]),
-            Memory::Mapped(view) => view
+            Backing::PerWeight => Vec::new(),
+            Backing::Block(_) => Vec::from([seen()]),
+            Backing::Mapped(view) => view
                 .behind(seen())
                 .unwrap_or_else(|| panic!("bytes {bytes:?} of weight {weight} are nowhere")),
         };

@@ -80,9 +80,7 @@ impl Model {
 
     /// The floor of these constants and this method on the simulator.
     pub fn floor(&self) -> Floor {
-        let floor = self
-            .method
-            .floor(&self.constants, PolicyKind::Lru, case::GRANULE);
+        let floor = self.method.floor(&self.constants, case::GRANULE);
         floor.unwrap()
     }
 
