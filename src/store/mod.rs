@@ -1,13 +1,13 @@
 //! The weights of one program on one device: memory, residency, and who is there now.
 //!
 //! A [`Policy`] says what to load and evict; the store carries it out on the copy stream. A pass asks it for a weight
-//! ([`Store::bring`], [`Store::address`]) and tells it when a lease ends ([`Store::end_lease`]).
+//! (`Store::bring`, `Store::address`) and tells it when a lease ends (`Store::end_lease`).
 //!
 //! Both rules of stream order are kept here, and nowhere else:
 //! - a copy into device bytes starts only after every kernel that reads their previous contents has finished: the copy
 //!   stream waits for the event of the last lease's end before the bytes are given up (`actions.rs`);
 //! - a kernel reads a weight only after its copy: the compute stream waits for the copy's event before the address is handed
-//!   out ([`Store::address`]).
+//!   out (`Store::address`).
 #![deny(unsafe_code)]
 
 mod actions;
@@ -264,7 +264,7 @@ impl<D: Device> Store<D> {
     }
 }
 
-/// See [`Store::state`].
+/// See `Store::state`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StoreState {
     places: Vec<Option<DevicePtr>>,

@@ -92,7 +92,7 @@ fn a_lease_until_the_end_keeps_its_slot_until_then() {
 fn a_weights_next_copy_waits_for_its_readers() {
     let mut plan = ring(4, 4);
     for copy in &mut plan.streamed {
-        copy.weight = copy.weight % 2;
+        copy.weight %= 2;
     }
     let times = kernels(&[(1000, 0); 4]);
     let apart = takes(&ring(4, 4), &in_turn(4), &times, LINK);
