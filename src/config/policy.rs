@@ -52,6 +52,9 @@ policies! {
         "Evicts what was read most recently. For tests: the example of an eviction policy.";
 }
 
+/// Policies for tests, which no documentation and no error text names.
+pub(super) const FOR_TESTS: &[&str] = &["most_recent"];
+
 #[allow(
     clippy::derivable_impls,
     reason = "the rows above are all that is said of a policy"

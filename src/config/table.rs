@@ -2,6 +2,7 @@
 //! `docs/options.md` and the C header's text come from here.
 #![deny(unsafe_code)]
 
+use super::policy::FOR_TESTS;
 use super::{
     refuse, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
     BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES, LINK_GBPS,
@@ -122,7 +123,8 @@ const fn row(
 }
 
 fn words<T: Words>() -> Vec<&'static str> {
-    T::ALL.iter().map(|(word, _)| *word).collect()
+    let all = T::ALL.iter().map(|(word, _)| *word);
+    all.filter(|word| !FOR_TESTS.contains(word)).collect()
 }
 
 /// All of them, in the order of the documentation.

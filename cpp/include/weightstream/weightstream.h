@@ -85,7 +85,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as
  *       well.
  *   weight_offload_policy (string)
- *       a string, one of 'planned', 'lru', 'most_recent'; the default is planned. For all programs.
+ *       a string, one of 'planned', 'lru'; the default is planned. For all programs.
  *       Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts
  *       what was used least recently.
  *   weight_offload_host (string)
