@@ -20,17 +20,17 @@ def test_the_same_bits_before_and_after(graph, exported, capfd):
     budget = budget_of(files, 50)
     with open_module(files) as plain:
         expected = [bits(found) for found in run_passes(plain, passes)]
-    anew = 0
+    replans = 0
     for rate in RATES:
         with open_module(files, budget, weight_offload_link_gbps=rate, weight_offload_cuda_graph=graph) as module:
             assert [bits(found) for found in run_passes(module, passes)] == expected, rate
             stats = module.stats()
             assert stats["peak_bytes"] <= stats["budget_bytes"] == budget
-            anew += stats["replans"]
+            replans += stats["replans"]
     told = capfd.readouterr().err
     assert told.count("a pass is expected to take") == len(RATES)
-    assert told.count("replanned") == anew
-    assert 0 < anew < len(RATES)
+    assert told.count("replanned") == replans
+    assert 0 < replans < len(RATES)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
@@ -46,14 +46,14 @@ def test_times_that_were_kept_make_the_plan_at_load(exported, capfd, tmp_path):
             first = run_passes(module, passes[:1])
             assert not times.exists()
             expected = [bits(found) for found in first + run_passes(module, passes[1:])]
-            anew, copied = module.stats()["replans"], module.stats()["bytes_copied_last_pass"]
+            replans, copied = module.stats()["replans"], module.stats()["bytes_copied_last_pass"]
         kept = times.read_text()
         with open_module(files, budget, **options) as module:
             assert [bits(found) for found in run_passes(module, passes)] == expected
             assert module.stats()["replans"] == 0
             assert module.stats()["bytes_copied_last_pass"] == copied
         assert times.read_text() == kept
-        seen += anew
+        seen += replans
     assert 0 < seen < len(RATES)
     told = capfd.readouterr().err
     assert told.count("the times of kernels were written to") == len(RATES)

@@ -72,7 +72,7 @@ class Module:
     arguments, the device's context is lost, and the error names the weights that were leased since the last kernel that is
     known to have ended. Without it those are all that the pass had read so far.
     ``weight_offload_cuda_graph=True`` captures a pass of a GPU as a CUDA graph, copies included, after two passes over the
-    same shapes, and replays it from then on; other shapes are captured anew. What cannot be captured is an error.
+    same shapes, and replays it from then on; other shapes are captured again. What cannot be captured is an error.
     ``weight_offload_pte_sha256=`` takes 64 hexadecimal digits: a program whose bytes have another SHA-256 is
     refused before any of its code runs.
 

@@ -156,7 +156,7 @@ impl CallSizes {
         )
     }
 
-    /// `seq = 3` of every symbol in an expression, each once, behind `lead` if there are any; `places`: with where they come from.
+    /// `seq = 3` of every symbol in an expression, each once, after `lead` if there are any; `places`: with where they come from.
     fn values(
         &self,
         signature: &Signature<'_>,

@@ -41,7 +41,7 @@ pub struct Lru {
     order: Vec<WeightIndex>,
     position: usize,
     depth: usize,
-    /// The read behind the window found no room, and nothing has become idle or absent since.
+    /// The read after the window found no room, and nothing has become idle or absent since.
     blocked: bool,
     /// The pool had no piece for the last copy ahead, though it had the bytes.
     holed: bool,

@@ -30,7 +30,7 @@ fn load(weight: u32, bytes: u64, ahead: bool) -> Action {
     }
 }
 
-/// What a demand, and then the lookahead behind it, plan.
+/// What a demand, and then the lookahead after it, plan.
 fn probe(lru: &mut Lru, id: u32) -> (Result<Served>, Vec<Action>, Vec<Action>) {
     let (mut now, mut later) = (vec![], vec![]);
     let served = lru.demand(id, &mut now);

@@ -1,5 +1,5 @@
 //! Which weights are on the device. Policies are pure: sizes, trace and leases in, actions out. Pools hold
-//! the memory and keep the cap. The session carries the actions out, in order, on the copy stream.
+//! the memory and keep the cap. The store carries the actions out, in order, on the copy stream.
 #![deny(unsafe_code)]
 
 mod all_resident;
@@ -111,8 +111,8 @@ pub trait Policy: Send {
     /// The eviction of `weight` could not be carried out: what copies brought of it is still there.
     fn evict_failed(&mut self, weight: WeightIndex);
 
-    /// What the decisions of the next pass depend on, beside which weights are present: equal behind two passes
-    /// means that the passes behind them are equal.
+    /// What the decisions of the next pass depend on, beside which weights are present: equal after two passes
+    /// means that the passes after them are equal.
     fn fingerprint(&self) -> Vec<u32> {
         Vec::new()
     }

@@ -116,7 +116,7 @@ impl Readers {
         Readers::start_behind(area, source, threads, 0)
     }
 
-    /// The same, with pieces numbered from behind `issued`, which the marks must hold.
+    /// The same, with pieces numbered from after `issued`, which the marks must hold.
     fn start_behind(
         area: Area,
         source: Arc<dyn ReadAt>,

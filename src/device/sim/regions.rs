@@ -122,7 +122,7 @@ impl Regions {
         let mut end = 0;
         for (&start, region) in &self.0 {
             if start < end || region.end <= start {
-                return Err(format!("{start}..{} behind {end}", region.end));
+                return Err(format!("{start}..{} after {end}", region.end));
             }
             end = region.end;
         }
