@@ -10,6 +10,7 @@
 //! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
 //! | [`store`] | the weights of a program on a device: memory, copies, both rules of stream order |
 //! | [`session`] | one loaded method: a store and a pass over it |
+//! | [`figures`] | plain data about devices that plans need: sizes, costs of copies, views of memory |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`counters`] | what is counted since load: one table for every interface |
 //! | [`delegate`] | load, execute and destroy one delegate |
@@ -19,7 +20,7 @@
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
 //! The arrows go one way:
-//! `ffi → delegate → session → {residency, schedule} → {device, weights, format} → {error, config, counters}`,
+//! `ffi → delegate → session → store → {residency, schedule} → {device, weights, format} → {figures, counters, error, config}`,
 //! and `session → aoti`.
 
 pub mod aoti;
