@@ -18,20 +18,16 @@ fn offer(request: &Request<'_>) -> Residency {
 
 /// The policy that was asked for, unless the capacity covers everything; and what it says where it does not pay.
 pub fn choose(request: &Request<'_>) -> Residency {
-    let residency = match request.total() <= request.capacity {
+    match request.total() <= request.capacity {
         true => all_resident::offer(request),
         false => offer(request),
-    };
-    log::info!("policy '{}': {}", request.kind.name(), residency.why);
-    residency
+    }
 }
 
 /// Once kernels were timed: a residency by which a pass takes less time than by this one, if it is worth a load of what
 /// stays. The request has the times and the link.
 pub fn replan(request: &Request<'_>, current: &Residency) -> Option<Residency> {
-    let better = planned::better(request, current.plan()?)?;
-    log::info!("policy '{}': {}", request.kind.name(), better.why);
-    Some(better)
+    planned::better(request, current.plan()?)
 }
 
 #[cfg(test)]

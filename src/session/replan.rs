@@ -120,6 +120,7 @@ impl<D: Device> Session<D> {
         let Some(better) = residency::replan(&request, &before) else {
             return;
         };
+        log::info!("policy '{}': {}", request.kind.name(), better.why);
         let Err(error) = self.move_to(better) else {
             self.store.stats.replans += 1;
             return;

@@ -125,6 +125,7 @@ fn choose<D: Device>(
         link,
         times: options.times.as_ref(),
     });
+    log::info!("policy '{}': {}", options.policy.name(), residency.why);
     Ok((residency, link))
 }
 

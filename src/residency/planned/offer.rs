@@ -74,7 +74,7 @@ pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<
     };
     let after = times.expected(&found, request);
     let why = format!(
-        "replanned: {} are copied in a pass by {} copies, {} are the ring; a pass is expected to take {after}",
+        "replanned: {} are copied in a pass by {} copies, {} are the ring; it is expected to take {after}",
         bytes_text(found.price.bytes),
         found.price.copies,
         bytes_text(found.ring()),
