@@ -11,7 +11,7 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::Sim;
 use weightstream::figures::DeviceModel;
-use weightstream::residency::planned::{lru_passes, lru_price, plan, LruPasses, Plan, Streamed};
+use weightstream::residency::planned::{lru_passes, lru_price, plan, LruPasses, Plan};
 use weightstream::session::Session;
 
 /// Pages of one granule to sixteen, and none.
@@ -36,16 +36,6 @@ fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     };
     let (trace, weights) = (&model.method.trace, &model.constants.specs);
     plan(trace, weights, &figures, budget - direct, None)
-}
-
-/// What a pass copies by this plan: all tails. What shares neither slot nor weight with others is there for good.
-fn copied(plan: &Plan) -> u64 {
-    let alone = |one: &Streamed| {
-        let with = |other: &&Streamed| other.slot == one.slot || other.weight == one.weight;
-        plan.streamed.iter().filter(with).count() == 1
-    };
-    let streaming = plan.streamed.iter().filter(|one| !alone(one));
-    streaming.map(|one| one.range.end - one.range.start).sum()
 }
 
 /// `share` 0 is the floor, 1000 everything.
@@ -74,8 +64,8 @@ proptest! {
         }
         let plan = plan_of(&model, budget, page).unwrap();
         // The first pass begins with an empty ring, and the copies for the next one are issued in it.
-        prop_assert_eq!(&seen[1..], &[copied(&plan); 3][..]);
-        prop_assert!(copied(&plan) <= plan.price.bytes);
+        prop_assert_eq!(&seen[1..], &[plan.copied(); 3][..]);
+        prop_assert!(plan.copied() <= plan.price.bytes);
         let capacity = budget - model.floor().direct;
         let (trace, weights) = (&model.method.trace, &model.constants.specs);
         let lru = lru_price(trace, weights, GRANULE, capacity).unwrap();
@@ -115,7 +105,7 @@ proptest! {
         session.device_mut().verdict().unwrap();
         if session.policy() == "planned" {
             let plan = plan_of(&model, budget, page).unwrap();
-            prop_assert_eq!(session.stats().bytes_copied_last_pass, copied(&plan));
+            prop_assert_eq!(session.stats().bytes_copied_last_pass, plan.copied());
         }
     }
 

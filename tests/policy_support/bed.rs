@@ -286,7 +286,7 @@ impl<D: Played> PolicyBed<D> {
         if self.policy.is_periodic() {
             let (last, before) = (passes.pop(), passes.pop());
             assert_eq!(last, before, "two passes of '{}'", self.policy.name());
-            let planned = self.residency.plan().map(|plan| plan.price.bytes);
+            let planned = self.residency.plan().map(|plan| plan.copied());
             let copied = last.map(|pass| (pass.misses, pass.copied));
             assert_eq!(copied, Some((0, planned.unwrap_or(0))), "misses, and bytes");
         }

@@ -46,7 +46,7 @@ pub struct Plan {
     pub streamed: Vec<Streamed>,
     /// For how many copies ahead the ring has room.
     pub ahead: usize,
-    /// What a pass copies.
+    /// What a pass copies at most.
     pub price: Price,
 }
 
@@ -60,6 +60,17 @@ impl Plan {
     pub fn tail(&self) -> u64 {
         let tails = self.streamed.iter().map(|copy| &copy.range);
         tails.map(|tail| tail.end - tail.start).max().unwrap_or(0)
+    }
+
+    /// What each pass copies once the first is over: at most [`Plan::price`], since a tail whose slot no other tail takes is
+    /// still there from the pass before.
+    pub fn copied(&self) -> u64 {
+        let stays = |one: &Streamed| {
+            let with = |other: &&Streamed| other.slot == one.slot || other.weight == one.weight;
+            self.streamed.iter().filter(with).count() == 1
+        };
+        let copied = self.streamed.iter().filter(|one| !stays(one));
+        copied.map(|one| one.range.end - one.range.start).sum()
     }
 
     /// The weights that stream, each once.
