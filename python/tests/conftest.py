@@ -13,6 +13,7 @@ import pytest
 import torch
 from device_under_test import DEVICE, ON_GPU, exact_products, problem
 from exports import TORCH_PACKAGE, Exports, Files
+from methods_models import METHODS
 from models import ZOO
 from public_models import PUBLIC
 from support import export_problem, open_module, run_passes, runtime_problem
@@ -69,7 +70,7 @@ def wanted_models(item: pytest.Item) -> list[str]:
     marker = item.get_closest_marker("models")
     names = list(marker.args) if marker else []
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return names + [p for p in parameters if isinstance(p, str) and (p in ZOO or p in PUBLIC)]
+    return names + [p for p in parameters if isinstance(p, str) and (p in ZOO or p in METHODS or p in PUBLIC)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
