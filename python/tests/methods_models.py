@@ -224,7 +224,8 @@ class Decode(nn.Module):
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
         self.embed, self.layers, self.cross, self.norm = model.embed, model.decoder, model.cross, model.norm
-        self.memory, self.length = model.memory, model.length
+        self.memory = model.memory
+        self.register_buffer("length", model.length)
 
     def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         x = self.embed(token)
@@ -278,6 +279,15 @@ class VisionLanguage(nn.Module):
         self.vision, self.text = Vision(), Decoder()
 
 
+class Picture(nn.Module):
+    def __init__(self, vision: Vision) -> None:
+        super().__init__()
+        self.vision = vision
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        return self.vision(picture)
+
+
 class FromEmbeddings(nn.Module):
     """Vectors and positions in, logits of the last one out."""
 
@@ -308,7 +318,11 @@ register(
     Methods(
         "methods_vlm",
         VisionLanguage,
-        lambda model: {"vision_encoder": model.vision, "token_embedding": model.text.embed, "text_decoder": FromEmbeddings(model.text)},
+        lambda model: {
+            "vision_encoder": Picture(model.vision),
+            "token_embedding": model.text.embed,
+            "text_decoder": FromEmbeddings(model.text),
+        },
         picture_calls,
         "three methods; the embedding of one is the last layer of another, under another name",
         dynamic_shapes={"token_embedding": ({1: EVERY_LENGTH},), "text_decoder": ({1: EVERY_LENGTH}, {0: EVERY_LENGTH})},

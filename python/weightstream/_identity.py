@@ -11,6 +11,7 @@ are known too.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -24,8 +25,9 @@ from ._method import MUTABLE, Stored
 State = dict[str, dict[str, str]]
 SharedState = dict[str, str]
 
-#: Kinds whose names are the user's. Bare tensors and literals have a name that torch.export made.
+#: Kinds whose names are the user's; ExecuTorch makes buffers of literals, and numbers them in each method.
 _NAMED = (InputKind.PARAMETER, InputKind.BUFFER)
+_NUMBERED = re.compile(r"_(lifted_)?tensor_constant\d+")
 #: Pairs that an error shows.
 _SHOWN = 8
 
@@ -50,14 +52,18 @@ class Held:
 
 def held_by(method: str, program: ExportedProgram) -> dict[str, Held]:
     """The parameters and buffers of a method, by FQN."""
-    signature = program.graph_signature
-    written = set(signature.buffers_to_mutate.values())
-    found = {}
-    for spec in signature.input_specs:
-        value = program.state_dict.get(spec.target, program.constants.get(spec.target)) if spec.kind in _NAMED else None
-        if isinstance(value, torch.Tensor):
-            found[spec.target] = Held(method, spec.target, value, spec.kind is InputKind.BUFFER, spec.target in written)
-    return found
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    return {
+        fqn: Held(method, fqn, value, kind is InputKind.BUFFER, fqn in written)
+        for fqn, (kind, value) in _tensors(program).items()
+        if kind in _NAMED and not _NUMBERED.fullmatch(fqn)
+    }
+
+
+def _tensors(program: ExportedProgram) -> dict[str, tuple[InputKind, torch.Tensor]]:
+    held = {**program.constants, **program.state_dict}
+    specs = [spec for spec in program.graph_signature.input_specs if isinstance(held.get(spec.target), torch.Tensor)]
+    return {spec.target: (spec.kind, held[spec.target]) for spec in specs}
 
 
 def agree(programs: dict[str, ExportedProgram], shared: SharedState | None) -> State:
@@ -72,6 +78,7 @@ def agree(programs: dict[str, ExportedProgram], shared: SharedState | None) -> S
         groups.setdefault(keys[one.name], []).append(one)
     for key, group in groups.items():
         (_check_state if key in written else _check_weights)(key, group)
+    _refuse_bare_reads(programs, [one for one in _all(methods) if one.written])
     if shared is None:
         _refuse_separate_state(methods, {key: groups[key] for key in written})
     return {method: {fqn: keys[one.name] for fqn, one in held.items() if keys[one.name] in written} for method, held in methods.items()}
@@ -154,8 +161,21 @@ def _check_weights(fqn: str, group: list[Held]) -> None:
         if one.shape() != first.shape() or not same_bytes(first.tensor, one.tensor):
             raise ExportError(
                 f"'{fqn}' has other values in method '{first.method}' ({_words(first)}) than in method '{one.method}' ({_words(one)}): "
-                "a name means one weight of a program; export both methods from the same weights, or rename one"
+                "a name means one weight of a program; export both methods from the same weights, or from modules that name them differently"
             )
+
+
+def _refuse_bare_reads(programs: dict[str, ExportedProgram], written: list[Held]) -> None:
+    """Tensors of a plain attribute or a list that are state elsewhere: no map can name them, and they would keep their first value."""
+    places = {_place(one.tensor): one for one in written if one.tensor.numel()}
+    for method, program in programs.items():
+        for fqn, (kind, value) in _tensors(program).items():
+            state = places.get(_place(value)) if kind is InputKind.CONSTANT_TENSOR else None
+            if state is not None:
+                raise ExportError(
+                    f"method '{method}' reads the tensor '{fqn}', which is no buffer, and '{state.name}' is the same memory and is written: "
+                    "register it with register_buffer there too"
+                )
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -167,6 +187,10 @@ def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _address(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return *_address(tensor), tensor.dtype, tuple(tensor.shape)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -219,10 +243,10 @@ def _common_end(one: str, other: str) -> int:
 
 def _read_elsewhere(written: list[Held], others: dict[str, Held], state: set[str]) -> list[tuple[Held, Held]]:
     """Buffers that one method writes, and that another one only reads: under another name, in the same memory."""
-    places = {(*_address(one.tensor), one.shape()): one for one in written if one.tensor.numel()}
+    places = {_place(one.tensor): one for one in written if one.tensor.numel()}
     found = []
     for other in others.values():
-        one = places.get((*_address(other.tensor), other.shape()))
+        one = places.get(_place(other.tensor))
         if one is not None and other.buffer and other.name not in state:
             found.append((one, other))
     return found
