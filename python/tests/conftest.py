@@ -156,3 +156,20 @@ def resident_bits(exported: Callable[[str], Files]) -> Callable[[str], list[list
         return [bits(out) for out in run_passes(module, ZOO[name].passes(PASSES))]
 
     return outputs
+
+
+@pytest.fixture
+def quick():
+    """The exports of this test compile nothing: see `quick_compiler`. A list of what each compilation was given."""
+    from quick_compiler import quick_compiler
+
+    with quick_compiler() as calls:
+        yield calls
+
+
+@pytest.fixture
+def write(quick, tmp_path):
+    """`write(prefill=module, ...)`: the files of a program that was compiled quickly."""
+    from methods_support import Written, lower
+
+    return lambda partitioner=None, **modules: Written(tmp_path, lower(partitioner, **modules))

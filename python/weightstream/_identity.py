@@ -210,7 +210,7 @@ def _refuse_separate_state(methods: dict[str, dict[str, Held]], state: dict[str,
         for other in list(methods)[number + 1 :]:
             pairs += _pairs(alone[method], alone[other])
             pairs += _read_elsewhere(alone[method], methods[other], names)
-            pairs += [(b, a) for a, b in _read_elsewhere(alone[other], methods[method], names)]
+            pairs += _read_elsewhere(alone[other], methods[method], names)
     if pairs:
         shown = ", ".join(f'"{b.name}": "{a.name}"' for a, b in pairs[:_SHOWN])
         more = f" ({len(pairs) - _SHOWN} more pairs are not shown)" if len(pairs) > _SHOWN else ""
