@@ -30,8 +30,9 @@ fn streams(model: &Model, plan: &Plan) -> String {
     let streams = plan.streams();
     let sizes = streams
         .iter()
-        .map(|&weight| model.constants.specs[weight as usize].bytes);
+        .map(|&weight| model.methods.constants.specs[weight as usize].bytes);
     let all = model
+        .methods
         .constants
         .specs
         .iter()
@@ -119,7 +120,7 @@ pub fn object(model: &Model, cost: &Cost) -> Value {
     };
     let streamed = plan.streamed.iter().map(|one| {
         json!({
-            "fqn": model.constants.specs[one.weight as usize].fqn,
+            "fqn": model.methods.constants.specs[one.weight as usize].fqn,
             "bytes": one.range.end - one.range.start,
             "probes": one.probes,
         })

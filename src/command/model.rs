@@ -1,11 +1,11 @@
 //! A program's record, and what follows from it.
 
-use crate::delegate::{constants_and_method, program, program::check_files};
+use crate::delegate::{program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
-use crate::format::{times, Pte, Record};
+use crate::format::{times, Pte, Record, Records};
 use crate::schedule::{Floor, KernelTimes};
-use crate::store::{Constants, Method};
+use crate::store::{Method, Methods};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
 use crate::{Error, Result};
 use clap::Args;
@@ -33,9 +33,14 @@ const LARGEST: u64 = 1 << 60;
 pub struct Model {
     pub name: String,
     pub record: Record,
-    /// With tables that are read in place.
-    pub constants: Constants,
-    pub method: Method,
+    /// The records of all methods.
+    pub records: Records,
+    /// All methods, with tables that are read in place.
+    pub methods: Methods,
+    /// Which of them was asked for.
+    pub index: usize,
+    /// Bytes of all constants, as they count.
+    everything: u64,
     pub figures: DeviceModel,
     pub floor: Floor,
     /// Whether the data hold the checksum of the program's tables.
@@ -51,23 +56,24 @@ impl Model {
         }
         let mapped = MappedFile::open(&files.pte)?;
         let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
-        let record = Record::of(&parsed, &files.method)?;
+        let records = Records::of(&parsed, &files.method)?;
+        let record = records.own().clone();
         let mut has_program_crc = false;
         if let Some(ptd) = &files.ptd {
             let data = MappedPtd::open(ptd)?;
-            Catalog::build(&record, &data)?;
+            Catalog::of_program(&record, &records.union()?.constants, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
-        let (constants, whole) = constants_and_method(&record)?;
+        let (_, whole) = program_of(&records)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
                 record.method, record.device
             ))
         })?;
-        let floor = whole.floor(&constants, figures.granule)?;
-        let (constants, method, _) = whole.in_place(&constants)?;
-        let everything = floor.direct.saturating_add(floor.everything);
+        let floor = whole.floor(figures.granule)?;
+        let (methods, _) = whole.in_place()?;
+        let everything = methods.everything(figures.granule);
         if everything > LARGEST {
             return Err(Error::Unsupported(format!(
                 "the record of method '{}' says that its constants have {everything} bytes: it is damaged",
@@ -77,8 +83,10 @@ impl Model {
         Ok(Model {
             name: files.pte.display().to_string(),
             record,
-            constants,
-            method,
+            index: records.method(),
+            records,
+            methods,
+            everything,
             figures,
             floor,
             has_program_crc,
@@ -94,6 +102,11 @@ impl Model {
                 self.record.method
             )));
         }
+        if self.records.all().len() > 1 {
+            return Err(Error::Unsupported(
+                "plans for several methods do not go by the times of kernels; leave them out".to_owned(),
+            ));
+        }
         let name = file.display().to_string();
         let bytes = read_regular(file).map_err(|error| Error::Io {
             file: name.clone(),
@@ -106,6 +119,11 @@ impl Model {
 
     /// Bytes of all constants, as they count.
     pub fn everything(&self) -> u64 {
-        self.floor.direct.saturating_add(self.floor.everything)
+        self.everything
+    }
+
+    /// The method that was asked for.
+    pub fn method(&self) -> &Method {
+        &self.methods.all[self.index]
     }
 }

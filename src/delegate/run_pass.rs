@@ -1,6 +1,8 @@
 //! A method that runs, as the delegate sees it: on whatever device.
 #![deny(unsafe_code)]
 
+use std::sync::{Arc, Mutex};
+
 use super::inputs::Signature;
 use super::tensor::InputTensor;
 use crate::aoti::outputs::Output;
@@ -20,6 +22,6 @@ pub trait RunPass: Send {
         outputs: TakeOutputs<'_>,
     ) -> Result<()>;
 
-    /// Counters since load.
-    fn stats(&self) -> Stats;
+    /// The program's counters after its last pass.
+    fn stats(&self) -> Arc<Mutex<Stats>>;
 }
