@@ -168,7 +168,9 @@ impl Policy for MostRecent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Event, WeightKind};
+    use crate::config::PolicyKind;
+    use crate::figures::DeviceModel;
+    use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
 
     /// Reads of four weights of one size go around, and two of them fit.
     #[test]
@@ -182,7 +184,21 @@ mod tests {
         let events =
             (0..4).flat_map(|id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)]);
         let trace = Trace::new(events.collect(), (0..4).collect(), 4).unwrap();
-        let mut policy = MostRecent::new(&trace, &weights, 64, 128);
+        let model = DeviceModel {
+            granule: 64,
+            bytes_per_copy: 0,
+            page: None,
+            apart: 0,
+        };
+        let mut policy = MostRecent::new(&Request {
+            kind: PolicyKind::MostRecent,
+            methods: &[(&trace).into()],
+            weights: &weights,
+            model: &model,
+            capacity: 128,
+            link: None,
+            times: None,
+        });
         let mut pass = || {
             let mut evicted = Vec::new();
             for id in 0..4 {

@@ -68,7 +68,7 @@ const SEVERAL: i64 = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// 4, or 5 in a program of several methods.
-    version: i64,
+    pub version: i64,
     /// The method.
     pub method: String,
     /// Ties program, payload and data file together.
