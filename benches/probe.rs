@@ -233,7 +233,13 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
             bencher.iter(|| {
-                plan(&[(&trace).into()], &weights, &figures, everything / 100 * percent).unwrap()
+                plan(
+                    &[(&trace).into()],
+                    &weights,
+                    &figures,
+                    everything / 100 * percent,
+                )
+                .unwrap()
             })
         });
         let capacity = everything / 100 * percent;
@@ -304,7 +310,14 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| plan(&[(&trace).into()], &weights, &figures, everything / 100 * percent))
+            bencher.iter(|| {
+                plan(
+                    &[(&trace).into()],
+                    &weights,
+                    &figures,
+                    everything / 100 * percent,
+                )
+            })
         });
         let capacity = everything / 100 * percent;
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {

@@ -66,6 +66,7 @@ impl Attempt {
         let request = LoadRequest {
             records: record.into(),
             place: None,
+            beside: None,
             library: &library,
             data: DataSource::File(data),
             wiring: Wiring::straight(1, 1),
@@ -319,6 +320,7 @@ fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
     let request = LoadRequest {
         records: record.into(),
         place: None,
+        beside: None,
         library: &|_: &str| panic!("the library was asked for"),
         data: DataSource::File(PathBuf::from("/nowhere.ptd")),
         wiring: Wiring::straight(1, 1),
@@ -350,6 +352,7 @@ fn graphs_and_the_default_stream_are_refused_together() {
         let request = LoadRequest {
             records: Records::from_payload("payload", &payload(&attempt.record)).unwrap(),
             place: None,
+            beside: None,
             library: &|_: &str| panic!("the library was asked for"),
             data: DataSource::File(PathBuf::from("/nowhere.ptd")),
             wiring: Wiring::straight(1, 1),

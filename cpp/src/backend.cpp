@@ -130,9 +130,17 @@ LoadedPtr load(const et::BackendInitContext& context, const et::FreeableBuffer& 
   const rust::Slice<const std::uint8_t> payload(static_cast<const std::uint8_t*>(processed.data()), processed.size());
   const char* method = context.get_method_name();
   const std::vector<std::size_t> addresses = addresses_of(method, compile_specs);
+  // A Module of ours knows its program; others are told apart by where their programs lie.
+  const LoadedPtr own = loads == nullptr ? nullptr : loads->any();
+  const LoadedPtr first = loads == nullptr || own != nullptr ? nullptr : loads->first();
+  std::vector<rs::Beside> beside;
+  if (const LoadedPtr& before = own != nullptr ? own : first) {
+    beside.push_back({**before, first != nullptr});
+  }
   const auto loaded = std::make_shared<rust::Box<rs::Loaded>>(
       rs::load(payload, method == nullptr ? "" : method, {addresses.data(), addresses.size()}, std::move(specs),
-               program_defaults(compile_specs), std::make_shared<NamedBuffers>(context.get_named_data_map())));
+               program_defaults(compile_specs), std::make_shared<NamedBuffers>(context.get_named_data_map()),
+               {beside.data(), beside.size()}));
   if (loads != nullptr) {
     loads->add(loaded);
   }

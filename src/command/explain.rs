@@ -17,7 +17,7 @@ pub fn text(model: &Model, link: &Link, cost: &Cost) -> String {
         ("streams", streams(model, plan)),
         ("tails", tails(model, plan)),
         ("ring", ring(model, plan)),
-        ("a pass", pass(link, cost)),
+        ("a pass", pass(link, cost) + &by_method(model, plan)),
         ("the LRU", lru(cost)),
     ];
     for (what, line) in lines {
@@ -88,6 +88,20 @@ fn pass(link: &Link, cost: &Cost) -> String {
         price.bytes as f64 / cost.limit.price.bytes.max(1) as f64,
         cost.planned.ms,
         link.link_gbps
+    )
+}
+
+/// What a pass of each method copies, where there are several.
+fn by_method(model: &Model, plan: &Plan) -> String {
+    let names = model.records.names();
+    if names.len() == 1 {
+        return String::new();
+    }
+    let each = names.iter().enumerate();
+    let each = each.map(|(at, name)| format!("{name} {} bytes", grouped(plan.copied(at))));
+    format!(
+        "; that is the mean: {}",
+        each.collect::<Vec<_>>().join(", ")
     )
 }
 

@@ -3,7 +3,7 @@
 use crate::delegate::{program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
-use crate::format::{times, Pte, Record, Records};
+use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
 use crate::schedule::{Floor, KernelTimes};
 use crate::store::{Method, Methods};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
@@ -19,9 +19,9 @@ pub struct Files {
     /// Its weights. If given, they are checked to be this program's, and complete.
     #[arg(value_name = "WEIGHTS.ptd")]
     pub ptd: Option<PathBuf>,
-    /// Which of the program's methods.
-    #[arg(long, default_value = "forward")]
-    pub method: String,
+    /// Which of the program's methods; without it, the only one, or all of them together.
+    #[arg(long)]
+    pub method: Option<String>,
     /// Print a JSON object instead of text; sizes are in bytes, times in milliseconds.
     #[arg(long)]
     pub json: bool,
@@ -35,6 +35,8 @@ pub struct Model {
     pub record: Record,
     /// The records of all methods.
     pub records: Records,
+    /// The constants of all methods, each once.
+    pub union: UnionConstants,
     /// All methods, with tables that are read in place.
     pub methods: Methods,
     /// Which of them was asked for.
@@ -49,6 +51,13 @@ pub struct Model {
     pub times: Option<KernelTimes>,
 }
 
+/// The first method that runs here; where there is none the error is that of `forward`.
+fn first_method(pte: &Pte<'_>) -> String {
+    let ours = |name: &&str| pte.delegate(name).is_ok_and(|one| one.backend == BACKEND);
+    let first = pte.methods().filter(ours).min();
+    first.unwrap_or("forward").to_owned()
+}
+
 impl Model {
     pub fn open(files: &Files) -> Result<Model> {
         if let Some(ptd) = &files.ptd {
@@ -56,7 +65,11 @@ impl Model {
         }
         let mapped = MappedFile::open(&files.pte)?;
         let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
-        let records = Records::of(&parsed, &files.method)?;
+        let method = match &files.method {
+            Some(method) => method.clone(),
+            None => first_method(&parsed),
+        };
+        let records = Records::of(&parsed, &method)?;
         let record = records.own().clone();
         let mut has_program_crc = false;
         if let Some(ptd) = &files.ptd {
@@ -64,7 +77,7 @@ impl Model {
             Catalog::of_program(&record, &records.union()?.constants, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
-        let (_, whole) = program_of(&records)?;
+        let (union, whole) = program_of(&records)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
@@ -85,6 +98,7 @@ impl Model {
             record,
             index: records.method(),
             records,
+            union,
             methods,
             everything,
             figures,
@@ -104,7 +118,8 @@ impl Model {
         }
         if self.records.all().len() > 1 {
             return Err(Error::Unsupported(
-                "plans for several methods do not go by the times of kernels; leave them out".to_owned(),
+                "plans for several methods do not go by the times of kernels; leave them out"
+                    .to_owned(),
             ));
         }
         let name = file.display().to_string();
@@ -120,6 +135,16 @@ impl Model {
     /// Bytes of all constants, as they count.
     pub fn everything(&self) -> u64 {
         self.everything
+    }
+
+    /// `method 'forward'`, or all of them.
+    pub fn names(&self) -> String {
+        let names = self.records.names();
+        let names: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+        match names.len() {
+            1 => format!("method {}", names[0]),
+            _ => format!("methods {}", names.join(", ")),
+        }
     }
 
     /// The method that was asked for.

@@ -150,10 +150,8 @@ impl Words for PolicyKind {
 }
 
 impl Words for Concurrent {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("turns", Concurrent::Turns),
-        ("refuse", Concurrent::Refuse),
-    ];
+    const ALL: &'static [(&'static str, Self)] =
+        &[("turns", Concurrent::Turns), ("refuse", Concurrent::Refuse)];
 }
 
 impl Words for Verify {

@@ -9,9 +9,9 @@ use super::values::{
     refuse_cut, shares, switch, word,
 };
 use super::{
-    refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec, Verify,
-    BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
-    LINK_GBPS, METHOD_SHARE, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec,
+    Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
+    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 use crate::error::Result;
 
@@ -246,7 +246,10 @@ impl Options {
         if let Some((name, _)) = self.shares.iter().find(unknown) {
             return Err(refuse(
                 METHOD_SHARE,
-                format!("names '{name}'; the methods of this program are {}", methods.join(", ")),
+                format!(
+                    "names '{name}'; the methods of this program are {}",
+                    methods.join(", ")
+                ),
             ));
         }
         let share = |method: &&str| {

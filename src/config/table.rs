@@ -79,7 +79,9 @@ impl Values {
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
             Values::Index => "the index of a device, an int from 0 up".to_owned(),
             Values::Switch => "true or false, or 1 or 0".to_owned(),
-            Values::Shares => "methods and their shares, as in 'decode=0.98,prefill=0.02'".to_owned(),
+            Values::Shares => {
+                "methods and their shares, as in 'decode=0.98,prefill=0.02'".to_owned()
+            }
             Values::Path(what) => format!("{what}, as a string"),
             Values::Digest => {
                 "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)"

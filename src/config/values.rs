@@ -1,7 +1,7 @@
 //! The values of options: each refused by name, with what it takes instead.
 
-use super::table::{Row, Values};
 use super::options::SHARES;
+use super::table::{Row, Values};
 use super::{refuse, Budget, LinkRate, Sha256Digest, Spec, SpecValue, Words, CUT_LENGTH};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -135,7 +135,10 @@ pub(super) fn shares(spec: &Spec) -> Result<Vec<(String, u32)>> {
             refuse(&spec.key, what)
         })?;
         if name.is_empty() || found.iter().any(|(before, _)| before == name) {
-            return Err(refuse(&spec.key, format!("names '{name}' twice, or not at all")));
+            return Err(refuse(
+                &spec.key,
+                format!("names '{name}' twice, or not at all"),
+            ));
         }
         let parts = (share * f64::from(SHARES)).round() as u32;
         found.push((name.to_owned(), parts.max(1)));

@@ -1,6 +1,8 @@
 //! The compiled code, its session and the bytes of both, joined for a pass. Each of them leaves one
 //! promise to its user: this file makes these promises, and is the only unsafe code here.
 
+use std::any::Any;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 mod dense;
@@ -15,8 +17,8 @@ use super::inputs::{self, Signature};
 use super::load::{Data, LoadRequest};
 use super::locked;
 use super::option_checks::no_graph;
-use super::run_pass::{RunPass, TakeOutputs};
-use super::shared::{Running, Shared};
+use super::run_pass::{Parts, RunPass, TakeOutputs};
+use super::shared::{Running, SessionState, Shared};
 use super::tensor::{contiguous_strides, InputTensor};
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
@@ -26,7 +28,7 @@ use crate::device::{DevicePtr, HostBytes, HostFile, HostSource};
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Record, Source};
 use crate::schedule::WeightIndex;
-use crate::session::{Session, Stats};
+use crate::session::{Session, State, Stats};
 use crate::store::{Methods, StoreOptions};
 use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
 
@@ -93,6 +95,8 @@ pub(super) fn new_session<D: DelegateDevice>(
 pub(super) struct Engine<D: DelegateDevice> {
     code: Code<D>,
     shared: Arc<Shared<D>>,
+    /// Where the buffers lie that it writes; `None`: with the direct constants.
+    state: Option<Arc<SessionState<D>>>,
     /// Which of the program's methods.
     method: usize,
     /// Of inputs that are not row-major.
@@ -106,6 +110,7 @@ impl<D: DelegateDevice> Engine<D> {
     pub fn new(
         code: Option<Code<D>>,
         shared: Arc<Shared<D>>,
+        state: Option<Arc<SessionState<D>>>,
         request: &LoadRequest<'_>,
         options: &Options,
     ) -> Result<Engine<D>> {
@@ -121,8 +126,9 @@ impl<D: DelegateDevice> Engine<D> {
         };
         let index = shared.union.index.get(method);
         let index = index.ok_or_else(|| Error::Internal(format!("there is no method {method}")))?;
-        let bindings = bindings(record, index, &running.session, &code.matched)?;
-        // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
+        let own = state.as_ref().and_then(|state| state.state());
+        let bindings = bindings(record, index, &running.session, own, &code.matched)?;
+        // SAFETY: the memory of direct constants is the session's or that of a state, both of which keep it in place for their whole
         // life, and the container ends first: by the order of the engine's fields, and here because
         // an error leaves nothing bound.
         compiled(&code.scope, "binding direct constants to", || unsafe {
@@ -133,6 +139,7 @@ impl<D: DelegateDevice> Engine<D> {
         Ok(Engine {
             code,
             shared,
+            state,
             method,
             copies: dense::Copies::default(),
             graph: options.cuda_graph.then(graphs::Graphs::default),
@@ -165,6 +172,8 @@ struct Turn<'a, D: DelegateDevice> {
     poisoned: &'a mut Option<String>,
     io_bytes: &'a mut u64,
     inputs_copied: &'a mut u64,
+    /// Addresses of the state of its session, if that lies beside the direct constants.
+    state: Option<Range<u64>>,
     /// The pass before was one of this engine.
     again: bool,
 }
@@ -294,7 +303,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     }
 }
 
-impl<D: DelegateDevice> RunPass for Engine<D> {
+impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
     fn run(
         &mut self,
         signature: &Signature<'_>,
@@ -306,7 +315,8 @@ impl<D: DelegateDevice> RunPass for Engine<D> {
             return Err(Error::Poisoned(why.clone()));
         }
         // Also of a pass that ends with an error.
-        let again = running.last.replace(self.method) == Some(self.method);
+        let me = std::ptr::from_ref(self).addr();
+        let again = running.last.replace(me) == Some(me);
         running.session.turn_to(self.method)?;
         let Running {
             session,
@@ -321,6 +331,10 @@ impl<D: DelegateDevice> RunPass for Engine<D> {
             poisoned,
             io_bytes,
             inputs_copied,
+            state: self
+                .state
+                .as_ref()
+                .and_then(|one| Some(one.state()?.range())),
             again,
         };
         let (copies, graph) = (&mut self.copies, &mut self.graph);
@@ -332,6 +346,23 @@ impl<D: DelegateDevice> RunPass for Engine<D> {
             true => error.lost(session.weights_in_use()),
             false => error,
         })
+    }
+
+    fn reset_state(&mut self) -> Result<()> {
+        let mut running = self.shared.turn()?;
+        if let Some(why) = &running.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        let own = self.state.as_ref().and_then(|state| state.state());
+        running.session.reset_state(own)
+    }
+
+    fn parts(&self) -> Parts {
+        let state = self.state.clone();
+        Parts {
+            program: self.shared.clone(),
+            state: state.map(|state| state as Arc<dyn Any + Send + Sync>),
+        }
     }
 
     fn stats(&self) -> Arc<Mutex<Stats>> {
@@ -389,6 +420,7 @@ fn bindings<'a, D: DelegateDevice>(
     record: &'a Record,
     index: &[WeightIndex],
     session: &Session<D>,
+    state: Option<&State>,
     matched: &[usize],
 ) -> Result<Vec<Binding<'a>>> {
     let binding = |&own: &usize| {
@@ -396,7 +428,10 @@ fn bindings<'a, D: DelegateDevice>(
         if constant.kind == ConstantKind::Weight {
             return Ok(Binding::Placeholder);
         }
-        let ptr = session.store().direct_address(index[own] as usize);
+        let at = index[own] as usize;
+        let ptr = state.and_then(|state| state.address(at));
+        // rule: session-writes-its-own-state
+        let ptr = ptr.or_else(|| session.store().direct_address(at));
         let ptr = ptr.ok_or_else(|| {
             Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
         })?;

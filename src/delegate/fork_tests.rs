@@ -20,6 +20,17 @@ impl RunPass for Copying {
         self.0.synchronize()
     }
 
+    fn reset_state(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn parts(&self) -> Parts {
+        Parts {
+            program: Arc::new(()),
+            state: None,
+        }
+    }
+
     fn stats(&self) -> Arc<Mutex<Stats>> {
         Arc::default()
     }

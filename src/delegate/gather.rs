@@ -28,11 +28,7 @@ pub(super) fn choose_all(
     Ok(chosen.into_iter().map(Result::unwrap_or_default).collect())
 }
 
-fn choose(
-    record: &Record,
-    options: &Options,
-    held: &HostStorage,
-) -> Result<Vec<ProbeId>> {
+fn choose(record: &Record, options: &Options, held: &HostStorage) -> Result<Vec<ProbeId>> {
     let chosen = match options.gather {
         Gathering::Off => return Ok(Vec::new()),
         Gathering::Auto => by_rule(record),

@@ -70,12 +70,23 @@ pub(super) struct Data {
     pub times_file: Option<TimesFile>,
 }
 
+/// A method that was loaded before, whose program this load belongs to.
+#[derive(Clone, Copy)]
+pub enum Beside<'a> {
+    /// Another method of its session: both work on one state.
+    Session(&'a Delegate),
+    /// The first method of a session of its own.
+    NewSession(&'a Delegate),
+}
+
 /// What a load needs beside the options.
 pub struct LoadRequest<'a> {
     /// What the export recorded about the method, and about the others of its program.
     pub records: Records,
     /// Which loaded program the method belongs to, if it has others.
     pub place: Option<ProgramPlace>,
+    /// The same, for callers that have a method of it.
+    pub beside: Option<Beside<'a>>,
     /// Gives the bytes of the compiled library by its key.
     pub library: &'a dyn Fn(&str) -> Result<&'a [u8]>,
     /// The weights.
@@ -179,20 +190,25 @@ fn engine<D: DelegateDevice + 'static>(
             Ok(())
         })
     };
-    let shared = match request.place {
-        Some(place) if records.all().len() > 1 => {
-            match shared::find_or_load(place, record.build_id, load)? {
-                Found::Now(shared) => shared,
-                Found::Before(shared) => {
-                    shared.check_options(options, stream)?;
-                    shared
-                }
-            }
+    let (found, state) = match (request.beside, request.place) {
+        (Some(beside), _) => {
+            let (shared, state) = shared::of(beside, record)?;
+            (Found::Before(shared), state)
         }
-        _ => Arc::new(load()?),
+        (None, Some(place)) if records.all().len() > 1 => {
+            (shared::find_or_load(place, record.build_id, load)?, None)
+        }
+        _ => (Found::Now(Arc::new(load()?)), None),
+    };
+    let shared = match found {
+        Found::Now(shared) => shared,
+        Found::Before(shared) => {
+            shared.check_options(options, stream)?;
+            shared
+        }
     };
     let budget = options_budget(&shared);
-    Ok((Engine::new(code, shared, request, options)?, budget))
+    Ok((Engine::new(code, shared, state, request, options)?, budget))
 }
 
 fn options_budget<D: DelegateDevice>(shared: &Shared<D>) -> u64 {

@@ -47,11 +47,11 @@ use crate::format::{InputSpec, Record, Records, Wiring};
 use crate::process::OfProcess;
 use crate::session::Stats;
 use inputs::Signature;
-use run_pass::RunPass;
 pub use run_pass::TakeOutputs;
+use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
-pub use load::{applies, DataSource, LoadRequest};
+pub use load::{applies, Beside, DataSource, LoadRequest};
 pub use open::program_of;
 pub use program::Program;
 pub use shared::ProgramPlace;
@@ -71,6 +71,8 @@ pub struct Delegate {
 /// What runs.
 struct Live {
     engine: Mutex<Running>,
+    /// For other methods and sessions of the program.
+    parts: Parts,
     /// The program's counters after its last pass, so that asking for them never waits for a running one.
     stats: Arc<Mutex<Stats>>,
 }
@@ -107,6 +109,11 @@ impl Delegate {
         };
         check(&signature)?;
         engine.run(&signature, inputs, outputs)
+    }
+
+    /// The buffers that the program writes get their initial bytes back: those of this session, for all its methods.
+    pub fn reset_state(&self) -> Result<()> {
+        self.live.get()?.turn()?.engine.reset_state()
     }
 
     /// The same with the outputs copied to memory that the caller has, which must not overlap that of the inputs
@@ -204,6 +211,7 @@ impl Delegate {
 impl Live {
     fn new(engine: Box<dyn RunPass>) -> OfProcess<Live> {
         OfProcess::new(Live {
+            parts: engine.parts(),
             stats: engine.stats(),
             engine: Mutex::new(Running {
                 engine,

@@ -61,7 +61,13 @@ pub(super) fn open<D: DelegateDevice>(
         budget: match options.budget {
             Budget::Floor => None,
             Budget::Bytes(bytes) => Some(bytes),
-            Budget::Auto => Some(choose_budget(records, &methods.constants, &floor, &device, options)?),
+            Budget::Auto => Some(choose_budget(
+                records,
+                &methods.constants,
+                &floor,
+                &device,
+                options,
+            )?),
         },
         policy: options.policy,
         times,

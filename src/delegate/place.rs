@@ -35,7 +35,9 @@ pub fn program_at(addresses: &[usize]) -> Result<ProgramPlace> {
     let memory = memory.map_err(|error| unknown(format!("{MEMORY} cannot be opened ({error})")))?;
     let start = start_of(&memory, first as u64);
     let (start, size) = start.ok_or_else(|| {
-        unknown(format!("at {first:#x} and before it there is no program with an extended header"))
+        unknown(format!(
+            "at {first:#x} and before it there is no program with an extended header"
+        ))
     })?;
     let outside = |&&address: &&usize| !(start..start + size).contains(&(address as u64));
     match addresses.iter().find(outside) {

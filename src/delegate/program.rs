@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
-use super::{applies, DataSource, Delegate, LoadRequest, ProgramPlace};
+use super::{applies, Beside, DataSource, Delegate, LoadRequest, ProgramPlace};
 use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -204,7 +204,22 @@ impl<'a> Program<'a> {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
-        self.load_by(method, data, options, |request, options| {
+        self.load_by(method, data, options, None, |request, options| {
+            Delegate::load_on(request, options, stream)
+        })
+    }
+
+    /// The same for a method of a program of which another one was loaded before, which says what holds: the data, the options
+    /// and the stream must be those of that load.
+    pub fn load_beside(
+        &self,
+        beside: Beside<'_>,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        stream: Option<CallerStream>,
+    ) -> Result<Delegate> {
+        self.load_by(method, data, options, Some(beside), |request, options| {
             Delegate::load_on(request, options, stream)
         })
     }
@@ -219,7 +234,7 @@ impl<'a> Program<'a> {
         options: &Options,
         faults: &crate::device::faulty::Faults,
     ) -> Result<Delegate> {
-        self.load_by(method, data, options, |request, options| {
+        self.load_by(method, data, options, None, |request, options| {
             Delegate::load_faulty(request, options, faults)
         })
     }
@@ -229,6 +244,7 @@ impl<'a> Program<'a> {
         method: &str,
         data: PathBuf,
         options: &Options,
+        beside: Option<Beside<'_>>,
         load: impl FnOnce(LoadRequest<'_>, &Options) -> Result<Delegate>,
     ) -> Result<Delegate> {
         if options.data.is_some() {
@@ -255,6 +271,7 @@ impl<'a> Program<'a> {
         let request = LoadRequest {
             records,
             place: Some(self.place),
+            beside,
             library: &library,
             data: DataSource::File(data),
             wiring,

@@ -5,13 +5,13 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use super::delegate_device::DelegateDevice;
-use super::load::Data;
+use super::load::{Beside, Data};
 use crate::config::{Concurrent, Options};
 use crate::counters::Stats;
 use crate::device::CallerStream;
-use crate::error::{Error, Result};
-use crate::format::{BuildId, UnionConstants};
-use crate::session::Session;
+use crate::error::{bytes_text, Error, Result};
+use crate::format::{BuildId, Record, UnionConstants};
+use crate::session::{Session, State};
 
 /// Which loaded program a method comes from. Two loads of one file are two programs: each has a state of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +39,14 @@ pub(super) struct Running<D: DelegateDevice> {
     pub session: Session<D>,
     pub data: Data,
     pub poisoned: Option<String>,
-    /// The method of the last pass.
+    /// Whose the last pass was: the address of an engine, and nothing that is followed.
     pub last: Option<usize>,
     /// Most device memory that the inputs of a call took.
     pub io_bytes: u64,
     /// Inputs that the engine copied.
     pub inputs_copied: u64,
+    /// Of sessions beyond the first.
+    session_bytes: u64,
 }
 
 impl<D: DelegateDevice> Running<D> {
@@ -56,6 +58,7 @@ impl<D: DelegateDevice> Running<D> {
             activation_peak_bytes: self.session.activation_peak_bytes(),
             io_bytes: self.io_bytes,
             inputs_copied: self.inputs_copied,
+            session_bytes: self.session_bytes,
             ..self.session.stats()
         }
     }
@@ -76,6 +79,7 @@ impl<D: DelegateDevice> Shared<D> {
             last: None,
             io_bytes: 0,
             inputs_copied: 0,
+            session_bytes: 0,
         };
         Shared {
             stats: Arc::new(Mutex::new(running.stats())),
@@ -110,6 +114,97 @@ impl<D: DelegateDevice> Shared<D> {
             )),
         }
     }
+}
+
+/// The state of a session beyond the first.
+pub(super) struct SessionState<D: DelegateDevice> {
+    /// Taken when it ends.
+    state: Option<State>,
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: DelegateDevice> SessionState<D> {
+    fn new(shared: &Arc<Shared<D>>) -> Result<SessionState<D>> {
+        let mut running = shared.turn()?;
+        let needed = running.session.state_bytes();
+        let free = running.session.device().free_bytes();
+        let free = free.map_err(|error| error.during(|| "the memory of a session".into()))?;
+        // rule: session-fits-beside-the-budget
+        if needed > free {
+            return Err(Error::OutOfMemory {
+                what: format!(
+                    "the state of a session, where {} are free",
+                    bytes_text(free)
+                ),
+                bytes: needed,
+            });
+        }
+        let state = running.session.new_state()?;
+        running.session_bytes += needed;
+        *shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = running.stats();
+        Ok(SessionState {
+            state: Some(state),
+            shared: shared.clone(),
+        })
+    }
+
+    pub fn state(&self) -> Option<&State> {
+        self.state.as_ref()
+    }
+}
+
+impl<D: DelegateDevice> Drop for SessionState<D> {
+    fn drop(&mut self) {
+        let running = self.shared.running.lock();
+        let (Some(state), Ok(mut running)) = (self.state.take(), running) else {
+            return;
+        };
+        running.session_bytes -= state.bytes();
+        if let Err(error) = running.session.free_state(state) {
+            log::warn!("the memory of a session could not be given back: {error}");
+        }
+        *self
+            .shared
+            .stats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = running.stats();
+    }
+}
+
+/// What was loaded before: the program, and the session that this load belongs to.
+pub(super) type Before<D> = (Arc<Shared<D>>, Option<Arc<SessionState<D>>>);
+
+/// The program and the session of a load beside another method.
+pub(super) fn of<D: DelegateDevice + 'static>(
+    beside: Beside<'_>,
+    record: &Record,
+) -> Result<Before<D>> {
+    let (Beside::Session(other) | Beside::NewSession(other)) = beside;
+    let of_it = other.records.all().iter().any(|one| one == record);
+    // rule: session-is-of-the-same-program
+    if !of_it {
+        return Err(Error::Mismatch {
+            name: record.method.clone(),
+            fact: "build id",
+            expected: format!(
+                "{}, a method of the program that is loaded",
+                other.record().build_id
+            ),
+            found: record.build_id.to_string(),
+        });
+    }
+    let parts = other.live.get()?.parts.clone();
+    let another = || Error::Internal("a program is loaded on devices of two kinds".to_owned());
+    let shared = parts
+        .program
+        .downcast::<Shared<D>>()
+        .map_err(|_| another())?;
+    let state = match (beside, parts.state) {
+        (Beside::Session(_), None) => None,
+        (Beside::Session(_), Some(state)) => Some(state.downcast().map_err(|_| another())?),
+        (Beside::NewSession(_), _) => Some(Arc::new(SessionState::new(&shared)?)),
+    };
+    Ok((shared, state))
 }
 
 /// The process, the build and the place: nothing else tells loaded programs apart.

@@ -14,7 +14,8 @@ use super::types::{Counter, Input, NamedData, OutputSink, RuntimeSpec};
 use crate::aoti::outputs::Output;
 use crate::config;
 use crate::delegate::{
-    self, applies, mapped, place, program, DataSource, Delegate, InputTensor, LoadRequest, Memory,
+    self, applies, mapped, place, program, Beside, DataSource, Delegate, InputTensor, LoadRequest,
+    Memory,
 };
 use crate::device::HostRoom;
 use crate::error::Error;
@@ -40,6 +41,13 @@ mod ffi {
         type OutputSink = crate::ffi::types::OutputSink;
     }
 
+    /// A method of the program that was loaded before.
+    struct Beside<'a> {
+        loaded: &'a Loaded,
+        /// The load begins a session of its own.
+        new_session: bool,
+    }
+
     extern "Rust" {
         type Loaded;
 
@@ -50,7 +58,10 @@ mod ffi {
             specs: Vec<RuntimeSpec>,
             program: Vec<RuntimeSpec>,
             named: SharedPtr<NamedData>,
+            beside: &[Beside],
         ) -> Result<Box<Loaded>>;
+        fn methods(pte: &str) -> Result<Vec<String>>;
+        fn reset_state(self: &Loaded) -> Result<()>;
         fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
         fn get_default(key: &str) -> Result<RuntimeSpec>;
         fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
@@ -106,12 +117,15 @@ fn load(
     specs: Vec<RuntimeSpec>,
     program: Vec<RuntimeSpec>,
     named: SharedPtr<NamedData>,
+    beside: &[ffi::Beside],
 ) -> Result<Box<Loaded>, String> {
     super::log::install();
     crossing(|| {
         let given = options(specs)?;
         let keeper = KeptBuffers(named.clone());
-        let named = named.as_ref().ok_or_else(|| Error::Internal("no named data".to_owned()))?;
+        let named = named
+            .as_ref()
+            .ok_or_else(|| Error::Internal("no named data".to_owned()))?;
         let records = Records::from_payload("the delegate's payload", processed)?;
         let record = records.own();
         if record.method != method {
@@ -140,13 +154,14 @@ fn load(
         let library = |key: &str| named_bytes(named, key);
         // ExecuTorch calls the delegate by the program's wiring itself.
         let wiring = Wiring::of_delegate(record.inputs.len(), record.outputs.len());
-        let place = match records.all().len() {
-            1 => None,
-            _ => Some(place::program_at(program_at)?),
+        let place = match records.all().len() > 1 && beside.is_empty() {
+            false => None,
+            true => Some(place::program_at(program_at)?),
         };
         let request = LoadRequest {
             records,
             place,
+            beside: beside.first().map(of),
             library: &library,
             data,
             wiring,
@@ -192,6 +207,18 @@ fn check_plan(method: &str, bytes: u64) -> Result<(), String> {
         true => Ok(()),
         false => Ok(system_memory::available()?.check_plan(method, bytes)?),
     })
+}
+
+fn of<'a>(beside: &ffi::Beside<'a>) -> Beside<'a> {
+    match beside.new_session {
+        false => Beside::Session(&beside.loaded.delegate),
+        true => Beside::NewSession(&beside.loaded.delegate),
+    }
+}
+
+/// The methods of a program that run here, in the order of their names.
+fn methods(pte: &str) -> Result<Vec<String>, String> {
+    crossing(|| Ok(program::Program::open(pte.as_ref())?.methods()?))
 }
 
 /// Named data that ExecuTorch has read into memory.
@@ -283,6 +310,10 @@ impl Loaded {
     /// See [`Delegate::check_process`].
     fn check_process(&self) -> Result<(), String> {
         crossing(|| Ok(self.delegate.check_process()?))
+    }
+
+    fn reset_state(&self) -> Result<(), String> {
+        crossing(|| Ok(self.delegate.reset_state()?))
     }
 
     fn count_inputs_copied(&self, count: u64) {

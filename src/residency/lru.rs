@@ -102,7 +102,12 @@ impl Lru {
         let granule = request.model.granule;
         Lru {
             methods: traces.map(Reads::of).collect(),
-            ..Lru::new(&Trace::default(), request.weights, granule, request.capacity)
+            ..Lru::new(
+                &Trace::default(),
+                request.weights,
+                granule,
+                request.capacity,
+            )
         }
     }
 
@@ -312,7 +317,12 @@ impl Policy for Lru {
 
     fn fingerprint(&self) -> Vec<u32> {
         let flags = u32::from(self.blocked) + 2 * u32::from(self.holed);
-        let window = [self.method as u32, self.position as u32, self.depth as u32, flags];
+        let window = [
+            self.method as u32,
+            self.position as u32,
+            self.depth as u32,
+            flags,
+        ];
         self.idle.iter().chain(window).collect()
     }
 

@@ -22,11 +22,13 @@ mod probe_table;
 mod rehearse;
 mod replan;
 mod scratch;
+mod state;
 mod timing;
 
 pub use crate::counters::Stats;
 pub use captured::CapturedPass;
 pub use pass::Pass;
+pub use state::State;
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};

@@ -103,7 +103,8 @@ impl Method {
                 constants.specs.push(spec);
                 tables.push(Table { stands, table });
             }
-            self.layouts.resize(constants.specs.len(), WeightLayout::default());
+            self.layouts
+                .resize(constants.specs.len(), WeightLayout::default());
             self.layouts[stands as usize] = self.layouts[table as usize].clone();
             *probe = stands;
         }

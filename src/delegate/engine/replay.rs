@@ -148,6 +148,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     ) -> Result<()> {
         let inputs = fixed.iter().flatten();
         let mut lasting = self.session.lasting(captured);
+        lasting.extend(self.state.clone());
         lasting.extend(inputs.map(|&(ptr, bytes)| ptr.0..ptr.0 + bytes));
         for (index, one) in kept.iter().enumerate() {
             let range = one.range();

@@ -52,11 +52,16 @@ pub(super) fn read(fields: &Fields<'_>, offload: bool) -> Result<Vec<RecordedCon
 fn keys<'a>(fields: &'a Fields<'_>, count: usize) -> Result<&'a [&'a str]> {
     let keys = fields.strings("keys");
     match keys.is_empty() || keys.len() == count {
-        true if keys.iter().any(|key| key.is_empty()) => Err(fields.bad("keys", "holds an empty key")),
+        true if keys.iter().any(|key| key.is_empty()) => {
+            Err(fields.bad("keys", "holds an empty key"))
+        }
         true => Ok(keys),
         false => Err(fields.bad(
             "keys",
-            format!("holds {} keys, expected {count}, one per constant", keys.len()),
+            format!(
+                "holds {} keys, expected {count}, one per constant",
+                keys.len()
+            ),
         )),
     }
 }

@@ -51,7 +51,10 @@ impl Records {
         for pair in all.windows(2) {
             check_pair(name, &pair[0], &pair[1])?;
         }
-        if let Some(record) = all.iter().find(|one| one.is_one_of_several() != (all.len() > 1)) {
+        if let Some(record) = all
+            .iter()
+            .find(|one| one.is_one_of_several() != (all.len() > 1))
+        {
             return Err(Error::Mismatch {
                 name: record.method.clone(),
                 fact: "number of methods in its payload",
@@ -161,25 +164,40 @@ fn check_pair(name: &str, one: &Record, other: &Record) -> Result<()> {
         found: format!("{found} (method '{}')", other.method),
     };
     if one.method == other.method {
-        return Err(differs("names of the methods", "two names".to_owned(), one.method.clone()));
+        return Err(differs(
+            "names of the methods",
+            "two names".to_owned(),
+            one.method.clone(),
+        ));
     }
     // rule: methods-are-of-one-build
     if one.build_id != other.build_id {
-        return Err(differs("build id", one.build_id.to_string(), other.build_id.to_string()));
+        return Err(differs(
+            "build id",
+            one.build_id.to_string(),
+            other.build_id.to_string(),
+        ));
     }
     if one.device != other.device {
         return Err(differs("device", one.device.clone(), other.device.clone()));
     }
     match one.offload == other.offload {
         true => Ok(()),
-        false => Err(differs("offload", one.offload.to_string(), other.offload.to_string())),
+        false => Err(differs(
+            "offload",
+            one.offload.to_string(),
+            other.offload.to_string(),
+        )),
     }
 }
 
 fn check_same(first: &RecordedConstant, other: &RecordedConstant, method: &Record) -> Result<()> {
     let of = |one: &RecordedConstant| {
         let sizes = sizes_text(&one.sizes);
-        format!("{} {sizes}, {} bytes, CRC-32 {:08x}", one.dtype, one.nbytes, one.crc32)
+        format!(
+            "{} {sizes}, {} bytes, CRC-32 {:08x}",
+            one.dtype, one.nbytes, one.crc32
+        )
     };
     match of(first) == of(other) {
         true => Ok(()),
@@ -187,7 +205,12 @@ fn check_same(first: &RecordedConstant, other: &RecordedConstant, method: &Recor
             name: other.key.clone(),
             fact: "constant of one key in two methods",
             expected: format!("{} ('{}')", of(first), first.fqn),
-            found: format!("{} ('{}' of method '{}')", of(other), other.fqn, method.method),
+            found: format!(
+                "{} ('{}' of method '{}')",
+                of(other),
+                other.fqn,
+                method.method
+            ),
         }),
     }
 }

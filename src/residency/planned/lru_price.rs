@@ -71,7 +71,9 @@ pub fn lru_mean(
     let shares = methods.iter().map(|one| u128::from(one.share));
     let mean = |of: fn(&Price) -> u64| {
         let parts = shares.clone().zip(&prices);
-        let sum: u128 = parts.map(|(share, price)| share * u128::from(of(price))).sum();
+        let sum: u128 = parts
+            .map(|(share, price)| share * u128::from(of(price)))
+            .sum();
         u64::try_from(sum / shares.clone().sum::<u128>().max(1)).ok()
     };
     Some(Price {

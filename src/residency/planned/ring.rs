@@ -154,7 +154,11 @@ struct Fit<'a> {
 
 impl<'a> Fit<'a> {
     /// Without the weights that share no slot: they stay.
-    fn new(problem: &'a Problem<'a>, set: &'a Set<'_>, (slot_of, count): (Vec<usize>, usize)) -> Self {
+    fn new(
+        problem: &'a Problem<'a>,
+        set: &'a Set<'_>,
+        (slot_of, count): (Vec<usize>, usize),
+    ) -> Self {
         let shares = shares_slot(set, &slot_of, count);
         let kept: Vec<usize> = (0..slot_of.len()).filter(|&at| shares[at]).collect();
         let mut streams: Vec<Stream> = Vec::with_capacity(set.weights.len());

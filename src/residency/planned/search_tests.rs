@@ -101,14 +101,7 @@ fn long_kernels_ask_for_more_copies_ahead() {
         link,
     };
     let by_bytes = planned(&weights, &trace, 0, capacity).unwrap();
-    let by_time = quickest(
-        &trace,
-        &weights,
-        &model(0),
-        capacity,
-        (&clocks, u64::MAX),
-    )
-    .unwrap();
+    let by_time = quickest(&trace, &weights, &model(0), capacity, (&clocks, u64::MAX)).unwrap();
     assert_eq!(by_bytes.ahead, 1);
     assert!(
         by_time.ahead > 2 && by_time.ring() > by_bytes.ring(),

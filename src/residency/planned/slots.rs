@@ -92,7 +92,9 @@ fn conflicts(timeline: &Timeline, ranges: &[usize], ahead: usize) -> Option<Vec<
             wanted.retain(|(until, _)| *until >= from);
             left = left.checked_sub(wanted.len())?;
             // rule: wanted-together-is-apart
-            wanted.iter().for_each(|&(_, other)| both(start + at, start + other));
+            wanted
+                .iter()
+                .for_each(|&(_, other)| both(start + at, start + other));
             wanted.push((to, at));
         }
         let count = end - start;

@@ -110,7 +110,10 @@ fn some_distances_are_tried_the_longest_with_them() {
     assert_eq!((found.len(), found[0]), (1 + DISTANCES, 0));
     assert!(found.windows(2).all(|pair| pair[0] < pair[1]));
     assert_eq!(timeline.merged(*found.last().unwrap()).times, [1; 12]);
-    assert_eq!(Timeline::of(&[(&chain(&[0, 1], 2)).into()], 2).distances(), [0]);
+    assert_eq!(
+        Timeline::of(&[(&chain(&[0, 1], 2)).into()], 2).distances(),
+        [0]
+    );
 }
 
 #[test]
