@@ -13,7 +13,7 @@ use weightstream::aoti::measure::ProbeCalls;
 use weightstream::config::PolicyKind;
 use weightstream::device::{HostBytes, HostDevice};
 use weightstream::figures::{DeviceModel, Link};
-use weightstream::residency::planned::{lru_price, plan, Clocks};
+use weightstream::residency::planned::{lru_price, plan, quickest, Clocks};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::Session;
@@ -233,7 +233,13 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
             bencher.iter(|| {
-                plan(&trace, &weights, &figures, everything / 100 * percent, None).unwrap()
+                plan(
+                    &[(&trace).into()],
+                    &weights,
+                    &figures,
+                    everything / 100 * percent,
+                )
+                .unwrap()
             })
         });
         let capacity = everything / 100 * percent;
@@ -253,8 +259,8 @@ fn plan_of(c: &mut Criterion, layers: usize) {
             link,
         };
         group.bench_function(format!("replanned {percent} %"), |bencher| {
-            let clocks = Some((&clocks, u64::MAX));
-            bencher.iter(|| plan(&trace, &weights, &figures, capacity, clocks))
+            let clocks = (&clocks, u64::MAX);
+            bencher.iter(|| quickest(&trace, &weights, &figures, capacity, clocks))
         });
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
             bencher.iter(|| lru_price(&trace, &weights, 512, capacity).unwrap())
@@ -304,7 +310,14 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     group.sample_size(10);
     for percent in [10, 50, 90] {
         group.bench_function(format!("budget {percent} %"), |bencher| {
-            bencher.iter(|| plan(&trace, &weights, &figures, everything / 100 * percent, None))
+            bencher.iter(|| {
+                plan(
+                    &[(&trace).into()],
+                    &weights,
+                    &figures,
+                    everything / 100 * percent,
+                )
+            })
         });
         let capacity = everything / 100 * percent;
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {

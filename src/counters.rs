@@ -109,6 +109,8 @@ counters! {
     gathered_bytes: Beside, "Tables in host memory that kernels read in place, row by row.";
     replans: Load, "How often the plan was replaced: at most once, after kernels were timed.";
     inputs_copied: Load, "Inputs that were not row-major, and were copied so that they are.";
+    session_bytes: Beside,
+        "Device bytes of the mutable buffers of sessions beyond the first, whose state is in the budget.";
 }
 
 impl Stats {

@@ -12,7 +12,7 @@ use weightstream::config::PolicyKind;
 use weightstream::device::{CudaDevice, Device, DevicePtr};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::Session;
-use weightstream::store::StoreOptions;
+use weightstream::store::{Methods, StoreOptions};
 use weightstream::Result;
 
 const MB: u64 = 1 << 20;
@@ -48,7 +48,7 @@ fn mapped(model: &Model) -> (Source, Vec<u64>) {
 /// Floor and total at the granule of the device.
 fn range_of_budgets(model: &Model, granule: u64) -> (u64, u64) {
     let weights = &model.constants.specs;
-    let floor = model.method.floor(&model.constants, granule);
+    let floor = Methods::from(model.program()).floor(granule);
     let least = floor.unwrap().bytes();
     (
         least,

@@ -12,7 +12,7 @@ use weightstream::config::{Options, Spec, SpecValue};
 use weightstream::delegate::program::check_files;
 use weightstream::delegate::{DataSource, Delegate, LoadRequest, Program};
 use weightstream::device::CallerStream;
-use weightstream::format::{Record, Wiring};
+use weightstream::format::{Record, Records, Wiring};
 use weightstream::Error;
 
 /// A load that has to fail, and how far it came.
@@ -64,7 +64,9 @@ impl Attempt {
             Ok(self.library.as_slice())
         };
         let request = LoadRequest {
-            record,
+            records: record.into(),
+            place: None,
+            beside: None,
             library: &library,
             data: DataSource::File(data),
             wiring: Wiring::straight(1, 1),
@@ -316,7 +318,9 @@ fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
 
     let record = Record::from_payload("payload", &payload(&Attempt::new().record)).unwrap();
     let request = LoadRequest {
-        record,
+        records: record.into(),
+        place: None,
+        beside: None,
         library: &|_: &str| panic!("the library was asked for"),
         data: DataSource::File(PathBuf::from("/nowhere.ptd")),
         wiring: Wiring::straight(1, 1),
@@ -346,7 +350,9 @@ fn graphs_and_the_default_stream_are_refused_together() {
     };
     for name in [0, 1] {
         let request = LoadRequest {
-            record: Record::from_payload("payload", &payload(&attempt.record)).unwrap(),
+            records: Records::from_payload("payload", &payload(&attempt.record)).unwrap(),
+            place: None,
+            beside: None,
             library: &|_: &str| panic!("the library was asked for"),
             data: DataSource::File(PathBuf::from("/nowhere.ptd")),
             wiring: Wiring::straight(1, 1),

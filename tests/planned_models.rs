@@ -21,7 +21,7 @@ fn capacity(model: &Model, device: &DeviceModel, percent: u64) -> u64 {
 fn costs(model: &Model, device: &DeviceModel) -> [f64; 6] {
     PERCENT.map(|percent| {
         let capacity = capacity(model, device, percent);
-        let plan = plan(&model.trace, &model.weights, device, capacity, None);
+        let plan = plan(&[(&model.trace).into()], &model.weights, device, capacity);
         let cost = plan.unwrap().price.in_bytes(device.bytes_per_copy);
         cost as f64 / (model.total() - capacity) as f64
     })
@@ -89,7 +89,7 @@ fn ten_thousand_probes() {
         for percent in [5, 25, 50, 75, 90, 99] {
             let capacity = capacity(&model, device, percent);
             let began = std::time::Instant::now();
-            let found = plan(&model.trace, &model.weights, device, capacity, None).unwrap();
+            let found = plan(&[(&model.trace).into()], &model.weights, device, capacity).unwrap();
             let bound = lru_copies_at_least(&model.trace, &model.weights, 512, capacity);
             println!(
                 "{}, {percent} %: {:.1} ms; {} bytes, the LRU at least {bound}",

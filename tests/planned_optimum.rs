@@ -31,7 +31,7 @@ fn copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<u64> {
         page: Some(GRANULE),
         bytes_per_copy: 0,
     };
-    let plan = plan(trace, weights, &figures, budget, None);
+    let plan = plan(&[trace.into()], weights, &figures, budget);
     let lru = lru_price(trace, weights, GRANULE, budget);
     let of_plan = plan.map(|plan| plan.price.bytes);
     of_plan.into_iter().chain(lru.map(|lru| lru.bytes)).min()

@@ -35,7 +35,7 @@ fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
         bytes_per_copy: 0,
     };
     let (trace, weights) = (&model.method.trace, &model.constants.specs);
-    plan(trace, weights, &figures, budget - direct, None)
+    plan(&[trace.into()], weights, &figures, budget - direct)
 }
 
 /// `share` 0 is the floor, 1000 everything.
@@ -64,8 +64,8 @@ proptest! {
         }
         let plan = plan_of(&model, budget, page).unwrap();
         // The first pass begins with an empty ring, and the copies for the next one are issued in it.
-        prop_assert_eq!(&seen[1..], &[plan.copied(); 3][..]);
-        prop_assert!(plan.copied() <= plan.price.bytes);
+        prop_assert_eq!(&seen[1..], &[plan.copied(0); 3][..]);
+        prop_assert!(plan.copied(0) <= plan.price.bytes);
         let capacity = budget - model.floor().direct;
         let (trace, weights) = (&model.method.trace, &model.constants.specs);
         let lru = lru_price(trace, weights, GRANULE, capacity).unwrap();
@@ -105,7 +105,7 @@ proptest! {
         session.device_mut().verdict().unwrap();
         if session.policy() == "planned" {
             let plan = plan_of(&model, budget, page).unwrap();
-            prop_assert_eq!(session.stats().bytes_copied_last_pass, plan.copied());
+            prop_assert_eq!(session.stats().bytes_copied_last_pass, plan.copied(0));
         }
     }
 

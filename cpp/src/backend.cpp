@@ -9,11 +9,11 @@
 #include <array>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <variant>
+#include <vector>
 
 #include "guarded.h"
 #include "loads.h"
@@ -27,7 +27,7 @@ namespace rs = weightstream_bridge;
 
 namespace {
 
-// Keeps the buffers of named data alive: until the delegate is loaded, or for as long as it lives.
+// Keeps the buffers of named data alive: until the delegate is loaded, or for as long as its program lives.
 class NamedBuffers final : public rs::NamedData {
  public:
   explicit NamedBuffers(const et::NamedDataMap* map) : map_(map) {}
@@ -61,8 +61,6 @@ class NamedBuffers final : public rs::NamedData {
     }
   }
 
-  void release() { buffers_.clear(); }
-
  private:
   const et::NamedDataMap& map() const {
     if (map_ == nullptr) {
@@ -76,11 +74,14 @@ class NamedBuffers final : public rs::NamedData {
   mutable std::unordered_map<std::string, et::FreeableBuffer> buffers_;
 };
 
-// A delegate, and the buffers that it reads. Members end in the opposite order.
-struct Kept {
-  std::unique_ptr<NamedBuffers> named;
-  std::optional<rust::Box<rs::Loaded>> loaded;
-};
+// Addresses in the tables of the program: they tell which loaded program a method belongs to.
+std::vector<std::size_t> addresses_of(const char* method, et::ArrayRef<et::CompileSpec> specs) {
+  std::vector<std::size_t> addresses{reinterpret_cast<std::size_t>(method)};
+  for (const et::CompileSpec& spec : specs) {
+    addresses.push_back(reinterpret_cast<std::size_t>(spec.key));
+  }
+  return addresses;
+}
 
 // A switch is told as a bool, and as an int to a caller that asks with one.
 void set_value(et::BackendOption& option, const rs::RuntimeSpec& spec) {
@@ -126,16 +127,20 @@ LoadedPtr load(const et::BackendInitContext& context, const et::FreeableBuffer& 
                et::ArrayRef<et::CompileSpec> compile_specs) {
   rust::Vec<rs::RuntimeSpec> specs;
   const std::shared_ptr<Loads> loads = take_module(specs, context.runtime_specs());
-  auto kept = std::make_shared<Kept>();
-  kept->named = std::make_unique<NamedBuffers>(context.get_named_data_map());
   const rust::Slice<const std::uint8_t> payload(static_cast<const std::uint8_t*>(processed.data()), processed.size());
   const char* method = context.get_method_name();
-  kept->loaded = rs::load(payload, method == nullptr ? "" : method, std::move(specs), program_defaults(compile_specs),
-                          *kept->named);
-  if (!(*kept->loaded)->keeps_named_data()) {
-    kept->named->release();
+  const std::vector<std::size_t> addresses = addresses_of(method, compile_specs);
+  // A Module of ours knows its program; others are told apart by where their programs lie.
+  const LoadedPtr own = loads == nullptr ? nullptr : loads->any();
+  const LoadedPtr first = loads == nullptr || own != nullptr ? nullptr : loads->first();
+  std::vector<rs::Beside> beside;
+  if (const LoadedPtr& before = own != nullptr ? own : first) {
+    beside.push_back({**before, first != nullptr});
   }
-  const LoadedPtr loaded(kept, &*kept->loaded);
+  const auto loaded = std::make_shared<rust::Box<rs::Loaded>>(
+      rs::load(payload, method == nullptr ? "" : method, {addresses.data(), addresses.size()}, std::move(specs),
+               program_defaults(compile_specs), std::make_shared<NamedBuffers>(context.get_named_data_map()),
+               {beside.data(), beside.size()}));
   if (loads != nullptr) {
     loads->add(loaded);
   }

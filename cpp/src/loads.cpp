@@ -51,6 +51,16 @@ LoadedPtr Loads::any() {
   return loads_.empty() ? nullptr : loads_.front().lock();
 }
 
+void Loads::begin_session(const LoadedPtr& first) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  first_ = first;
+}
+
+LoadedPtr Loads::first() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return first_;
+}
+
 std::pair<int, std::shared_ptr<Loads>> open_loads() {
   Numbers& all = numbers();
   std::lock_guard<std::mutex> lock(all.mutex);

@@ -27,9 +27,16 @@ class Loads {
   // One of the delegates, or null.
   LoadedPtr any();
 
+  // The Module is a session over the program of this delegate, which it keeps.
+  void begin_session(const LoadedPtr& first);
+
+  // That delegate, until the first one of the session's own is loaded; null if the Module is no session.
+  LoadedPtr first();
+
  private:
   std::mutex mutex_;
   std::vector<std::weak_ptr<rust::Box<weightstream_bridge::Loaded>>> loads_;
+  LoadedPtr first_;
 };
 
 // A new set and its number.

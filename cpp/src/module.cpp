@@ -1,5 +1,7 @@
 #include "weightstream/module.h"
 
+#include <executorch/extension/data_loader/mmap_data_loader.h>
+
 #include <algorithm>
 #include <cstring>
 #include <locale>
@@ -188,6 +190,10 @@ Options& Options::sync(bool on) { return set("weight_offload_sync", on); }
 
 Options& Options::cuda_graph(bool on) { return set("weight_offload_cuda_graph", on); }
 
+Options& Options::method_share(const std::string& shares) { return set("weight_offload_method_share", shares); }
+
+Options& Options::concurrent(const std::string& what) { return set("weight_offload_concurrent", what); }
+
 Options& Options::pte_sha256(const std::string& hex) { return set(kPteSha256, hex); }
 
 Options& Options::set(const std::string& key, Value value) {
@@ -197,7 +203,8 @@ Options& Options::set(const std::string& key, Value value) {
 
 et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std::string& method) {
   std::uint64_t bytes = 0;
-  const ws_status status = ws_required_budget(pte_path.c_str(), method.c_str(), &bytes);
+  const char* name = method.empty() ? nullptr : method.c_str();
+  const ws_status status = ws_required_budget(pte_path.c_str(), name, &bytes);
   if (status != WS_OK) {
     return to_error(status);
   }
@@ -210,6 +217,20 @@ Module::Module(const std::string& pte_path, const std::string& ptd_path, Options
       ptd_path_(ptd_path),
       options_(std::move(options)),
       dense_(std::make_shared<DenseInputs>()) {
+  begin();
+}
+
+Module::Module(const Module& first, std::unique_ptr<et::DataLoader> weights)
+    : Base(first.program(), nullptr, nullptr, nullptr, std::move(weights)),
+      pte_path_(first.pte_path_),
+      ptd_path_(first.ptd_path_),
+      options_(first.options_),
+      dense_(std::make_shared<DenseInputs>()) {
+  begin();
+  loads_->begin_session(first.loads_->any());
+}
+
+void Module::begin() {
   auto [number, loads] = open_loads();
   loads_ = std::move(loads);
   for (const auto& [key, value] : options_.specs()) {
@@ -320,6 +341,59 @@ std::string Module::unlike_program(const std::string& method_name, const std::ve
   }
   const std::string value = explain_values(expected, inputs);
   return value.empty() ? explain_devices(expected, inputs) : value;
+}
+
+et::Result<std::vector<std::string>> Module::methods() const {
+  try {
+    std::vector<std::string> names;
+    for (const rust::String& name : rs::methods(pte_path_)) {
+      names.emplace_back(name);
+    }
+    return names;
+  } catch (const rust::Error& error) {
+    return refused(error);
+  }
+}
+
+Error Module::load_any() {
+  if (loads_->any() != nullptr) {
+    return Error::Ok;
+  }
+  const Error loaded = load();
+  if (loaded != Error::Ok) {
+    return loaded;
+  }
+  const auto names = methods();
+  if (!names.ok()) {
+    return names.error();
+  }
+  return names->empty() ? fail(Error::NotFound, pte_path_ + " has no method that runs here") : load_method(names->front());
+}
+
+et::Result<std::unique_ptr<Module>> Module::new_session() {
+  const Error loaded = load_any();
+  if (loaded != Error::Ok) {
+    return loaded;
+  }
+  auto weights = executorch::extension::MmapDataLoader::from(ptd_path_.c_str());
+  if (!weights.ok()) {
+    return fail(weights.error(), "mapping " + ptd_path_ + " for a session failed");
+  }
+  using Loader = executorch::extension::MmapDataLoader;
+  return std::unique_ptr<Module>(new Module(*this, std::make_unique<Loader>(std::move(*weights))));
+}
+
+Error Module::reset_state() {
+  const Error loaded = load_any();
+  if (loaded != Error::Ok) {
+    return loaded;
+  }
+  try {
+    (*loads_->any())->reset_state();
+    return Error::Ok;
+  } catch (const rust::Error& error) {
+    return refused(error);
+  }
 }
 
 et::Result<Stats> Module::stats(const std::string& method_name) const {

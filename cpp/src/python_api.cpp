@@ -28,9 +28,10 @@ struct KeptOutput {
 };
 
 struct wsm_module {
-  wsm_module(const char* pte, const char* ptd, weightstream::Options options) : module(pte, ptd, std::move(options)) {}
+  explicit wsm_module(std::unique_ptr<weightstream::Module> held) : owned(std::move(held)), module(*owned) {}
 
-  weightstream::Module module;
+  std::unique_ptr<weightstream::Module> owned;
+  weightstream::Module& module;
   std::vector<KeptOutput> outputs;
   std::string stats_json;
 };
@@ -250,7 +251,8 @@ wsm_module* wsm_open(const char* pte_path, const char* ptd_path, const ws_option
     if (num_options != 0) {
       require(options, "options");
     }
-    module = new wsm_module(pte_path, ptd_path, to_options(options, num_options));
+    auto held = std::make_unique<weightstream::Module>(pte_path, ptd_path, to_options(options, num_options));
+    module = new wsm_module(std::move(held));
     return Error::Ok;
   });
   return module;
@@ -350,6 +352,28 @@ const char* wsm_stats_json(wsm_module* module, const char* method) {
     return stats.error();
   });
   return failed == 0 ? module->stats_json.c_str() : nullptr;
+}
+
+wsm_module* wsm_new_session(wsm_module* module) {
+  wsm_module* session = nullptr;
+  rs::clear_error();
+  guarded([&] {
+    require(module, "module");
+    auto held = module->module.new_session();
+    if (held.ok()) {
+      session = new wsm_module(std::move(*held));
+    }
+    return held.error();
+  });
+  return session;
+}
+
+int32_t wsm_reset_state(wsm_module* module) {
+  rs::clear_error();
+  return guarded([&] {
+    require(module, "module");
+    return module->module.reset_state();
+  });
 }
 
 void wsm_close(wsm_module* module) { delete module; }

@@ -64,6 +64,12 @@ int32_t wsm_output(const wsm_module* module, size_t index, wsm_value* output);
  * the method is not loaded. */
 const char* wsm_stats_json(wsm_module* module, const char* method);
 
+/* A session: a handle over the same weights with a state of its own; NULL on failure. End it with wsm_close. */
+wsm_module* wsm_new_session(wsm_module* module);
+
+/* Gives the buffers that the methods write their initial bytes back: those of this session. */
+int32_t wsm_reset_state(wsm_module* module);
+
 /* Ends a handle; NULL is allowed. */
 void wsm_close(wsm_module* module);
 

@@ -65,6 +65,10 @@ _SIGNATURES = {
         ctypes.c_int,
         [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
     ),
+    "ws_method_name": (
+        ctypes.c_int,
+        [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)],
+    ),
     "ws_set_options": (ctypes.c_int, [ctypes.POINTER(Options)]),
     "wsm_check_defaults": (ctypes.c_int32, [ctypes.POINTER(Option), ctypes.c_size_t]),
     "wsm_command": (ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),
@@ -77,6 +81,8 @@ _SIGNATURES = {
     "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
     "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Value)]),
     "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
+    "wsm_new_session": (ctypes.c_void_p, [ctypes.c_void_p]),
+    "wsm_reset_state": (ctypes.c_int32, [ctypes.c_void_p]),
     "wsm_close": (None, [ctypes.c_void_p]),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import threading
@@ -45,6 +46,10 @@ def command(arguments: list[str]) -> tuple[int, str]:
 class Module:
     """A program and its weights, loaded with a budget.
 
+    A program may have several methods. They share weights, budget and state (KV caches), and each is called by its name:
+    ``m.prefill(tokens)``, ``m.decode(token)``; :attr:`methods` lists them. ``method`` loads only that one; otherwise all are loaded.
+    :meth:`new_session` gives another state over the same weights.
+
     The keywords are the runtime specs by name: ``weight_offload_budget_mb``, ``weight_offload_budget_bytes``
     or ``weight_offload_budget="auto"``, ``weight_offload_policy``, ``weight_offload_host``,
     ``weight_offload_staging_mb``, ``weight_offload_gather``, ``weight_offload_link_gbps``, ``weight_offload_kernel_times``,
@@ -86,22 +91,78 @@ class Module:
     The child can load a module of its own for the CPU, and for a GPU only if nothing was loaded for one before the fork.
     """
 
-    def __init__(self, pte: str | os.PathLike, ptd: str | os.PathLike, method: str = "forward", **specs: Any):
-        self._handle = None
-        self._method = method
-        self._process = os.getpid()
-        self._turn = threading.Lock()
-        self._lib = library()
+    def __init__(self, pte: str | os.PathLike, ptd: str | os.PathLike, method: str | None = None, **specs: Any):
+        self._begin()
         array = options_of(specs)
         handle = self._lib.wsm_open(os.fsencode(pte), os.fsencode(ptd), array, len(array))
         if not handle:
             raise Error(last_error())
         self._handle = ctypes.c_void_p(handle)
         try:
-            self._load(method)
+            # A program without methods of ours fails as ExecuTorch says.
+            self._methods = [method] if method is not None else _methods_of(pte) or ["forward"]
+            for name in self._methods:
+                self._load(name)
         except Error:
             self.close()
             raise
+
+    def _begin(self) -> None:
+        self._handle = None
+        self._methods: list[str] = []
+        self._process = os.getpid()
+        self._turn = threading.Lock()
+        self._lib = library()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The loaded methods, in the order of their names."""
+        return tuple(self._methods)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._methods:
+            raise AttributeError(f"this module has no attribute and no method '{name}'; its methods are {', '.join(self._methods)}")
+        return functools.partial(self.execute, name)
+
+    def _only(self) -> str:
+        """The method that is meant where none is named."""
+        if len(self._methods) == 1:
+            return self._methods[0]
+        if "forward" in self._methods:
+            return "forward"
+        raise Error(f"this program has the methods {', '.join(self._methods)}: call one by its name")
+
+    def new_session(self) -> Module:
+        """A module over the same weights and budget, with buffers (KV caches) of its own, in their initial state.
+
+        They lie outside of the budget: ``stats()["session_bytes"]``. Passes of all sessions take turns, or are refused with
+        ``weight_offload_concurrent="refuse"``. This module may be closed before the session.
+        """
+        self._check_process()
+        with self._turn:
+            handle = self._lib.wsm_new_session(self._open_handle())
+            if not handle:
+                raise Error(last_error())
+        session = Module.__new__(Module)
+        session._begin()
+        session._handle = ctypes.c_void_p(handle)
+        try:
+            for name in self._methods:
+                session._load(name)
+                session._methods.append(name)
+        except Error:
+            session.close()
+            raise
+        return session
+
+    def reset_state(self) -> None:
+        """Gives the buffers that the methods write (KV caches) their initial bytes back: those of this session."""
+        self._check_process()
+        with self._turn:
+            if self._lib.wsm_reset_state(self._open_handle()) != 0:
+                raise Error(last_error())
 
     def _load(self, method: str) -> None:
         if self._lib.wsm_load_method(self._open_handle(), method.encode()) != 0:
@@ -125,8 +186,8 @@ class Module:
             )
 
     def forward(self, *inputs: Any) -> Any:
-        """Runs the method this module was loaded for. See :meth:`execute`."""
-        return self.execute(self._method, *inputs)
+        """Runs the program's only method, or the one of this name. See :meth:`execute`."""
+        return self.execute(self._only(), *inputs)
 
     __call__ = forward
 
@@ -163,12 +224,12 @@ class Module:
         return value
 
     def stats(self, method: str | None = None) -> dict[str, Any]:
-        """Counters of a loaded method by name; ``weightstream counters`` tells what each counts.
+        """Counters of the program by name, for all its methods; ``weightstream counters`` tells what each counts.
 
         ``options`` holds each option of the load with its value and who gave it: ``load``, ``set_option``, ``environment``, ``program``
         or ``default``.
         """
-        text = self._lib.wsm_stats_json(self._open_handle(), (method or self._method).encode())
+        text = self._lib.wsm_stats_json(self._open_handle(), (method or self._methods[0]).encode())
         if text is None:
             raise Error(last_error())
         return json.loads(text)
@@ -195,14 +256,24 @@ class Module:
             self._lib.wsm_close(handle)
 
 
-def required_budget(pte: str | os.PathLike, method: str = "forward") -> int:
-    """The least budget with which a method can be loaded, in bytes. Loads nothing.
+def _methods_of(pte: str | os.PathLike) -> list[str]:
+    """The methods of a program that run here, in the order of their names; none if the file cannot be read."""
+    native, names, name = library(), [], ctypes.c_char_p()
+    while native.ws_method_name(os.fsencode(pte), len(names), ctypes.byref(name)) == 0:
+        names.append(name.value.decode())
+    return names
+
+
+def required_budget(pte: str | os.PathLike, method: str | None = None) -> int:
+    """The least budget with which a program can be loaded, in bytes: its methods share one. Loads nothing.
+
+    ``method`` names one of them; then it has to be there.
 
     Tables of which a pass looks few rows up count as read in place; where they are not (``weight_offload_gather="off"``,
     ``weight_offload_host="staged"``) a load needs more, and its refusal names the budget.
     """
     native = library()
     budget = ctypes.c_uint64()
-    if native.ws_required_budget(os.fsencode(pte), method.encode(), ctypes.byref(budget)) != 0:
+    if native.ws_required_budget(os.fsencode(pte), None if method is None else method.encode(), ctypes.byref(budget)) != 0:
         raise Error(last_error())
     return budget.value

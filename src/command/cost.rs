@@ -3,7 +3,7 @@
 use super::model::Model;
 use crate::config::PolicyKind;
 use crate::figures::{self, DeviceModel};
-use crate::residency::planned::{expected, lru_price, Clocks, Plan, Price};
+use crate::residency::planned::{expected, lru_mean, Clocks, Plan, Price};
 use crate::residency::{choose, Request, Residency};
 use crate::schedule::KernelTimes;
 use crate::{error::bytes_text, Error, Result};
@@ -89,11 +89,11 @@ impl Cost {
                 parts: floor.to_string(),
             });
         }
-        let (trace, weights) = (&model.method.trace, &model.constants.specs);
+        let (methods, weights) = (&model.methods.traced(), &model.methods.constants.specs);
         let (figures, capacity) = (model.figures.beside(floor.direct), budget - floor.direct);
         let residency = choose(&Request {
             kind: PolicyKind::Planned,
-            trace,
+            methods,
             weights,
             model: &figures,
             capacity,
@@ -107,7 +107,7 @@ impl Cost {
         let missing = model.everything().saturating_sub(budget);
         let lru = match missing {
             0 => Some(Price::default()),
-            _ => lru_price(trace, weights, figures.granule, capacity),
+            _ => lru_mean(methods, weights, figures.granule, capacity),
         };
         let lru = pass(lru.ok_or_else(|| {
             Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
@@ -133,7 +133,7 @@ fn planned_ms(model: &Model, link: &Link, plan: &Plan) -> f64 {
     let Some(times) = &model.times else {
         return link.ms(plan.price, model);
     };
-    let trace = &model.method.trace;
+    let trace = &model.method().trace;
     let clocks = Clocks {
         kernels: &times.by_event(trace),
         link: link.kind(),

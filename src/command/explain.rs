@@ -17,7 +17,7 @@ pub fn text(model: &Model, link: &Link, cost: &Cost) -> String {
         ("streams", streams(model, plan)),
         ("tails", tails(model, plan)),
         ("ring", ring(model, plan)),
-        ("a pass", pass(link, cost)),
+        ("a pass", pass(link, cost) + &by_method(model, plan)),
         ("the LRU", lru(cost)),
     ];
     for (what, line) in lines {
@@ -30,8 +30,9 @@ fn streams(model: &Model, plan: &Plan) -> String {
     let streams = plan.streams();
     let sizes = streams
         .iter()
-        .map(|&weight| model.constants.specs[weight as usize].bytes);
+        .map(|&weight| model.methods.constants.specs[weight as usize].bytes);
     let all = model
+        .methods
         .constants
         .specs
         .iter()
@@ -90,6 +91,20 @@ fn pass(link: &Link, cost: &Cost) -> String {
     )
 }
 
+/// What a pass of each method copies, where there are several.
+fn by_method(model: &Model, plan: &Plan) -> String {
+    let names = model.records.names();
+    if names.len() == 1 {
+        return String::new();
+    }
+    let each = names.iter().enumerate();
+    let each = each.map(|(at, name)| format!("{name} {} bytes", grouped(plan.copied(at))));
+    format!(
+        "; that is the mean: {}",
+        each.collect::<Vec<_>>().join(", ")
+    )
+}
+
 fn lru(cost: &Cost) -> String {
     let price = cost.lru.price;
     format!(
@@ -119,7 +134,7 @@ pub fn object(model: &Model, cost: &Cost) -> Value {
     };
     let streamed = plan.streamed.iter().map(|one| {
         json!({
-            "fqn": model.constants.specs[one.weight as usize].fqn,
+            "fqn": model.methods.constants.specs[one.weight as usize].fqn,
             "bytes": one.range.end - one.range.start,
             "probes": one.probes,
         })

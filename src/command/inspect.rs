@@ -3,7 +3,7 @@
 use super::model::{Files, Model};
 use super::size::{grouped, with_megabytes};
 use super::tables;
-use crate::format::{sizes_text, ConstantKind, InputSpec, RecordedConstant, Target};
+use crate::format::{sizes_text, ConstantKind, InputSpec, Record, RecordedConstant, Target};
 use crate::Result;
 use clap::Args;
 use serde_json::{json, Value};
@@ -36,15 +36,54 @@ fn kind(constant: &RecordedConstant) -> &'static str {
     }
 }
 
-/// How often each constant is read in a pass.
+/// How often each constant is read in a pass of each method, together.
 fn reads(model: &Model) -> Vec<usize> {
-    let mut reads = vec![0; model.record.constants.len()];
-    model
-        .record
-        .probes
-        .iter()
-        .for_each(|&weight| reads[weight as usize] += 1);
+    let mut reads = vec![0; model.union.constants.len()];
+    for (record, index) in model.records.all().iter().zip(&model.union.index) {
+        for &own in &record.probes {
+            reads[index[own as usize] as usize] += 1;
+        }
+    }
     reads
+}
+
+/// What the compiled code of a method takes and gives.
+fn signature_text(record: &Record) -> String {
+    let mut text = format!(
+        "\nmethod '{}': compiled code takes, in its own order:\n",
+        record.method
+    );
+    for input in &record.inputs {
+        let _ = writeln!(
+            text,
+            "    {} {} {}",
+            input.name,
+            input.dtype,
+            dims_text(input)
+        );
+    }
+    text += "and gives:\n";
+    for output in &record.outputs {
+        let _ = writeln!(text, "    {} of {} dimensions", output.dtype, output.ndim);
+    }
+    text
+}
+
+fn signature_object(record: &Record) -> Value {
+    let inputs = record.inputs.iter().map(|input| {
+        let dims = input.dims.iter().map(|dim| json!([dim.min, dim.max]));
+        json!({"name": input.name, "dtype": input.dtype.to_string(), "dims": dims.collect::<Vec<_>>()})
+    });
+    let outputs = record.outputs.iter();
+    let outputs =
+        outputs.map(|output| json!({"dtype": output.dtype.to_string(), "ndim": output.ndim}));
+    json!({
+        "method": record.method,
+        "floor_bytes": record.floor,
+        "activations_bytes": record.activations,
+        "inputs": inputs.collect::<Vec<_>>(),
+        "outputs": outputs.collect::<Vec<_>>(),
+    })
 }
 
 /// `[1, 1..512, 96]`.
@@ -85,12 +124,12 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     let record = &model.record;
     let target = &record.target;
     let mut text = format!(
-        "{}: method '{}', build {}\n\
+        "{}: {}, build {}\n\
          compiled for {} on {} {}, {}, torch {}\n\
          {}constants: {}, without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
          {}\n",
         model.name,
-        record.method,
+        model.names(),
         record.build_id,
         record.device,
         target.os,
@@ -112,26 +151,15 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     if !record.offload {
         text += "exported with offload=False: everything is resident\n";
     }
-    text += "\ncompiled code takes, in its own order:\n";
-    for input in &record.inputs {
-        let _ = writeln!(
-            text,
-            "    {} {} {}",
-            input.name,
-            input.dtype,
-            dims_text(input)
-        );
-    }
-    text += "and gives:\n";
-    for output in &record.outputs {
-        let _ = writeln!(text, "    {} of {} dimensions", output.dtype, output.ndim);
+    for method in model.records.all() {
+        text += &signature_text(method);
     }
     let _ = writeln!(
         text,
         "\n{:>16} {:>5}  {:8} constant",
         "bytes", "reads", "kind"
     );
-    for (constant, reads) in record.constants.iter().zip(reads(model)) {
+    for (constant, reads) in model.union.constants.iter().zip(reads(model)) {
         let _ = writeln!(
             text,
             "{:>16} {reads:>5}  {:8} {} {} {}",
@@ -147,7 +175,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
 
 fn object(model: &Model, checked: Option<&str>) -> Value {
     let record = &model.record;
-    let constants = record.constants.iter().zip(reads(model));
+    let constants = model.union.constants.iter().zip(reads(model));
     let constants = constants.map(|(constant, reads)| {
         json!({
             "fqn": constant.fqn,
@@ -160,13 +188,8 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
             "reads": reads,
         })
     });
-    let inputs = record.inputs.iter().map(|input| {
-        let dims = input.dims.iter().map(|dim| json!([dim.min, dim.max]));
-        json!({"name": input.name, "dtype": input.dtype.to_string(), "dims": dims.collect::<Vec<_>>()})
-    });
-    let outputs = record.outputs.iter();
-    let outputs =
-        outputs.map(|output| json!({"dtype": output.dtype.to_string(), "ndim": output.ndim}));
+    let own = signature_object(record);
+    let methods = model.records.all().iter().map(signature_object);
     json!({
         "method": record.method,
         "build_id": record.build_id.to_string(),
@@ -188,8 +211,9 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
         "direct_bytes": model.floor.direct,
         "activations_bytes": record.activations,
         "tables": tables::object(model),
-        "inputs": inputs.collect::<Vec<_>>(),
-        "outputs": outputs.collect::<Vec<_>>(),
+        "inputs": own["inputs"],
+        "outputs": own["outputs"],
+        "methods": methods.collect::<Vec<_>>(),
         "constants": constants.collect::<Vec<_>>(),
     })
 }

@@ -1,11 +1,11 @@
 //! A program's record, and what follows from it.
 
-use crate::delegate::{constants_and_method, program, program::check_files};
+use crate::delegate::{program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
-use crate::format::{times, Pte, Record};
+use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
 use crate::schedule::{Floor, KernelTimes};
-use crate::store::{Constants, Method};
+use crate::store::{Method, Methods};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
 use crate::{Error, Result};
 use clap::Args;
@@ -19,9 +19,9 @@ pub struct Files {
     /// Its weights. If given, they are checked to be this program's, and complete.
     #[arg(value_name = "WEIGHTS.ptd")]
     pub ptd: Option<PathBuf>,
-    /// Which of the program's methods.
-    #[arg(long, default_value = "forward")]
-    pub method: String,
+    /// Which of the program's methods; without it, the only one, or all of them together.
+    #[arg(long)]
+    pub method: Option<String>,
     /// Print a JSON object instead of text; sizes are in bytes, times in milliseconds.
     #[arg(long)]
     pub json: bool,
@@ -33,15 +33,29 @@ const LARGEST: u64 = 1 << 60;
 pub struct Model {
     pub name: String,
     pub record: Record,
-    /// With tables that are read in place.
-    pub constants: Constants,
-    pub method: Method,
+    /// The records of all methods.
+    pub records: Records,
+    /// The constants of all methods, each once.
+    pub union: UnionConstants,
+    /// All methods, with tables that are read in place.
+    pub methods: Methods,
+    /// Which of them was asked for.
+    pub index: usize,
+    /// Bytes of all constants, as they count.
+    everything: u64,
     pub figures: DeviceModel,
     pub floor: Floor,
     /// Whether the data hold the checksum of the program's tables.
     pub has_program_crc: bool,
     /// How long kernels run, if that is known.
     pub times: Option<KernelTimes>,
+}
+
+/// The first method that runs here; where there is none the error is that of `forward`.
+fn first_method(pte: &Pte<'_>) -> String {
+    let ours = |name: &&str| pte.delegate(name).is_ok_and(|one| one.backend == BACKEND);
+    let first = pte.methods().filter(ours).min();
+    first.unwrap_or("forward").to_owned()
 }
 
 impl Model {
@@ -51,23 +65,28 @@ impl Model {
         }
         let mapped = MappedFile::open(&files.pte)?;
         let parsed = Pte::parse(mapped.name(), mapped.bytes())?;
-        let record = Record::of(&parsed, &files.method)?;
+        let method = match &files.method {
+            Some(method) => method.clone(),
+            None => first_method(&parsed),
+        };
+        let records = Records::of(&parsed, &method)?;
+        let record = records.own().clone();
         let mut has_program_crc = false;
         if let Some(ptd) = &files.ptd {
             let data = MappedPtd::open(ptd)?;
-            Catalog::build(&record, &data)?;
+            Catalog::of_program(&record, &records.union()?.constants, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
-        let (constants, whole) = constants_and_method(&record)?;
+        let (union, whole) = program_of(&records)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
                 record.method, record.device
             ))
         })?;
-        let floor = whole.floor(&constants, figures.granule)?;
-        let (constants, method, _) = whole.in_place(&constants)?;
-        let everything = floor.direct.saturating_add(floor.everything);
+        let floor = whole.floor(figures.granule)?;
+        let (methods, _) = whole.in_place()?;
+        let everything = methods.everything(figures.granule);
         if everything > LARGEST {
             return Err(Error::Unsupported(format!(
                 "the record of method '{}' says that its constants have {everything} bytes: it is damaged",
@@ -77,8 +96,11 @@ impl Model {
         Ok(Model {
             name: files.pte.display().to_string(),
             record,
-            constants,
-            method,
+            index: records.method(),
+            records,
+            union,
+            methods,
+            everything,
             figures,
             floor,
             has_program_crc,
@@ -94,6 +116,12 @@ impl Model {
                 self.record.method
             )));
         }
+        if self.records.all().len() > 1 {
+            return Err(Error::Unsupported(
+                "plans for several methods do not go by the times of kernels; leave them out"
+                    .to_owned(),
+            ));
+        }
         let name = file.display().to_string();
         let bytes = read_regular(file).map_err(|error| Error::Io {
             file: name.clone(),
@@ -106,6 +134,21 @@ impl Model {
 
     /// Bytes of all constants, as they count.
     pub fn everything(&self) -> u64 {
-        self.floor.direct.saturating_add(self.floor.everything)
+        self.everything
+    }
+
+    /// `method 'forward'`, or all of them.
+    pub fn names(&self) -> String {
+        let names = self.records.names();
+        let names: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+        match names.len() {
+            1 => format!("method {}", names[0]),
+            _ => format!("methods {}", names.join(", ")),
+        }
+    }
+
+    /// The method that was asked for.
+    pub fn method(&self) -> &Method {
+        &self.methods.all[self.index]
     }
 }

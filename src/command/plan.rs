@@ -78,16 +78,17 @@ pub fn run(arguments: &Arguments) -> Result<String> {
 }
 
 fn head(model: &Model) -> String {
-    let events = model.record.trace.len();
+    let records = model.records.all();
+    let events: usize = records.iter().map(|one| one.trace.len()).sum();
+    let reads: usize = records.iter().map(|one| one.probes.len()).sum();
     format!(
-        "{}: method '{}' for {}: {} constants, {}, {} reads in a trace of {events} events\n\
+        "{}: {} for {}: {} constants, {}, {reads} reads in a trace of {events} events\n\
          floor {} bytes: {}\n{}",
         model.name,
-        model.record.method,
+        model.names(),
         model.record.device,
-        model.record.constants.len(),
+        model.union.constants.len(),
         with_megabytes(model.everything()),
-        model.record.probes.len(),
         grouped(model.floor.bytes()),
         model.floor,
         tables::text(model)
@@ -171,6 +172,7 @@ fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
 fn facts(model: &Model, link: &Link) -> Value {
     json!({
         "method": model.record.method,
+        "methods": model.records.names(),
         "device": model.record.device,
         "floor_bytes": model.floor.bytes(),
         "hard_minimum_bytes": model.floor.hard_minimum,

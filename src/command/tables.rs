@@ -2,15 +2,15 @@
 
 use super::model::Model;
 use super::size::grouped;
-use crate::format::Gather;
+use crate::format::{Gather, Record};
 use serde_json::{json, Value};
 use std::fmt::Write;
 
 /// A line for each read of rows, with the figures that decide.
 pub fn text(model: &Model) -> String {
     let mut text = String::new();
-    for gather in &model.record.gathers {
-        let (fqn, bytes) = table(model, gather);
+    for (record, gather) in gathers(model) {
+        let (fqn, bytes) = table(record, gather);
         let rows = match gather.rows {
             Some(rows) => format!(
                 "at most {} rows of {} bytes in a pass",
@@ -42,9 +42,10 @@ pub fn text(model: &Model) -> String {
 
 /// The same for programs.
 pub fn object(model: &Model) -> Value {
-    let one = |gather: &Gather| {
-        let (fqn, bytes) = table(model, gather);
+    let one = |(record, gather): (&Record, &Gather)| {
+        let (fqn, bytes) = table(record, gather);
         json!({
+            "method": record.method,
             "fqn": fqn,
             "probe": gather.probe,
             "bytes": bytes,
@@ -53,10 +54,16 @@ pub fn object(model: &Model) -> Value {
             "in_place": gather.pays(bytes),
         })
     };
-    model.record.gathers.iter().map(one).collect()
+    gathers(model).map(one).collect()
 }
 
-fn table<'a>(model: &'a Model, gather: &Gather) -> (&'a str, u64) {
-    let found = model.record.probed(gather.probe);
+/// Of all methods.
+fn gathers(model: &Model) -> impl Iterator<Item = (&Record, &Gather)> {
+    let all = model.records.all().iter();
+    all.flat_map(|record| record.gathers.iter().map(move |gather| (record, gather)))
+}
+
+fn table<'a>(record: &'a Record, gather: &Gather) -> (&'a str, u64) {
+    let found = record.probed(gather.probe);
     found.map_or(("", 0), |constant| (&constant.fqn, constant.nbytes))
 }

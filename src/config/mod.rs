@@ -12,9 +12,19 @@ use std::fmt;
 use crate::error::Error;
 
 pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies};
-pub use options::{Given, Options, Origin};
+pub use options::{Given, Options, Origin, SHARES};
 pub use policy::PolicyKind;
 pub use table::{Reach, Row, Values, ROWS};
+
+/// What a call does while another one runs over the same program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Concurrent {
+    /// It waits for its turn.
+    #[default]
+    Turns,
+    /// It is refused.
+    Refuse,
+}
 
 /// When weight bytes are compared with their recorded CRC-32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,6 +125,10 @@ pub const DEVICE: &str = "weight_offload_device";
 pub const SYNC: &str = "weight_offload_sync";
 /// Key of whether passes are captured as CUDA graphs: a bool, or 0 or 1.
 pub const CUDA_GRAPH: &str = "weight_offload_cuda_graph";
+/// Key of how often each method of a program runs beside the others: `decode=0.98,prefill=0.02`.
+pub const METHOD_SHARE: &str = "weight_offload_method_share";
+/// Key of what a call does while another method or session of the program runs: `turns` or `refuse`.
+pub const CONCURRENT: &str = "weight_offload_concurrent";
 /// Key of the path of the `.ptd`.
 pub const DATA: &str = "weight_offload_data";
 /// Key of the SHA-256 that the whole `.pte` must have: 64 hexadecimal digits. A backend of ExecuTorch is not given
@@ -133,6 +147,11 @@ pub(crate) trait Words: Copy + 'static {
 
 impl Words for PolicyKind {
     const ALL: &'static [(&'static str, Self)] = PolicyKind::NAMES;
+}
+
+impl Words for Concurrent {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("turns", Concurrent::Turns), ("refuse", Concurrent::Refuse)];
 }
 
 impl Words for Verify {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use super::table::{group, unknown};
 use super::values::{
     budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path,
-    refuse_cut, switch, word,
+    refuse_cut, shares, switch, word,
 };
 use super::{
-    refuse, Budget, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec, Verify,
-    BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
-    LINK_GBPS, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec,
+    Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
+    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 use crate::error::Result;
 
@@ -49,6 +49,12 @@ pub struct Given {
     pub origin: Origin,
 }
 
+/// A share of 1.
+pub const SHARES: u32 = 1_000_000;
+
+/// Options that each method of a program may have as it likes.
+const PER_METHOD: [&str; 1] = [CUDA_GRAPH];
+
 /// Options of one load, after parsing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
@@ -74,6 +80,10 @@ pub struct Options {
     pub sync: bool,
     /// Whether passes are captured as CUDA graphs, and replayed.
     pub cuda_graph: bool,
+    /// How often each method runs beside the others, in parts of [`SHARES`]; those of one program.
+    pub shares: Vec<(String, u32)>,
+    /// What a call does while another one runs over the same program.
+    pub concurrent: Concurrent,
     /// Path of the `.ptd`; needed when the caller has no mapped named data.
     pub data: Option<PathBuf>,
     /// SHA-256 that the whole `.pte` must have. Only where the program's bytes are at hand, see [`PTE_SHA256`].
@@ -166,6 +176,14 @@ impl Options {
                 self.cuda_graph = switch(spec)?;
                 Ok(())
             }
+            METHOD_SHARE => {
+                self.shares = shares(spec)?;
+                Ok(())
+            }
+            CONCURRENT => {
+                self.concurrent = word(spec)?;
+                Ok(())
+            }
             DATA => {
                 self.data = Some(path(spec)?);
                 Ok(())
@@ -187,6 +205,62 @@ impl Options {
         }
         self.budget = budget;
         Ok(())
+    }
+
+    /// The first load of a method of a program says what holds for all of them: an error if this load says something else.
+    pub fn check_like(&self, first: &Options) -> Result<()> {
+        let said = |one: &Options, key: &str| {
+            let same = |given: &&Given| group(&given.spec.key) == group(key);
+            one.given.iter().find(same).map(|given| given.spec.clone())
+        };
+        for Given { spec, .. } in &self.given {
+            let before = said(first, &spec.key);
+            let same = match group(&spec.key) {
+                BUDGET => self.budget == first.budget,
+                key if PER_METHOD.contains(&key) => true,
+                _ => before.as_ref() == Some(spec),
+            };
+            // rule: options-of-a-program-are-one
+            if !same {
+                let before = before.map_or("nothing".to_owned(), |before| {
+                    format!("{} for {}", before.value.describe(), before.key)
+                });
+                return Err(refuse(
+                    &spec.key,
+                    format!(
+                        "is {} here, and the program's first method was loaded with {before}: methods of one program share it",
+                        spec.value.describe()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The shares of these methods, in their order: equal ones where nothing was said.
+    pub fn shares_of(&self, methods: &[&str]) -> Result<Vec<u32>> {
+        if self.shares.is_empty() {
+            return Ok(vec![1; methods.len()]);
+        }
+        let unknown = |(name, _): &&(String, u32)| !methods.contains(&name.as_str());
+        if let Some((name, _)) = self.shares.iter().find(unknown) {
+            return Err(refuse(
+                METHOD_SHARE,
+                format!(
+                    "names '{name}'; the methods of this program are {}",
+                    methods.join(", ")
+                ),
+            ));
+        }
+        let share = |method: &&str| {
+            let said = self.shares.iter().find(|(name, _)| name == method);
+            let missing = || {
+                let what = format!("says nothing of '{method}': name each method of the program");
+                refuse(METHOD_SHARE, what)
+            };
+            said.map(|(_, share)| *share).ok_or_else(missing)
+        };
+        methods.iter().map(share).collect()
     }
 
     /// Who gave an option; `None` if nobody did. The ways to give a budget are one option.

@@ -4,9 +4,9 @@
 
 use super::policy::FOR_TESTS;
 use super::{
-    refuse, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
-    BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES, LINK_GBPS,
-    POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
+    BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
+    LINK_GBPS, METHOD_SHARE, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 use crate::error::Error;
 
@@ -57,6 +57,8 @@ pub enum Values {
     Index,
     /// On or off.
     Switch,
+    /// Shares of methods.
+    Shares,
     /// A path, and what lies there.
     Path(&'static str),
     /// A SHA-256.
@@ -77,6 +79,9 @@ impl Values {
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
             Values::Index => "the index of a device, an int from 0 up".to_owned(),
             Values::Switch => "true or false, or 1 or 0".to_owned(),
+            Values::Shares => {
+                "methods and their shares, as in 'decode=0.98,prefill=0.02'".to_owned()
+            }
             Values::Path(what) => format!("{what}, as a string"),
             Values::Digest => {
                 "a SHA-256 as a string of 64 hexadecimal digits (`sha256sum model.pte` prints it)"
@@ -128,7 +133,7 @@ fn words<T: Words>() -> Vec<&'static str> {
 }
 
 /// All of them, in the order of the documentation.
-pub const ROWS: [Row; 15] = [
+pub const ROWS: [Row; 17] = [
     row(
         BUDGET,
         Values::Auto,
@@ -226,6 +231,22 @@ pub const ROWS: [Row; 15] = [
         "0",
         "After two passes over the same shapes, captures one as a CUDA graph, copies included, \
          and replays it. An error where the host has to take part in a pass.",
+    ),
+    row(
+        METHOD_SHARE,
+        Values::Shares,
+        Reach::Offloaded,
+        "",
+        "How often each method of a program runs beside the others. Plans keep what the frequent \
+         ones read. Without it all methods count the same. Unknown names are errors.",
+    ),
+    row(
+        CONCURRENT,
+        Values::Words(words::<Concurrent>),
+        Reach::Any,
+        "turns",
+        "What a call does while another method or session of the same program runs: it waits for \
+         its turn, or is refused.",
     ),
     row(
         DATA,

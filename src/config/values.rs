@@ -1,5 +1,6 @@
 //! The values of options: each refused by name, with what it takes instead.
 
+use super::options::SHARES;
 use super::table::{Row, Values};
 use super::{refuse, Budget, LinkRate, Sha256Digest, Spec, SpecValue, Words, CUT_LENGTH};
 use crate::error::{Error, Result};
@@ -117,6 +118,32 @@ pub(super) fn digest(spec: &Spec) -> Result<Sha256Digest> {
         _ => None,
     };
     bytes.map(Sha256Digest).ok_or_else(|| wrong(spec))
+}
+
+/// `decode=0.98,prefill=0.02`: each method once, each share above 0 and at most 1, in parts of [`SHARES`].
+pub(super) fn shares(spec: &Spec) -> Result<Vec<(String, u32)>> {
+    let SpecValue::Text(text) = &spec.value else {
+        return Err(wrong(spec));
+    };
+    let mut found: Vec<(String, u32)> = Vec::new();
+    for part in text.split(',') {
+        let (name, share) = part.split_once('=').ok_or_else(|| wrong(spec))?;
+        let (name, share) = (name.trim(), share.trim().parse::<f64>());
+        let share = share.ok().filter(|share| *share > 0.0 && *share <= 1.0);
+        let share = share.ok_or_else(|| {
+            let what = format!("says '{}': a share is above 0 and at most 1", part.trim());
+            refuse(&spec.key, what)
+        })?;
+        if name.is_empty() || found.iter().any(|(before, _)| before == name) {
+            return Err(refuse(
+                &spec.key,
+                format!("names '{name}' twice, or not at all"),
+            ));
+        }
+        let parts = (share * f64::from(SHARES)).round() as u32;
+        found.push((name.to_owned(), parts.max(1)));
+    }
+    Ok(found)
 }
 
 /// Digits only: `u8::from_str_radix` would also take a plus sign.

@@ -17,6 +17,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
             .collect(),
     };
     Record {
+        version: 4,
         method: "forward".to_owned(),
         build_id: BuildId([0; 16]),
         so_key: String::new(),

@@ -8,8 +8,7 @@ use super::delegate_device::Scope;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
 use crate::error::{Error, Result};
-use crate::format::Record;
-use crate::weights::{Catalog, Constant};
+use crate::format::{Record, RecordedConstant};
 
 /// The compiled library rounds the bytes of its constants up to this.
 const COMPILED_ALIGNMENT: u64 = 64;
@@ -81,9 +80,11 @@ pub(super) fn check_signature(record: &Record, container: &Container) -> Result<
     Ok(())
 }
 
-/// For each constant of the compiled library the index of its catalog entry. Both must name the same ones.
-pub(super) fn match_constants(catalog: &Catalog, compiled: &[ConstantInfo]) -> Result<Vec<usize>> {
-    let recorded = catalog.constants();
+/// For each constant of the compiled library the index of that of the record. Both must name the same ones.
+pub(super) fn match_constants(
+    recorded: &[RecordedConstant],
+    compiled: &[ConstantInfo],
+) -> Result<Vec<usize>> {
     let mut used = vec![false; recorded.len()];
     let mut indices = Vec::with_capacity(compiled.len());
     for info in compiled {
@@ -116,7 +117,7 @@ pub(super) fn match_constants(catalog: &Catalog, compiled: &[ConstantInfo]) -> R
 }
 
 /// The compiled library rounds the bytes of its constants up, and knows no sizes.
-fn check_constant(recorded: &Constant, compiled: &ConstantInfo) -> Result<()> {
+fn check_constant(recorded: &RecordedConstant, compiled: &ConstantInfo) -> Result<()> {
     let differs = |fact, expected: String, found: String| Error::Mismatch {
         name: recorded.fqn.clone(),
         fact,

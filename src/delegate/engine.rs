@@ -1,135 +1,184 @@
 //! The compiled code, its session and the bytes of both, joined for a pass. Each of them leaves one
 //! promise to its user: this file makes these promises, and is the only unsafe code here.
 
+use std::any::Any;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
 mod dense;
 mod graphs;
 mod layouts;
 mod replay;
 
-use super::compiled::compiled;
+use super::compiled::{check_signature, compiled, match_constants, open};
 use super::delegate_device::DelegateDevice;
 use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
-use super::run_pass::{RunPass, TakeOutputs};
+use super::load::{Data, LoadRequest};
+use super::locked;
+use super::option_checks::no_graph;
+use super::run_pass::{Parts, RunPass, TakeOutputs};
+use super::shared::{Running, SessionState, Shared};
 use super::tensor::{contiguous_strides, InputTensor};
-use super::times::TimesFile;
 use crate::aoti::container::{Binding, Container, Input};
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
-use crate::config::Verify;
+use crate::config::{Options, Verify};
 use crate::device::{DevicePtr, HostBytes, HostFile, HostSource};
 use crate::error::{Error, Result};
-use crate::format::{ConstantKind, Source};
-use crate::session::{Session, Stats};
-use crate::store::{Constants, Method, StoreOptions};
+use crate::format::{ConstantKind, Record, Source};
+use crate::schedule::WeightIndex;
+use crate::session::{Session, State, Stats};
+use crate::store::{Methods, StoreOptions};
 use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
 
-/// The bytes of a method's constants, and where they are.
-pub struct Data {
-    /// The constants.
-    pub catalog: Catalog,
-    /// The file that they lie in; `None` where they are in memory that the caller keeps.
-    pub file: Option<MappedPtd>,
-    /// How they are held for copies.
-    pub held: HostStorage,
-    /// When they are compared with their checksums.
-    pub verify: Verify,
-    /// Whether every kernel is waited for.
-    pub sync: bool,
-    /// Whether passes are captured as graphs.
-    pub graph: bool,
-    /// Where the times of kernels go, once there are any.
-    pub times_file: Option<TimesFile>,
+/// The compiled code of one method.
+pub(super) struct Code<D: DelegateDevice> {
+    container: Container,
+    scope: D::Scope,
+    /// Which of the record's constants each of the container's constants is.
+    matched: Vec<usize>,
 }
 
-/// One method on one kind of device. The order of the fields is the order in which they end: the compiled
-/// code points into the session's memory, and the session's copies read the data.
-pub struct Engine<D: DelegateDevice> {
-    container: Container,
-    session: Session<D>,
-    scope: D::Scope,
-    data: Data,
-    /// Most device memory that the inputs of a call took.
-    io_bytes: u64,
+impl<D: DelegateDevice> Code<D> {
+    /// Held against the record. No constant is bound.
+    pub fn open(device: &D, request: &LoadRequest<'_>) -> Result<Code<D>> {
+        Code::open_by(device.scope(), &device.torch_name(), request)
+    }
+
+    fn open_by(scope: D::Scope, name: &str, request: &LoadRequest<'_>) -> Result<Code<D>> {
+        let record = request.records.own();
+        let mut container = compiled(&scope, "loading", || open(record, name, request.library))?;
+        check_signature(record, &container)?;
+        let matched = match_constants(&record.constants, container.constants())?;
+        // All as placeholders first: a container that refuses them does so before any weight is loaded.
+        let placeholders: Vec<_> = matched.iter().map(|_| Binding::Placeholder).collect();
+        // SAFETY: placeholders are the container's own memory; no address of ours is bound.
+        compiled(&scope, "binding placeholders to", || unsafe {
+            container.bind_constants(&placeholders)
+        })?;
+        Ok(Code {
+            container,
+            scope,
+            matched,
+        })
+    }
+}
+
+/// The session of a program whose bytes `data` holds, which must outlive it.
+pub(super) fn new_session<D: DelegateDevice>(
+    device: D,
+    methods: Methods,
+    data: &Data,
+    choices: StoreOptions,
+    options: &Options,
+) -> Result<Session<D>> {
+    let from = host_source(data);
+    // After the budget was accepted: a refused one costs no registration, and no copy.
+    let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
+    let source = |device: &mut D| {
+        let source = device.prepare_source(from, data.held);
+        source.map_err(|error| error.during(prepared))
+    };
+    let mut session = Session::with_source(device, methods, source, choices)?;
+    if options.verify == Verify::EveryRead {
+        session.verify_every_read(checksums(&data.catalog))?;
+    }
+    if options.sync {
+        session.wait_for_every_kernel();
+    }
+    Ok(session)
+}
+
+/// One method on one kind of device. The order of the fields is the order in which they end: the compiled code points into the
+/// session's memory.
+pub(super) struct Engine<D: DelegateDevice> {
+    code: Code<D>,
+    shared: Arc<Shared<D>>,
+    /// Where the buffers lie that it writes; `None`: with the direct constants.
+    state: Option<Arc<SessionState<D>>>,
+    /// Which of the program's methods.
+    method: usize,
     /// Of inputs that are not row-major.
     copies: dense::Copies,
-    poisoned: Option<String>,
     /// If passes are captured.
     graph: Option<graphs::Graphs<D>>,
 }
 
 impl<D: DelegateDevice> Engine<D> {
-    /// `constants` holds the catalog index of each of the container's constants.
+    /// `code` is the method's if it was opened already.
     pub fn new(
-        device: D,
-        mut container: Container,
-        program: (Constants, Method),
-        data: Data,
-        constants: &[usize],
-        options: StoreOptions,
+        code: Option<Code<D>>,
+        shared: Arc<Shared<D>>,
+        state: Option<Arc<SessionState<D>>>,
+        request: &LoadRequest<'_>,
+        options: &Options,
     ) -> Result<Engine<D>> {
-        let scope = device.scope();
-        // All as placeholders first: a container that refuses them does so before any weight is loaded.
-        let placeholders: Vec<_> = constants.iter().map(|_| Binding::Placeholder).collect();
-        // SAFETY: placeholders are the container's own memory; no address of ours is bound.
-        compiled(&scope, "binding placeholders to", || unsafe {
-            container.bind_constants(&placeholders)
-        })?;
-        let from = host_source(&data);
-        // After the budget was accepted: a refused one costs no registration, and no copy.
-        let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
-        let source = |device: &mut D| {
-            let source = device.prepare_source(from, data.held);
-            source.map_err(|error| error.during(prepared))
+        let (method, record) = (request.records.method(), request.records.own());
+        let mut running = shared.turn()?;
+        if options.cuda_graph {
+            check_no_ring(running.data.held)?;
+            running.session.allow_capture()?;
+        }
+        let mut code = match code {
+            Some(code) => code,
+            None => Code::open(running.session.device(), request)?,
         };
-        let mut session = Session::with_source(device, program, source, options)?;
-        if data.verify == Verify::EveryRead {
-            session.verify_every_read(checksums(&data.catalog))?;
-        }
-        if data.sync {
-            session.wait_for_every_kernel();
-        }
-        if data.graph {
-            session.allow_capture()?;
-        }
-        let bindings = bindings(&data.catalog, &session, constants)?;
-        // SAFETY: the memory of direct constants is the session's, which keeps it in place for its whole
-        // life, and the container ends first: by the order of this structure's fields, and here because
+        let index = shared.union.index.get(method);
+        let index = index.ok_or_else(|| Error::Internal(format!("there is no method {method}")))?;
+        let own = state.as_ref().and_then(|state| state.state());
+        let bindings = bindings(record, index, &running.session, own, &code.matched)?;
+        // SAFETY: the memory of direct constants is the session's or that of a state, both of which keep it in place for their whole
+        // life, and the container ends first: by the order of the engine's fields, and here because
         // an error leaves nothing bound.
-        compiled(&scope, "binding direct constants to", || unsafe {
-            container.bind_constants(&bindings)
+        compiled(&code.scope, "binding direct constants to", || unsafe {
+            code.container.bind_constants(&bindings)
         })?;
-        let mut engine = Engine {
-            container,
-            session,
-            scope,
-            graph: data.graph.then(graphs::Graphs::default),
-            data,
-            io_bytes: 0,
+        keep_times(&mut running);
+        drop(running);
+        Ok(Engine {
+            code,
+            shared,
+            state,
+            method,
             copies: dense::Copies::default(),
-            poisoned: None,
-        };
-        engine.keep_times();
-        Ok(engine)
+            graph: options.cuda_graph.then(graphs::Graphs::default),
+        })
     }
+}
 
-    /// Writes the times of kernels once they are known, or says that they will not be.
-    fn keep_times(&mut self) {
-        let Some(file) = &self.data.times_file else {
-            return;
-        };
-        match self.session.kernel_times() {
-            Some(times) => {
-                let specs = &self.session.store().constants().specs;
-                let fqn = |&weight: &u32| specs[weight as usize].fqn.as_str();
-                file.write(times, self.session.trace().probes().iter().map(fqn));
-            }
-            None if self.session.will_time_kernels() => return,
-            None => file.give_up(),
+/// Writes the times of kernels once they are known, or says that they will not be.
+fn keep_times<D: DelegateDevice>(running: &mut Running<D>) {
+    let Some(file) = &running.data.times_file else {
+        return;
+    };
+    let session = &running.session;
+    match session.kernel_times() {
+        Some(times) => {
+            let specs = &session.store().constants().specs;
+            let fqn = |&weight: &u32| specs[weight as usize].fqn.as_str();
+            file.write(times, session.trace().probes().iter().map(fqn));
         }
-        self.data.times_file = None;
+        None if session.will_time_kernels() => return,
+        None => file.give_up(),
     }
+    running.data.times_file = None;
+}
 
+/// One pass of one method, and all that it uses.
+struct Turn<'a, D: DelegateDevice> {
+    code: &'a mut Code<D>,
+    session: &'a mut Session<D>,
+    poisoned: &'a mut Option<String>,
+    io_bytes: &'a mut u64,
+    inputs_copied: &'a mut u64,
+    /// Addresses of the state of its session, if that lies beside the direct constants.
+    state: Option<Range<u64>>,
+    /// The pass before was one of this engine.
+    again: bool,
+}
+
+impl<D: DelegateDevice> Turn<'_, D> {
     /// Where the kernels find input `index`, if it is used.
     fn place<'a>(
         &mut self,
@@ -157,10 +206,10 @@ impl<D: DelegateDevice> Engine<D> {
         let taken = signature.wiring.taken.iter().map(|&index| placed[index]);
         let inputs: Vec<Input<'_>> = taken.flatten().collect();
         self.session.begin_pass()?;
-        let (container, session) = (&mut self.container, &mut self.session);
+        let (container, session) = (&mut self.code.container, &mut *self.session);
         // SAFETY: the inputs' memory lives during this call and was checked against their sizes. The session
         // answers with memory that it holds under a lease, by the recorded layouts.
-        let ran = compiled(&self.scope, "running", || unsafe {
+        let ran = compiled(&self.code.scope, "running", || unsafe {
             container.run(session, &inputs, take)
         });
         // Told in any case, so that the next pass starts afresh; the pass's own error comes first.
@@ -183,11 +232,11 @@ impl<D: DelegateDevice> Engine<D> {
 
     /// A handle that outlives its pass would keep its lease, and a later pass would run into it.
     fn check_no_handles(&mut self) -> Result<()> {
-        match self.container.live_handles() {
+        match self.code.container.live_handles() {
             0 => Ok(()),
             live => {
                 let why = format!("{live} tensor handles outlived their pass");
-                self.poisoned = Some(why.clone());
+                *self.poisoned = Some(why.clone());
                 Err(Error::Poisoned(why))
             }
         }
@@ -196,17 +245,14 @@ impl<D: DelegateDevice> Engine<D> {
     /// One pass over row-major inputs.
     fn run_dense(
         &mut self,
+        graph: &mut Option<graphs::Graphs<D>>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
     ) -> Result<()> {
-        match self.graph.take() {
+        match graph {
             None => self.run_once(signature, inputs, outputs),
-            Some(mut graph) => {
-                let ran = self.run_by_graph(&mut graph, signature, inputs, outputs);
-                self.graph = Some(graph);
-                ran
-            }
+            Some(graph) => self.run_by_graph(graph, signature, inputs, outputs),
         }
     }
 
@@ -235,7 +281,7 @@ impl<D: DelegateDevice> Engine<D> {
                 .filter(|(_, view)| view.is_some())
         };
         let held = there().map(|(input, _)| device.placed_bytes(&input.memory));
-        self.io_bytes = self.io_bytes.max(held.sum());
+        *self.io_bytes = (*self.io_bytes).max(held.sum());
         let ran = sent.and_then(|()| {
             let take = |pass: &PassOutputs<'_>| deliver(signature, &placed, pass, outputs);
             self.pass(signature, &placed, take)
@@ -257,33 +303,82 @@ impl<D: DelegateDevice> Engine<D> {
     }
 }
 
-impl<D: DelegateDevice> RunPass for Engine<D> {
+impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
     fn run(
         &mut self,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
     ) -> Result<()> {
-        if let Some(why) = &self.poisoned {
+        let mut running = self.shared.turn()?;
+        if let Some(why) = &running.poisoned {
             return Err(Error::Poisoned(why.clone()));
         }
-        let outcome = self.run_any(signature, inputs, outputs);
-        self.keep_times();
-        outcome.map_err(|error| match self.session.device().is_lost() {
-            true => error.lost(self.session.weights_in_use()),
+        // Also of a pass that ends with an error.
+        let me = std::ptr::from_ref(self).addr();
+        let again = running.last.replace(me) == Some(me);
+        running.session.turn_to(self.method)?;
+        let Running {
+            session,
+            poisoned,
+            io_bytes,
+            inputs_copied,
+            ..
+        } = &mut *running;
+        let mut turn = Turn {
+            code: &mut self.code,
+            session,
+            poisoned,
+            io_bytes,
+            inputs_copied,
+            state: self
+                .state
+                .as_ref()
+                .and_then(|one| Some(one.state()?.range())),
+            again,
+        };
+        let (copies, graph) = (&mut self.copies, &mut self.graph);
+        let outcome = turn.run_any(copies, graph, signature, inputs, outputs);
+        keep_times(&mut running);
+        *locked(&self.shared.stats) = running.stats();
+        let session = &running.session;
+        outcome.map_err(|error| match session.device().is_lost() {
+            true => error.lost(session.weights_in_use()),
             false => error,
         })
     }
 
-    fn stats(&self) -> Stats {
-        let (host_pinned_bytes, host_mapped_bytes) = self.session.device().host_bytes();
-        Stats {
-            host_pinned_bytes,
-            host_mapped_bytes,
-            activation_peak_bytes: self.session.activation_peak_bytes(),
-            io_bytes: self.io_bytes,
-            inputs_copied: self.copies.count,
-            ..self.session.stats()
+    fn reset_state(&mut self) -> Result<()> {
+        let mut running = self.shared.turn()?;
+        if let Some(why) = &running.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        let own = self.state.as_ref().and_then(|state| state.state());
+        running.session.reset_state(own)
+    }
+
+    fn parts(&self) -> Parts {
+        let state = self.state.clone();
+        Parts {
+            program: self.shared.clone(),
+            state: state.map(|state| state as Arc<dyn Any + Send + Sync>),
+        }
+    }
+
+    fn stats(&self) -> Arc<Mutex<Stats>> {
+        self.shared.stats.clone()
+    }
+}
+
+impl<D: DelegateDevice> Drop for Engine<D> {
+    /// The session lives on where the program has other methods: it gets the memory of the graph back.
+    fn drop(&mut self) {
+        let captured = self.graph.take().and_then(|graph| graph.captured);
+        let (Some(captured), Ok(mut running)) = (captured, self.shared.turn()) else {
+            return;
+        };
+        if let Err(error) = graphs::give_back(&mut running.session, captured) {
+            log::warn!("the memory of a graph could not be given back: {error}");
         }
     }
 }
@@ -293,13 +388,13 @@ fn host_source(data: &Data) -> HostSource {
     let segments = data.catalog.constants().iter();
     let segments = segments.map(|constant| &data.catalog.segment(constant.segment).bytes);
     let Some(file) = data.file.as_ref().map(MappedPtd::file) else {
-        // SAFETY: `Engine` keeps the catalog, whose bytes stay as they are while it lives, and ends its session, and with it the
-        // device, first.
+        // SAFETY: `Running` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
+        // session, and with it the device, first.
         let bytes = |bytes: &KeptBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
         return HostSource::Memory(segments.map(bytes).collect());
     };
     let all = file.bytes();
-    // SAFETY: `Engine` keeps the mapping, and ends its session, and with it the device, first. A session that
+    // SAFETY: `Running` keeps the mapping, and ends its session, and with it the device, first. A session that
     // fails in `Session::with_source` ends there.
     let mapping = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
     let start = all.as_ptr().addr();
@@ -319,17 +414,25 @@ fn checksums(catalog: &Catalog) -> Vec<u32> {
     constants.map(|constant| constant.crc32).collect()
 }
 
+/// What each of the container's constants is bound to. `matched` says which of the record's it is, `index` where the program has
+/// each of the record's.
 fn bindings<'a, D: DelegateDevice>(
-    catalog: &'a Catalog,
+    record: &'a Record,
+    index: &[WeightIndex],
     session: &Session<D>,
-    constants: &[usize],
+    state: Option<&State>,
+    matched: &[usize],
 ) -> Result<Vec<Binding<'a>>> {
-    let binding = |&index: &usize| {
-        let constant = &catalog.constants()[index];
+    let binding = |&own: &usize| {
+        let constant = &record.constants[own];
         if constant.kind == ConstantKind::Weight {
             return Ok(Binding::Placeholder);
         }
-        let ptr = session.store().direct_address(index).ok_or_else(|| {
+        let at = index[own] as usize;
+        let ptr = state.and_then(|state| state.address(at));
+        // rule: session-writes-its-own-state
+        let ptr = ptr.or_else(|| session.store().direct_address(at));
+        let ptr = ptr.ok_or_else(|| {
             Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
         })?;
         Ok(Binding::Direct {
@@ -339,7 +442,18 @@ fn bindings<'a, D: DelegateDevice>(
             strides: &constant.strides,
         })
     };
-    constants.iter().map(binding).collect()
+    matched.iter().map(binding).collect()
+}
+
+/// The ring of 'staged' is filled by the host during each pass.
+fn check_no_ring(held: HostStorage) -> Result<()> {
+    match held {
+        HostStorage::Staged { .. } => Err(no_graph(
+            "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
+             (weight_offload_host), or leave it out",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn view<'a>(input: &InputTensor<'a>, strides: &'a [i64], ptr: DevicePtr) -> Input<'a> {

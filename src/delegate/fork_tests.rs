@@ -20,8 +20,19 @@ impl RunPass for Copying {
         self.0.synchronize()
     }
 
-    fn stats(&self) -> Stats {
-        Stats::default()
+    fn reset_state(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn parts(&self) -> Parts {
+        Parts {
+            program: Arc::new(()),
+            state: None,
+        }
+    }
+
+    fn stats(&self) -> Arc<Mutex<Stats>> {
+        Arc::default()
     }
 }
 
@@ -31,12 +42,11 @@ fn delegate() -> Delegate {
     let bytes = HostBytes::from_static(Box::leak(vec![7; 1 << 20].into_boxed_slice()));
     device.copy_to_device(ptr, bytes).unwrap();
     Delegate {
-        record: Record::from_payload("payload", &payload(&RecordSpec::small())).unwrap(),
+        records: Records::from_payload("payload", &payload(&RecordSpec::small())).unwrap(),
         wiring: Wiring::straight(1, 1),
         live: Live::new(Box::new(Copying(device))),
         inputs_copied: AtomicU64::new(0),
         options: String::new(),
-        keeps_named_data: false,
     }
 }
 

@@ -5,7 +5,7 @@
 use super::host_storage::HostStorage;
 use crate::config::{Gathering, Options, GATHER, HOST};
 use crate::error::{bytes_text, Error, Result};
-use crate::format::{Gather, Record};
+use crate::format::{Gather, Record, Records};
 use crate::schedule::ProbeId;
 
 /// The reads that are done in place by the rule alone: known to take at most half of their table.
@@ -13,12 +13,22 @@ pub fn by_rule(record: &Record) -> Vec<ProbeId> {
     reads(record, |gather, table| gather.pays(table))
 }
 
-/// The reads that are done in place in this load.
-pub(super) fn choose(
-    record: &Record,
+/// The reads of each method that are done in place in this load.
+pub(super) fn choose_all(
+    records: &Records,
     options: &Options,
     held: &HostStorage,
-) -> Result<Vec<ProbeId>> {
+) -> Result<Vec<Vec<ProbeId>>> {
+    let chosen = records.all().iter();
+    let chosen: Vec<_> = chosen.map(|record| choose(record, options, held)).collect();
+    if chosen.iter().all(Result::is_err) {
+        return chosen.into_iter().collect();
+    }
+    // 'on' has an effect if one method has such reads.
+    Ok(chosen.into_iter().map(Result::unwrap_or_default).collect())
+}
+
+fn choose(record: &Record, options: &Options, held: &HostStorage) -> Result<Vec<ProbeId>> {
     let chosen = match options.gather {
         Gathering::Off => return Ok(Vec::new()),
         Gathering::Auto => by_rule(record),

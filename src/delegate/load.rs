@@ -1,31 +1,28 @@
 //! Load of one method: every check in order, the cheap ones and those that explain most first.
 #![deny(unsafe_code)]
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 
-use super::budget::AutoBudget;
-use super::compiled::{check_signature, compiled, match_constants, open};
 use super::delegate_device::{self, DelegateDevice};
-use super::engine::{Data, Engine};
-use super::gather;
-use super::host_storage::{self, HostStorage, Needs};
+use super::engine::{Code, Engine};
+use super::host_storage::{self, HostStorage};
+use super::open::open as open_program;
 use super::option_checks::{
     check_budget_has_effect, check_graph, check_link, check_no_pin, check_stream, check_sync,
-    no_graph,
 };
-use super::run_pass::RunPass;
-use super::{times, Delegate, Live};
-use crate::config::{Applies, Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
+use super::shared::{self, Found, ProgramPlace, Shared};
+use super::times::TimesFile;
+use super::{Delegate, Live};
+use crate::config::{Applies, Budget, Options};
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
-use crate::format::{ConstantKind, Record, Wiring};
-use crate::schedule::{Floor, Trace, WeightKind, WeightSpec};
-use crate::store::{Constants, Method, StoreOptions, WeightLayout};
-use crate::system_memory;
-use crate::weights::{check_target, verify_crc, Catalog, Host, MappedPtd, NamedData};
+use crate::format::{Record, Records, Wiring};
+use crate::weights::{check_target, Catalog, Host, MappedPtd, NamedData};
 
 /// What of a record decides which options apply; `has_data` where the file of the weights is known without them.
 pub fn applies(record: &Record, has_data: bool) -> Applies<'_> {
@@ -42,14 +39,54 @@ pub fn applies(record: &Record, has_data: bool) -> Applies<'_> {
 pub enum DataSource<'a> {
     /// In a `.ptd`, which is opened and checked.
     File(PathBuf),
-    /// In memory that the caller has read them into, and keeps for as long as the delegate lives.
-    Kept(&'a dyn NamedData),
+    /// In memory that the caller has read them into; the second part keeps it for as long as it lives.
+    Kept(&'a dyn NamedData, Keeper),
+}
+
+/// Keeps memory of the caller's.
+pub type Keeper = Arc<dyn Any + Send + Sync>;
+
+impl DataSource<'_> {
+    pub(super) fn keeper(&self) -> Option<Keeper> {
+        match self {
+            DataSource::File(_) => None,
+            DataSource::Kept(_, keeper) => Some(keeper.clone()),
+        }
+    }
+}
+
+/// The bytes of a program's constants, and where they are. The order of the fields is the order in which they end.
+pub(super) struct Data {
+    /// The constants.
+    pub catalog: Catalog,
+    /// The file that they lie in; `None` where they are in memory that the caller has read them into.
+    pub file: Option<MappedPtd>,
+    /// Keeps that memory.
+    #[allow(dead_code)] // It is kept, and nothing else.
+    pub keeper: Option<Keeper>,
+    /// How they are held for copies.
+    pub held: HostStorage,
+    /// Where the times of kernels go, once there are any.
+    pub times_file: Option<TimesFile>,
+}
+
+/// A method that was loaded before, whose program this load belongs to.
+#[derive(Clone, Copy)]
+pub enum Beside<'a> {
+    /// Another method of its session: both work on one state.
+    Session(&'a Delegate),
+    /// The first method of a session of its own.
+    NewSession(&'a Delegate),
 }
 
 /// What a load needs beside the options.
 pub struct LoadRequest<'a> {
-    /// What the export recorded about the method.
-    pub record: Record,
+    /// What the export recorded about the method, and about the others of its program.
+    pub records: Records,
+    /// Which loaded program the method belongs to, if it has others.
+    pub place: Option<ProgramPlace>,
+    /// The same, for callers that have a method of it.
+    pub beside: Option<Beside<'a>>,
     /// Gives the bytes of the compiled library by its key.
     pub library: &'a dyn Fn(&str) -> Result<&'a [u8]>,
     /// The weights.
@@ -72,22 +109,18 @@ impl Delegate {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
-        let record = &request.record;
+        let record = request.records.own().clone();
         check_no_pin(options)?;
-        check_machine(record)?;
+        check_machine(&record)?;
         match record.device.as_str() {
-            "cpu" => Delegate::on(
-                delegate_device::open_host(record, options, stream)?,
-                request,
-                options,
-            ),
+            "cpu" => {
+                let open = || delegate_device::open_host(&record, options, stream);
+                Delegate::on(open, request, options, stream)
+            }
             _ => {
                 check_stream(options, stream)?;
-                Delegate::on(
-                    delegate_device::open_cuda(record, options, stream)?,
-                    request,
-                    options,
-                )
+                let open = || delegate_device::open_cuda(&record, options, stream);
+                Delegate::on(open, request, options, stream)
             }
         }
     }
@@ -100,109 +133,86 @@ impl Delegate {
         options: &Options,
         faults: &Faults,
     ) -> Result<Delegate> {
-        let record = &request.record;
+        let record = request.records.own().clone();
         check_no_pin(options)?;
-        check_machine(record)?;
+        check_machine(&record)?;
+        let host = || delegate_device::open_host(&record, options, None);
+        let cuda = || delegate_device::open_cuda(&record, options, None);
         match record.device.as_str() {
-            "cpu" => {
-                let device = delegate_device::open_host(record, options, None)?;
-                Delegate::on(Faulty::new(device, faults), request, options)
-            }
-            _ => {
-                let device = delegate_device::open_cuda(record, options, None)?;
-                Delegate::on(Faulty::new(device, faults), request, options)
-            }
+            "cpu" => Delegate::on(|| Ok(Faulty::new(host()?, faults)), request, options, None),
+            _ => Delegate::on(|| Ok(Faulty::new(cuda()?, faults)), request, options, None),
         }
     }
 
     fn on<D: DelegateDevice + 'static>(
-        device: D,
+        open: impl FnOnce() -> Result<D>,
         request: LoadRequest<'_>,
         options: &Options,
+        stream: Option<CallerStream>,
     ) -> Result<Delegate> {
-        let engine: Box<dyn RunPass> = Box::new(engine(device, &request, options)?);
-        let (record, wiring) = (request.record, request.wiring);
+        let (engine, budget) = engine(open, &request, options, stream)?;
+        let record = request.records.own();
         let gpu = record.device != "cpu";
         if options.budget == Budget::Floor && record.offload {
             log::info!(
                 "method '{}': no budget was given, so its weights get the least possible one, {}",
                 record.method,
-                bytes_text(engine.stats().budget_bytes)
+                bytes_text(budget)
             );
         }
         Ok(Delegate {
-            record,
-            wiring,
-            live: Live::new(engine),
+            records: request.records,
+            wiring: request.wiring,
+            live: Live::new(Box::new(engine)),
             inputs_copied: AtomicU64::new(0),
             options: options.to_json(gpu),
-            keeps_named_data: matches!(request.data, DataSource::Kept(_)),
         })
     }
 }
 
-/// Everything that comes after the device, which is there and is one that the program was compiled for.
-fn engine<D: DelegateDevice>(
-    device: D,
+/// The method over what its program shares; that is loaded if no method of it was before. Also the program's budget.
+fn engine<D: DelegateDevice + 'static>(
+    open: impl FnOnce() -> Result<D>,
     request: &LoadRequest<'_>,
     options: &Options,
-) -> Result<Engine<D>> {
-    let record = &request.record;
+    stream: Option<CallerStream>,
+) -> Result<(Engine<D>, u64)> {
+    let (records, record) = (&request.records, request.records.own());
     check_budget_has_effect(record, options)?;
     host_storage::check(record, options)?;
     check_sync(record, options)?;
     check_link(record, options)?;
     check_graph(record, options)?;
-    let (times, times_file) = times::open(record, options, device.full_name())?;
-    let (constants, mut method) = constants_and_method(record)?;
-    check_floor(record, (&constants, &method), device.granule())?;
-    let (file, catalog) = match &request.data {
-        DataSource::File(path) => {
-            let file = MappedPtd::open(path)?;
-            let catalog = Catalog::build(record, &file)?;
-            (Some(file), catalog)
+    let mut code: Option<Code<D>> = None;
+    let load = || {
+        open_program(open()?, request, options, stream, |device| {
+            code = Some(Code::open(device, request)?);
+            Ok(())
+        })
+    };
+    let (found, state) = match (request.beside, request.place) {
+        (Some(beside), _) => {
+            let (shared, state) = shared::of(beside, record)?;
+            (Found::Before(shared), state)
         }
-        DataSource::Kept(named) => (None, Catalog::build(record, *named)?),
+        (None, Some(place)) if records.all().len() > 1 => {
+            (shared::find_or_load(place, record.build_id, load)?, None)
+        }
+        _ => (Found::Now(Arc::new(load()?)), None),
     };
-    let held = match &file {
-        Some(file) => hold(&device, record, options, file, &catalog)?,
-        None => keep(record, options, &catalog)?,
+    let shared = match found {
+        Found::Now(shared) => shared,
+        Found::Before(shared) => {
+            shared.check_options(options, stream)?;
+            shared
+        }
     };
-    if options.cuda_graph && matches!(held, HostStorage::Staged { .. }) {
-        return Err(no_graph(
-            "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
-             (weight_offload_host), or leave it out",
-        ));
-    }
-    method.gather = gather::choose(record, options, &held)?;
-    let floor = method.floor(&constants, device.granule())?;
-    check_data(record, options, &catalog)?;
-    let name = device.torch_name();
-    let container = compiled(&device.scope(), "loading", || {
-        open(record, &name, request.library)
-    })?;
-    check_signature(record, &container)?;
-    let bound = match_constants(&catalog, container.constants())?;
-    let choices = StoreOptions {
-        budget: match options.budget {
-            Budget::Floor => None,
-            Budget::Bytes(bytes) => Some(bytes),
-            Budget::Auto => Some(choose_budget(record, &constants, &floor, &device, options)?),
-        },
-        policy: options.policy,
-        times,
-    };
-    let data = Data {
-        catalog,
-        file,
-        held,
-        verify: options.verify,
-        sync: options.sync,
-        graph: options.cuda_graph,
-        times_file,
-    };
-    let program = (constants, method);
-    Engine::new(device, container, program, data, &bound, choices)
+    let budget = options_budget(&shared);
+    Ok((Engine::new(code, shared, state, request, options)?, budget))
+}
+
+fn options_budget<D: DelegateDevice>(shared: &Shared<D>) -> u64 {
+    super::locked(&shared.stats).budget_bytes
 }
 
 fn check_machine(record: &Record) -> Result<()> {
@@ -218,145 +228,4 @@ fn check_machine(record: &Record) -> Result<()> {
         &record.target,
         &Host::current(),
     )
-}
-
-/// The bytes in the file, as far as they are to be compared with their checksums.
-fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<()> {
-    match options.verify {
-        Verify::Off => Ok(()),
-        // rule: data-is-verified-when-asked
-        Verify::Load => verify_crc(catalog),
-        Verify::EveryRead => {
-            log::warn!(
-                "method '{}': {VERIFY} = every_read: each weight is read back from the device and compared with its \
-                 checksum before each read, so that passes are slow; this is for debugging and tests",
-                record.method
-            );
-            verify_crc(catalog)
-        }
-    }
-}
-
-/// How the weights are held for the device's copies.
-fn hold<D: DelegateDevice>(
-    device: &D,
-    record: &Record,
-    options: &Options,
-    file: &MappedPtd,
-    catalog: &Catalog,
-) -> Result<HostStorage> {
-    let copier = device.copier();
-    let asked = || "asking how copies of all weights can be held on the host".to_owned();
-    let Some(copier) = copier.map_err(|error| error.during(asked))? else {
-        return Ok(HostStorage::Mapped);
-    };
-    let mapped = file.file();
-    let needs = Needs {
-        file: mapped.name(),
-        file_bytes: mapped.bytes().len() as u64,
-        in_memory: mapped.is_in_memory(),
-        used_bytes: catalog.distinct_bytes(),
-    };
-    let (held, why) = host_storage::choose(options, &needs, &copier, &system_memory::available()?)?;
-    log::info!(
-        "method '{}': weights are held '{}' on the host: {why}",
-        record.method,
-        held.name()
-    );
-    Ok(held)
-}
-
-/// Weights that are in memory already stay where they are.
-fn keep(record: &Record, options: &Options, catalog: &Catalog) -> Result<HostStorage> {
-    if matches!(options.host, HostMemory::Pinned | HostMemory::Staged) {
-        return Err(Error::Option {
-            key: HOST.to_owned(),
-            what: format!(
-                "'pinned' and 'staged' start from the file, and ExecuTorch has read the weights of method '{}' into memory; \
-                 load it with LoadMode::Mmap, or name the file in {DATA}",
-                record.method
-            ),
-        });
-    }
-    log::info!(
-        "method '{}': {} of weights stay in memory, where ExecuTorch read them; with LoadMode::Mmap, or {DATA}, they would \
-         stay in the file",
-        record.method,
-        bytes_text(catalog.distinct_bytes())
-    );
-    Ok(HostStorage::Mapped)
-}
-
-/// What a store and a pass have to know of a method, from its record. Tables are read in place by the record's rule.
-pub fn constants_and_method(record: &Record) -> Result<(Constants, Method)> {
-    let constants = &record.constants;
-    let weights = constants.iter().map(|constant| WeightSpec {
-        fqn: constant.fqn.clone(),
-        bytes: constant.nbytes,
-        kind: match constant.kind {
-            ConstantKind::Weight => WeightKind::Weight,
-            ConstantKind::Direct => WeightKind::Direct,
-            ConstantKind::Mutable => WeightKind::Mutable,
-        },
-    });
-    let layouts = constants.iter().map(|constant| WeightLayout {
-        dtype: constant.dtype.number(),
-        sizes: constant.sizes.clone(),
-        strides: constant.strides.clone(),
-    });
-    let method = Method {
-        layouts: layouts.collect(),
-        trace: Trace::new(record.trace.clone(), record.probes.clone(), constants.len())?,
-        gather: gather::by_rule(record),
-    };
-    let specs = weights.collect();
-    Ok((Constants { specs }, method))
-}
-
-/// The recorded floor is what `required_budget` tells; it must be the one that is enforced.
-fn check_floor(
-    record: &Record,
-    (constants, method): (&Constants, &Method),
-    granule: u64,
-) -> Result<()> {
-    let floor = method.floor(constants, granule)?;
-    let recorded = [
-        ("floor", record.floor, floor.bytes()),
-        ("hard minimum", record.hard_minimum, floor.hard_minimum),
-    ];
-    for (fact, recorded, computed) in recorded {
-        // rule: recorded-floor-is-computed-again
-        if recorded != computed {
-            return Err(Error::Mismatch {
-                name: record.method.clone(),
-                fact,
-                expected: format!("{computed} bytes, by the recorded trace"),
-                found: format!("{recorded} bytes in the record"),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// What `auto` comes to on this device now. The device's context is there, and the compiled library's bytes
-/// are loaded; the weights are not.
-fn choose_budget<D: DelegateDevice>(
-    record: &Record,
-    constants: &Constants,
-    floor: &Floor,
-    device: &D,
-    options: &Options,
-) -> Result<u64> {
-    let granule = device.granule();
-    let occupied = constants.specs.iter().map(|spec| spec.occupied(granule));
-    let everything = occupied.fold(0, u64::saturating_add);
-    let free = device.free_bytes();
-    let free = free.map_err(|error| error.during(|| format!("the budget of {BUDGET} = auto")))?;
-    let auto = AutoBudget::new(record, everything, free, granule)?;
-    let auto = match options.cuda_graph {
-        true => auto.with_graph(),
-        false => auto,
-    };
-    log::info!("method '{}': {BUDGET} = auto: {auto}", record.method);
-    auto.accepted(floor)
 }

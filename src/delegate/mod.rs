@@ -3,7 +3,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `program` | a `.pte` as a file or as bytes, for callers without ExecuTorch |
-//! | `load` | every check of a load, in order, and what is made of it |
+//! | `load` | every check of a load of a method, in order, and what is made of it |
+//! | `open` | the load of a program: what its methods share |
+//! | `shared` | a loaded program, and how its methods find it |
 //! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
@@ -12,6 +14,7 @@
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `side` | what the two kinds of devices do differently here |
 //! | `held` | how weights are held on the host for a GPU's copies |
+//! | `place` | which loaded program an address of ExecuTorch's belongs to |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
 mod budget;
@@ -25,47 +28,53 @@ mod host_storage;
 mod inputs;
 mod load;
 pub mod mapped;
+mod open;
 mod option_checks;
+pub mod place;
 pub mod program;
 mod run_pass;
+mod shared;
 mod sizes;
 mod tensor;
 mod times;
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::error::{Error, Result};
-use crate::format::{InputSpec, Record, Wiring};
+use crate::format::{InputSpec, Record, Records, Wiring};
 use crate::process::OfProcess;
 use crate::session::Stats;
 use inputs::Signature;
-use run_pass::RunPass;
 pub use run_pass::TakeOutputs;
+use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
-pub use load::{applies, constants_and_method, DataSource, LoadRequest};
+pub use load::{applies, Beside, DataSource, LoadRequest};
+pub use open::program_of;
 pub use program::Program;
+pub use shared::ProgramPlace;
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// One loaded method. May be shared between threads; one of them executes at a time.
 pub struct Delegate {
-    record: Record,
+    records: Records,
     wiring: Wiring,
     live: OfProcess<Live>,
     /// Inputs that the caller copied, and not the engine.
     inputs_copied: AtomicU64,
     /// The options that hold, as JSON.
     options: String,
-    keeps_named_data: bool,
 }
 
 /// What runs.
 struct Live {
     engine: Mutex<Running>,
-    /// The counters after the last pass, so that asking for them never waits for a running one.
-    stats: Mutex<Stats>,
+    /// For other methods and sessions of the program.
+    parts: Parts,
+    /// The program's counters after its last pass, so that asking for them never waits for a running one.
+    stats: Arc<Mutex<Stats>>,
 }
 
 /// What one call at a time has.
@@ -99,9 +108,12 @@ impl Delegate {
             ..signature
         };
         check(&signature)?;
-        let result = engine.run(&signature, inputs, outputs);
-        *locked(&live.stats) = engine.stats();
-        result
+        engine.run(&signature, inputs, outputs)
+    }
+
+    /// The buffers that the program writes get their initial bytes back: those of this session, for all its methods.
+    pub fn reset_state(&self) -> Result<()> {
+        self.live.get()?.turn()?.engine.reset_state()
     }
 
     /// The same with the outputs copied to memory that the caller has, which must not overlap that of the inputs
@@ -122,11 +134,15 @@ impl Delegate {
         })
     }
 
+    fn record(&self) -> &Record {
+        self.records.own()
+    }
+
     fn signature(&self) -> Signature<'_> {
         Signature {
-            inputs: &self.record.inputs,
-            outputs: &self.record.outputs,
-            sizes: &self.record.sizes,
+            inputs: &self.record().inputs,
+            outputs: &self.record().outputs,
+            sizes: &self.record().sizes,
             wiring: &self.wiring,
             call: &sizes::UNKNOWN,
         }
@@ -139,12 +155,17 @@ impl Delegate {
 
     /// The method.
     pub fn method(&self) -> &str {
-        &self.record.method
+        &self.record().method
+    }
+
+    /// The names of all methods of the program.
+    pub fn methods(&self) -> Vec<&str> {
+        self.records.names()
     }
 
     /// The kind of device that the method runs on: `cpu`, `cuda`.
     pub fn device(&self) -> &str {
-        &self.record.device
+        &self.record().device
     }
 
     /// Number of inputs of a call.
@@ -181,11 +202,6 @@ impl Delegate {
         &self.options
     }
 
-    /// Whether the caller's memory is read for as long as this lives: see [`DataSource::Kept`].
-    pub fn keeps_named_data(&self) -> bool {
-        self.keeps_named_data
-    }
-
     /// Counts inputs that the caller has copied to row-major order itself.
     pub fn count_inputs_copied(&self, count: u64) {
         self.inputs_copied.fetch_add(count, Ordering::Relaxed);
@@ -195,7 +211,8 @@ impl Delegate {
 impl Live {
     fn new(engine: Box<dyn RunPass>) -> OfProcess<Live> {
         OfProcess::new(Live {
-            stats: Mutex::new(engine.stats()),
+            parts: engine.parts(),
+            stats: engine.stats(),
             engine: Mutex::new(Running {
                 engine,
                 sizes: CallSizes::default(),

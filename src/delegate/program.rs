@@ -2,19 +2,27 @@
 #![deny(unsafe_code)]
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
-use super::{applies, DataSource, Delegate, LoadRequest};
+use super::{applies, Beside, DataSource, Delegate, LoadRequest, ProgramPlace};
 use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
-use crate::format::{Pte, Record, Wiring, BACKEND};
+use crate::format::{Pte, Record, Records, Wiring, BACKEND};
 use crate::weights::{check_build_id, MappedFile, MappedPtd};
 
-/// The bytes of a `.pte`.
+/// The bytes of a `.pte`. Methods that are loaded from one such value share weights, budget and state.
 pub struct Program<'a> {
     bytes: Bytes<'a>,
+    place: ProgramPlace,
+}
+
+/// A number for the methods of one program.
+fn next_place() -> ProgramPlace {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    ProgramPlace::Number(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 enum Bytes<'a> {
@@ -97,6 +105,7 @@ impl<'a> Program<'a> {
     pub fn open(path: &Path) -> Result<Program<'a>> {
         Ok(Program {
             bytes: Bytes::Mapped(MappedFile::open(path)?),
+            place: next_place(),
         })
     }
 
@@ -104,6 +113,7 @@ impl<'a> Program<'a> {
     pub fn from_bytes(bytes: &'a [u8]) -> Program<'a> {
         Program {
             bytes: Bytes::Given(bytes),
+            place: next_place(),
         }
     }
 
@@ -154,9 +164,30 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Least budget with which `method` can be loaded, as recorded.
+    /// Least budget with which `method` can be loaded, as recorded: that of the method of its program that needs most.
     pub fn required_budget(&self, method: &str) -> Result<u64> {
-        Ok(Record::of(&self.parse()?, method)?.floor)
+        let records = Records::of(&self.parse()?, method)?;
+        let floors = records.all().iter().map(|record| record.floor);
+        Ok(floors.max().unwrap_or(0))
+    }
+
+    /// The same for the program: of its only method, or of all that share its weights.
+    pub fn least_budget(&self) -> Result<u64> {
+        let methods = self.methods()?;
+        let first = methods.first().ok_or_else(|| Error::Missing {
+            name: BACKEND.to_owned(),
+            place: format!("{}: no method has a delegate of it", self.name()),
+        })?;
+        self.required_budget(first)
+    }
+
+    /// The methods that run here, in the order of their names.
+    pub fn methods(&self) -> Result<Vec<String>> {
+        let pte = self.parse()?;
+        let ours = |name: &&str| pte.delegate(name).is_ok_and(|one| one.backend == BACKEND);
+        let mut names: Vec<String> = pte.methods().filter(ours).map(str::to_owned).collect();
+        names.sort();
+        Ok(names)
     }
 
     /// Loads `method` with its weights from the file at `data`. Its inputs and outputs are the method's, in the
@@ -173,7 +204,22 @@ impl<'a> Program<'a> {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
-        self.load_by(method, data, options, |request, options| {
+        self.load_by(method, data, options, None, |request, options| {
+            Delegate::load_on(request, options, stream)
+        })
+    }
+
+    /// The same for a method of a program of which another one was loaded before, which says what holds: the data, the options
+    /// and the stream must be those of that load.
+    pub fn load_beside(
+        &self,
+        beside: Beside<'_>,
+        method: &str,
+        data: PathBuf,
+        options: &Options,
+        stream: Option<CallerStream>,
+    ) -> Result<Delegate> {
+        self.load_by(method, data, options, Some(beside), |request, options| {
             Delegate::load_on(request, options, stream)
         })
     }
@@ -188,7 +234,7 @@ impl<'a> Program<'a> {
         options: &Options,
         faults: &crate::device::faulty::Faults,
     ) -> Result<Delegate> {
-        self.load_by(method, data, options, |request, options| {
+        self.load_by(method, data, options, None, |request, options| {
             Delegate::load_faulty(request, options, faults)
         })
     }
@@ -198,6 +244,7 @@ impl<'a> Program<'a> {
         method: &str,
         data: PathBuf,
         options: &Options,
+        beside: Option<Beside<'_>>,
         load: impl FnOnce(LoadRequest<'_>, &Options) -> Result<Delegate>,
     ) -> Result<Delegate> {
         if options.data.is_some() {
@@ -211,17 +258,20 @@ impl<'a> Program<'a> {
         self.check_pin(options.pte_sha256)?;
         self.check_two_files(&data)?;
         let pte = self.parse()?;
-        let record = Record::of(&pte, method)?;
+        let records = Records::of(&pte, method)?;
+        let record = records.own();
         let wiring = Wiring::of(&pte, method, record.inputs.len(), record.outputs.len())?;
         let library = |key: &str| pte.named_data(key);
         let defaults = config::from_program(pte.delegate(method)?.compile_specs)?;
-        let layered = options.with_defaults(&defaults, applies(&record, true))?;
+        let layered = options.with_defaults(&defaults, applies(record, true))?;
         let pinned = Options {
             pte_sha256: None,
             ..layered
         };
         let request = LoadRequest {
-            record,
+            records,
+            place: Some(self.place),
+            beside,
             library: &library,
             data: DataSource::File(data),
             wiring,

@@ -1,6 +1,9 @@
 //! A method that runs, as the delegate sees it: on whatever device.
 #![deny(unsafe_code)]
 
+use std::any::Any;
+use std::sync::{Arc, Mutex};
+
 use super::inputs::Signature;
 use super::tensor::InputTensor;
 use crate::aoti::outputs::Output;
@@ -9,6 +12,15 @@ use crate::error::Result;
 
 /// Receives the outputs of a pass, one after the other, once the pass has completed.
 pub type TakeOutputs<'a> = &'a mut dyn FnMut(usize, &Output<'_>) -> Result<()>;
+
+/// A program and a session, whatever device they are on.
+#[derive(Clone)]
+pub struct Parts {
+    /// `Shared` of its device.
+    pub program: Arc<dyn Any + Send + Sync>,
+    /// `SessionState` of its device; `None` for the first session.
+    pub state: Option<Arc<dyn Any + Send + Sync>>,
+}
 
 /// One method, ready to run, on whatever device.
 pub trait RunPass: Send {
@@ -20,6 +32,12 @@ pub trait RunPass: Send {
         outputs: TakeOutputs<'_>,
     ) -> Result<()>;
 
-    /// Counters since load.
-    fn stats(&self) -> Stats;
+    /// The buffers that the method writes get their initial bytes back.
+    fn reset_state(&mut self) -> Result<()>;
+
+    /// What another method or session of the program finds its weights by.
+    fn parts(&self) -> Parts;
+
+    /// The program's counters after its last pass.
+    fn stats(&self) -> Arc<Mutex<Stats>>;
 }

@@ -28,6 +28,13 @@ pub fn open(
         return Ok((None, None));
     };
     check(record, options)?;
+    if record.is_one_of_several() {
+        return Err(Error::Option {
+            key: KERNEL_TIMES.to_owned(),
+            what: "names times of one method's kernels, and plans for a program of several methods do not go by them; leave it out"
+                .to_owned(),
+        });
+    }
     let file = TimesFile {
         path,
         program: record.build_id,

@@ -132,6 +132,20 @@ pub trait Device: Send {
     /// as this returns.
     fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()>;
 
+    /// The same for bytes that this device was handed, or may be.
+    fn upload_bytes(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+        const PIECE: u64 = 4 << 20;
+        let mut at = 0;
+        while at < src.len() {
+            let piece = src.slice(at..(at + PIECE).min(src.len()));
+            // SAFETY: readable and unchanged while a device lives that may be handed them, as `HostBytes::new` demands.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.as_ptr(), piece.len() as usize) };
+            self.upload(dst.offset(at), bytes)?;
+            at += piece.len();
+        }
+        Ok(())
+    }
+
     /// Copies the bytes of allocated memory at `src` to `dst`, in compute-stream order, and returns when
     /// they are there.
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()>;

@@ -2,6 +2,9 @@
 //! Errors cross as exceptions with their text; `last_status` holds the code of the last one.
 
 use std::pin::Pin;
+use std::sync::Arc;
+
+use cxx::SharedPtr;
 
 use super::allocator::{device_allocate, device_copy_in, device_copy_out, device_free};
 use super::capi::ws_stats_data;
@@ -11,11 +14,12 @@ use super::types::{Counter, Input, NamedData, OutputSink, RuntimeSpec};
 use crate::aoti::outputs::Output;
 use crate::config;
 use crate::delegate::{
-    self, applies, mapped, program, DataSource, Delegate, InputTensor, LoadRequest, Memory,
+    self, applies, mapped, place, program, Beside, DataSource, Delegate, InputTensor, LoadRequest,
+    Memory,
 };
 use crate::device::HostRoom;
 use crate::error::Error;
-use crate::format::{EntryLayout, Record, ScalarType, Wiring};
+use crate::format::{EntryLayout, Records, ScalarType, Wiring};
 use crate::system_memory;
 use crate::weights::{self, HostBytes};
 
@@ -37,16 +41,27 @@ mod ffi {
         type OutputSink = crate::ffi::types::OutputSink;
     }
 
+    /// A method of the program that was loaded before.
+    struct Beside<'a> {
+        loaded: &'a Loaded,
+        /// The load begins a session of its own.
+        new_session: bool,
+    }
+
     extern "Rust" {
         type Loaded;
 
         fn load(
             processed: &[u8],
             method: &str,
+            program_at: &[usize],
             specs: Vec<RuntimeSpec>,
             program: Vec<RuntimeSpec>,
-            named: &NamedData,
+            named: SharedPtr<NamedData>,
+            beside: &[Beside],
         ) -> Result<Box<Loaded>>;
+        fn methods(pte: &str) -> Result<Vec<String>>;
+        fn reset_state(self: &Loaded) -> Result<()>;
         fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
         fn get_default(key: &str) -> Result<RuntimeSpec>;
         fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
@@ -64,7 +79,6 @@ mod ffi {
         fn counters(stats: &ws_stats_data) -> Vec<Counter>;
         fn stats_json(stats: &ws_stats_data, options: &str) -> String;
         fn options(self: &Loaded) -> &str;
-        fn keeps_named_data(self: &Loaded) -> bool;
         fn check_process(self: &Loaded) -> Result<()>;
         fn count_inputs_copied(self: &Loaded, count: u64);
         fn pack(
@@ -99,20 +113,27 @@ pub struct Loaded {
 fn load(
     processed: &[u8],
     method: &str,
+    program_at: &[usize],
     specs: Vec<RuntimeSpec>,
     program: Vec<RuntimeSpec>,
-    named: &NamedData,
+    named: SharedPtr<NamedData>,
+    beside: &[ffi::Beside],
 ) -> Result<Box<Loaded>, String> {
     super::log::install();
     crossing(|| {
         let given = options(specs)?;
-        let record = Record::from_payload("the delegate's payload", processed)?;
+        let keeper = KeptBuffers(named.clone());
+        let named = named
+            .as_ref()
+            .ok_or_else(|| Error::Internal("no named data".to_owned()))?;
+        let records = Records::from_payload("the delegate's payload", processed)?;
+        let record = records.own();
         if record.method != method {
             return Err(Failure::from(Error::Mismatch {
                 name: method.to_owned(),
                 fact: "method of the delegate's payload",
                 expected: method.to_owned(),
-                found: record.method,
+                found: record.method.clone(),
             }));
         }
         let texts = program
@@ -124,17 +145,23 @@ fn load(
             Some(_) => None,
             None => mapped::file_at(id.as_ptr() as usize)?,
         };
-        let options = given.with_defaults(&defaults, applies(&record, mapped.is_some()))?;
+        let options = given.with_defaults(&defaults, applies(record, mapped.is_some()))?;
         let kept = KeptData(named);
         let data = match options.data.clone().or(mapped) {
             Some(path) => DataSource::File(path),
-            None => DataSource::Kept(&kept),
+            None => DataSource::Kept(&kept, Arc::new(keeper)),
         };
         let library = |key: &str| named_bytes(named, key);
         // ExecuTorch calls the delegate by the program's wiring itself.
         let wiring = Wiring::of_delegate(record.inputs.len(), record.outputs.len());
+        let place = match records.all().len() > 1 && beside.is_empty() {
+            false => None,
+            true => Some(place::program_at(program_at)?),
+        };
         let request = LoadRequest {
-            record,
+            records,
+            place,
+            beside: beside.first().map(of),
             library: &library,
             data,
             wiring,
@@ -182,8 +209,28 @@ fn check_plan(method: &str, bytes: u64) -> Result<(), String> {
     })
 }
 
-/// Named data that ExecuTorch has read into memory. The adapter keeps it for as long as the delegate that is made of it.
+fn of<'a>(beside: &ffi::Beside<'a>) -> Beside<'a> {
+    match beside.new_session {
+        false => Beside::Session(&beside.loaded.delegate),
+        true => Beside::NewSession(&beside.loaded.delegate),
+    }
+}
+
+/// The methods of a program that run here, in the order of their names.
+fn methods(pte: &str) -> Result<Vec<String>, String> {
+    crossing(|| Ok(program::Program::open(pte.as_ref())?.methods()?))
+}
+
+/// Named data that ExecuTorch has read into memory.
 struct KeptData<'a>(&'a NamedData);
+
+/// Keeps that memory, for as long as a method lives that reads it.
+struct KeptBuffers(#[allow(dead_code)] SharedPtr<NamedData>);
+
+// SAFETY: after the load nobody calls the object; its end frees buffers, which any thread may do.
+unsafe impl Send for KeptBuffers {}
+// SAFETY: as above.
+unsafe impl Sync for KeptBuffers {}
 
 impl weights::NamedData for KeptData<'_> {
     fn name(&self) -> &str {
@@ -213,7 +260,7 @@ impl weights::NamedData for KeptData<'_> {
 
     fn bytes(&self, key: &str) -> crate::Result<HostBytes> {
         let bytes = named_bytes(self.0, key)?;
-        // SAFETY: the adapter keeps the buffers until the delegate has ended (`Kept` in backend.cpp), and nobody writes to them.
+        // SAFETY: the buffers live as long as the named data, which `KeptBuffers` keeps, and nobody writes to them.
         unsafe { HostBytes::foreign(bytes.as_ptr(), bytes.len()) }
     }
 }
@@ -260,13 +307,13 @@ impl Loaded {
         self.delegate.options()
     }
 
-    fn keeps_named_data(&self) -> bool {
-        self.delegate.keeps_named_data()
-    }
-
     /// See [`Delegate::check_process`].
     fn check_process(&self) -> Result<(), String> {
         crossing(|| Ok(self.delegate.check_process()?))
+    }
+
+    fn reset_state(&self) -> Result<(), String> {
+        crossing(|| Ok(self.delegate.reset_state()?))
     }
 
     fn count_inputs_copied(&self, count: u64) {

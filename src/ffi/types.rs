@@ -63,6 +63,7 @@ mod ffi {
         ) -> Result<Place>;
     }
 
+    impl SharedPtr<NamedData> {}
     impl Vec<RuntimeSpec> {}
     impl Vec<Counter> {}
 }

@@ -31,7 +31,7 @@ pub use ptd::{EntryLayout, Ptd, PtdEntry};
 pub use pte::{ConstantMethod, Delegate, Pte};
 pub use record::{
     BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
-    RecordedConstant, Relation, Sizes, Solution, Symbol, Target, BACKEND,
+    RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants, BACKEND,
 };
 pub use scalar::{sizes_text, ScalarType};
 pub use wiring::{Source, Wiring};

@@ -4,7 +4,7 @@ use super::layout::{Backing, Layout};
 use super::offer::{Request, Residency};
 use super::{Action, Policy, Served};
 use crate::error::Result;
-use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
+use crate::schedule::{ProbeId, WeightIndex, WeightSpec};
 
 /// Everything is resident. No eviction, so nothing to remember of the leases.
 #[derive(Debug, Clone)]
@@ -15,13 +15,8 @@ pub struct AllResident {
 }
 
 impl AllResident {
-    /// Lays out all weights that are read one after the other, each at a multiple of the granule.
-    pub fn new(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Self {
-        let mut read = vec![false; weights.len()];
-        trace
-            .probes()
-            .iter()
-            .for_each(|&weight| read[weight as usize] = true);
+    /// Lays out all weights that are `read` one after the other, each at a multiple of the granule.
+    pub fn new(read: &[bool], weights: &[WeightSpec], granule: u64) -> Self {
         let mut block = 0;
         let mut placed = Vec::new();
         for (index, spec) in (0..).zip(weights) {
@@ -46,7 +41,7 @@ impl AllResident {
 
 /// For the table of policies: where the capacity covers everything.
 pub(super) fn offer(request: &Request<'_>) -> Residency {
-    let policy = AllResident::new(request.trace, request.weights, request.model.granule);
+    let policy = AllResident::new(&request.is_read(), request.weights, request.model.granule);
     let layout = policy.layout();
     Residency::new(policy, layout).because("everything is resident".to_owned())
 }
@@ -120,7 +115,7 @@ impl Policy for AllResident {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Event, WeightKind};
+    use crate::schedule::WeightKind;
 
     #[test]
     fn packs_weights_that_are_read_and_have_bytes() {
@@ -137,9 +132,8 @@ mod tests {
             spec(1, WeightKind::Mutable),
             spec(500, WeightKind::Weight),
         ];
-        let events = (0..3).map(Event::Probe).collect();
-        let trace = Trace::new(events, vec![0, 1, 3], weights.len()).unwrap();
-        let mut resident = AllResident::new(&trace, &weights, 64);
+        let read = [true, true, false, true, false, false];
+        let mut resident = AllResident::new(&read, &weights, 64);
         assert_eq!(resident.validate(), Ok(()));
         let layout = resident.layout();
         assert_eq!(layout.memory, Backing::Block(192));

@@ -32,13 +32,32 @@ impl Weight {
     }
 }
 
+/// The reads of one method.
+#[derive(Debug, Clone)]
+struct Reads {
+    /// By probe id.
+    weight_of: Vec<WeightIndex>,
+    /// In the order of a pass.
+    order: Vec<WeightIndex>,
+}
+
+impl Reads {
+    fn of(trace: &Trace) -> Reads {
+        let order = trace.order().iter().map(|&id| trace.weight(id));
+        Reads {
+            weight_of: trace.probes().to_vec(),
+            order: order.collect(),
+        }
+    }
+}
+
 /// The policy of the same name.
 #[derive(Debug, Clone)]
 pub struct Lru {
     weights: Vec<Weight>,
-    weight_of: Vec<WeightIndex>,
-    /// The access order, as weights.
-    order: Vec<WeightIndex>,
+    methods: Vec<Reads>,
+    /// The one that runs.
+    method: usize,
     position: usize,
     depth: usize,
     /// The read after the window found no room, and nothing has become idle or absent since.
@@ -64,8 +83,8 @@ impl Lru {
         };
         Lru {
             weights: weights.iter().map(weight).collect(),
-            weight_of: trace.probes().to_vec(),
-            order: trace.order().iter().map(|&id| trace.weight(id)).collect(),
+            methods: vec![Reads::of(trace)],
+            method: 0,
             position: 0,
             depth: 0,
             blocked: false,
@@ -77,15 +96,41 @@ impl Lru {
         }
     }
 
+    /// The same for several methods.
+    fn of_methods(request: &Request<'_>) -> Self {
+        let traces = request.methods.iter().map(|one| one.trace);
+        let granule = request.model.granule;
+        Lru {
+            methods: traces.map(Reads::of).collect(),
+            ..Lru::new(
+                &Trace::default(),
+                request.weights,
+                granule,
+                request.capacity,
+            )
+        }
+    }
+
+    /// The access order of the method that runs.
+    #[inline]
+    fn order(&self) -> &[WeightIndex] {
+        &self.methods[self.method].order
+    }
+
+    #[inline]
+    fn weight_of(&self, id: ProbeId) -> WeightIndex {
+        self.methods[self.method].weight_of[id as usize]
+    }
+
     /// The weight of the read that is `ahead` reads away, around the end of the pass.
     fn coming(&self, ahead: usize) -> WeightIndex {
         let at = self.position + ahead;
-        let wrapped = if at < self.order.len() {
+        let wrapped = if at < self.order().len() {
             at
         } else {
-            at - self.order.len()
+            at - self.order().len()
         };
-        self.order[wrapped]
+        self.order()[wrapped]
     }
 
     /// Changes a weight's state, and its place in the list with it.
@@ -134,7 +179,7 @@ impl Lru {
 
     /// Whether the read after the window could be claimed or loaded.
     fn room_behind_window(&self) -> bool {
-        let next = (self.depth < self.order.len()).then(|| self.coming(self.depth));
+        let next = (self.depth < self.order().len()).then(|| self.coming(self.depth));
         next.is_some_and(|index| {
             let weight = &self.weights[index as usize];
             weight.present || self.used + weight.size - self.idle_bytes <= self.capacity
@@ -163,9 +208,7 @@ impl Lru {
 
 /// For the table of policies.
 pub(super) fn offer(request: &Request<'_>) -> Residency {
-    let granule = request.model.granule;
-    let policy = Lru::new(request.trace, request.weights, granule, request.capacity);
-    Residency::new(policy, Layout::per_weight())
+    Residency::new(Lru::of_methods(request), Layout::per_weight())
 }
 
 impl Policy for Lru {
@@ -174,7 +217,7 @@ impl Policy for Lru {
     }
 
     fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
-        let index = self.weight_of[id as usize];
+        let index = self.weight_of(id);
         if self.weights[index as usize].present {
             return Ok(Served::Hit);
         }
@@ -190,20 +233,21 @@ impl Policy for Lru {
 
     fn lease(&mut self, id: ProbeId) {
         let claimed = u32::from(self.depth > 0);
-        self.update(self.weight_of[id as usize], |w| {
+        let index = self.weight_of(id);
+        self.update(index, |w| {
             // rule: lru-counts-every-lease
             w.leases += 1;
             w.claims -= claimed;
         });
         self.depth -= claimed as usize;
         self.position += 1;
-        if self.position == self.order.len() {
+        if self.position == self.order().len() {
             self.position = 0;
         }
     }
 
     fn release(&mut self, id: ProbeId) -> Option<WeightIndex> {
-        let index = self.weight_of[id as usize];
+        let index = self.weight_of(id);
         self.update(index, |w| w.leases -= 1);
         self.holed = false;
         let weight = &self.weights[index as usize];
@@ -211,7 +255,7 @@ impl Policy for Lru {
     }
 
     fn ahead(&mut self, actions: &mut Vec<Action>) {
-        while self.depth < self.order.len() && !self.blocked && !self.holed {
+        while self.depth < self.order().len() && !self.blocked && !self.holed {
             let index = self.coming(self.depth);
             let present = self.weights[index as usize].present;
             if !present && !self.plan_load(index, true, actions) {
@@ -222,6 +266,11 @@ impl Policy for Lru {
             self.update(index, |w| w.claims += 1);
             self.depth += 1;
         }
+    }
+
+    fn turn_to(&mut self, method: usize) {
+        self.abort();
+        self.method = method;
     }
 
     fn abort(&mut self) {
@@ -268,7 +317,12 @@ impl Policy for Lru {
 
     fn fingerprint(&self) -> Vec<u32> {
         let flags = u32::from(self.blocked) + 2 * u32::from(self.holed);
-        let window = [self.position as u32, self.depth as u32, flags];
+        let window = [
+            self.method as u32,
+            self.position as u32,
+            self.depth as u32,
+            flags,
+        ];
         self.idle.iter().chain(window).collect()
     }
 

@@ -62,8 +62,8 @@ pub enum Served {
 
 /// Decides which weights are on the device.
 ///
-/// Reads are named by probe id, since a policy may give each read of one weight its own place. In a pass
-/// each probe is demanded once, in the order of the trace, and followed by its lease.
+/// Reads are named by the probe ids of the current method, since a policy may give each read of one weight its own place. In
+/// a pass each probe is demanded once, in the order of the trace, and followed by its lease.
 ///
 /// Two rules hold for every policy: a weight with an open lease is never evicted, nor is one that was
 /// loaded or kept for a read that is not yet served.
@@ -96,6 +96,15 @@ pub trait Policy: Send {
 
     /// Appends the copies for later reads, as deep as the budget allows.
     fn ahead(&mut self, actions: &mut Vec<Action>);
+
+    /// The passes that come are of this method; nothing is leased. A policy of one method has nothing to do.
+    fn turn_to(&mut self, _method: usize) {}
+
+    /// Appends what brings back the state that had this [`Policy::fingerprint`], between two passes of the current method.
+    /// `false` if it cannot be had: then nothing is planned.
+    fn return_to(&mut self, _fingerprint: &[u32], _actions: &mut Vec<Action>) -> bool {
+        false
+    }
 
     /// The pass ended before its trace did: the next demand is the first probe's. Open leases stay.
     fn abort(&mut self);

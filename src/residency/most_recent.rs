@@ -7,14 +7,17 @@ use super::layout::Layout;
 use super::offer::{Request, Residency};
 use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
-use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
+use crate::schedule::{ProbeId, WeightIndex};
 
 /// The policy of the same name.
 #[derive(Debug, Clone)]
 pub struct MostRecent {
     /// Occupied bytes of each weight, and bytes to copy.
     sizes: Vec<(u64, u64)>,
-    weight_of: Vec<WeightIndex>,
+    /// By method and probe id.
+    probes: Vec<Vec<WeightIndex>>,
+    /// The method that runs.
+    method: usize,
     leases: Vec<u32>,
     /// What is there and takes memory, by the last read.
     there: Vec<WeightIndex>,
@@ -24,23 +27,26 @@ pub struct MostRecent {
 
 /// For the table of policies.
 pub(super) fn offer(request: &Request<'_>) -> Residency {
-    let granule = request.model.granule;
-    let policy = MostRecent::new(request.trace, request.weights, granule, request.capacity);
-    Residency::new(policy, Layout::per_weight())
+    Residency::new(MostRecent::new(request), Layout::per_weight())
 }
 
 impl MostRecent {
-    /// A policy that keeps at most `capacity` occupied bytes of weights.
-    pub fn new(trace: &Trace, weights: &[WeightSpec], granule: u64, capacity: u64) -> Self {
+    fn new(request: &Request<'_>) -> Self {
+        let (weights, granule) = (request.weights, request.model.granule);
         let sizes = weights.iter().map(|one| (one.occupied(granule), one.bytes));
         MostRecent {
             sizes: sizes.collect(),
-            weight_of: trace.probes().to_vec(),
+            probes: request.probes(),
+            method: 0,
             leases: vec![0; weights.len()],
             there: Vec::with_capacity(weights.len()),
             used: 0,
-            capacity,
+            capacity: request.capacity,
         }
+    }
+
+    fn weight(&self, id: ProbeId) -> WeightIndex {
+        self.probes[self.method][id as usize]
     }
 
     fn size(&self, weight: WeightIndex) -> u64 {
@@ -74,7 +80,7 @@ impl Policy for MostRecent {
     }
 
     fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
-        let weight = self.weight_of[id as usize];
+        let weight = self.weight(id);
         if self.is_there(weight) {
             return Ok(Served::Hit);
         }
@@ -102,7 +108,7 @@ impl Policy for MostRecent {
     }
 
     fn lease(&mut self, id: ProbeId) {
-        let weight = self.weight_of[id as usize];
+        let weight = self.weight(id);
         self.leases[weight as usize] += 1;
         if let Some(at) = self.there.iter().position(|&other| other == weight) {
             self.there[at..].rotate_left(1);
@@ -110,12 +116,16 @@ impl Policy for MostRecent {
     }
 
     fn release(&mut self, id: ProbeId) -> Option<WeightIndex> {
-        let weight = self.weight_of[id as usize];
+        let weight = self.weight(id);
         self.leases[weight as usize] -= 1;
         (self.leases[weight as usize] == 0 && self.size(weight) > 0).then_some(weight)
     }
 
     fn ahead(&mut self, _actions: &mut Vec<Action>) {}
+
+    fn turn_to(&mut self, method: usize) {
+        self.method = method;
+    }
 
     fn abort(&mut self) {}
 
@@ -158,7 +168,9 @@ impl Policy for MostRecent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Event, WeightKind};
+    use crate::config::PolicyKind;
+    use crate::figures::DeviceModel;
+    use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
 
     /// Reads of four weights of one size go around, and two of them fit.
     #[test]
@@ -172,7 +184,21 @@ mod tests {
         let events =
             (0..4).flat_map(|id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)]);
         let trace = Trace::new(events.collect(), (0..4).collect(), 4).unwrap();
-        let mut policy = MostRecent::new(&trace, &weights, 64, 128);
+        let model = DeviceModel {
+            granule: 64,
+            bytes_per_copy: 0,
+            page: None,
+            apart: 0,
+        };
+        let mut policy = MostRecent::new(&Request {
+            kind: PolicyKind::MostRecent,
+            methods: &[(&trace).into()],
+            weights: &weights,
+            model: &model,
+            capacity: 128,
+            link: None,
+            times: None,
+        });
         let mut pass = || {
             let mut evicted = Vec::new();
             for id in 0..4 {

@@ -5,7 +5,7 @@ use super::planned::{Plan, Planned};
 use super::Policy;
 use crate::config::PolicyKind;
 use crate::figures::{DeviceModel, Link};
-use crate::schedule::{KernelTimes, Trace, WeightSpec};
+use crate::schedule::{KernelTimes, MethodTrace, WeightIndex, WeightSpec};
 use std::sync::Arc;
 
 /// A program, a device and a budget.
@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub struct Request<'a> {
     /// The policy that the user asked for.
     pub kind: PolicyKind,
-    /// The events of a pass.
-    pub trace: &'a Trace,
+    /// The methods of the program.
+    pub methods: &'a [MethodTrace<'a>],
     /// All constants.
     pub weights: &'a [WeightSpec],
     /// The device, beside the direct constants ([`DeviceModel::beside`]).
@@ -23,20 +23,34 @@ pub struct Request<'a> {
     pub capacity: u64,
     /// What copies cost, if that was measured or given.
     pub link: Option<Link>,
-    /// How long kernels run, if that is known.
+    /// How long kernels run, if that is known: of programs of one method.
     pub times: Option<&'a KernelTimes>,
 }
 
 impl Request<'_> {
     /// Occupied bytes of all weights that are read.
     pub(super) fn total(&self) -> u64 {
-        let mut weights = self.trace.probes().to_vec();
-        weights.sort_unstable();
-        weights.dedup();
-        let sizes = weights
-            .iter()
-            .map(|&weight| self.weights[weight as usize].occupied(self.model.granule));
+        let read = self.weights.iter().zip(self.is_read());
+        let sizes = read.map(|(weight, read)| match read {
+            true => weight.occupied(self.model.granule),
+            false => 0,
+        });
         sizes.fold(0, u64::saturating_add)
+    }
+
+    /// Whether a method reads each weight.
+    pub(super) fn is_read(&self) -> Vec<bool> {
+        let mut read = vec![false; self.weights.len()];
+        for &weight in self.methods.iter().flat_map(|one| one.trace.probes()) {
+            read[weight as usize] = true;
+        }
+        read
+    }
+
+    /// The weight of each probe of each method.
+    pub(super) fn probes(&self) -> Vec<Vec<WeightIndex>> {
+        let probes = self.methods.iter().map(|one| one.trace.probes().to_vec());
+        probes.collect()
     }
 }
 
@@ -73,8 +87,8 @@ impl Residency {
         }
     }
 
-    /// By a plan for a program with these constants and so many probes.
-    pub fn of_plan(plan: Plan, weights: &[WeightSpec], probes: usize) -> Residency {
+    /// By a plan for a program with these constants, whose methods have so many probes.
+    pub fn of_plan(plan: Plan, weights: &[WeightSpec], probes: &[usize]) -> Residency {
         let layout = Layout {
             memory: Backing::Mapped(plan.view.clone()),
             windows: plan.windows.clone(),

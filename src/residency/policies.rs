@@ -57,7 +57,7 @@ mod tests {
         for &kind in PolicyKind::ALL {
             let request = Request {
                 kind,
-                trace: &trace,
+                methods: &[(&trace).into()],
                 weights: &weights,
                 model: &model,
                 capacity: 4096,

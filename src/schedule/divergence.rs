@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// and compared at the end of a complete pass. An error in the middle unwinds the compiled code, and with
 /// it the leases, in another order. Kernels cannot be seen from here. Leases that end after the last
 /// kernel end in any order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Follower {
     /// The events that can be seen: probes and releases, each with its index in the trace.
     seen: Vec<(Event, usize)>,

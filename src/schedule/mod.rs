@@ -9,7 +9,7 @@ mod trace;
 pub use divergence::Follower;
 pub use floor::{floor, hard_minimum, Floor, KernelPair, Part};
 pub use times::KernelTimes;
-pub use trace::Trace;
+pub use trace::{MethodTrace, Trace};
 
 /// Index of a weight in the catalog.
 pub type WeightIndex = u32;

@@ -12,6 +12,21 @@ pub struct Trace {
     tail: usize,
 }
 
+/// A method of a program, as residency sees it: what a pass of it reads, and how often it runs beside the others.
+#[derive(Debug, Clone, Copy)]
+pub struct MethodTrace<'a> {
+    /// The events of a pass.
+    pub trace: &'a Trace,
+    /// Passes of this method among so many as all shares are together.
+    pub share: u32,
+}
+
+impl<'a> From<&'a Trace> for MethodTrace<'a> {
+    fn from(trace: &'a Trace) -> Self {
+        MethodTrace { trace, share: 1 }
+    }
+}
+
 impl Trace {
     /// Checks `events` against `probes` (the weight of each probe id) and the number of constants.
     ///

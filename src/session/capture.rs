@@ -15,6 +15,9 @@ use std::ops::Range;
 impl<D: Device> Session<D> {
     /// From now on passes can be captured. Refused where each pass differs from the one before it.
     pub fn allow_capture(&mut self) -> Result<()> {
+        if self.capture.is_some() {
+            return Ok(());
+        }
         // rule: captured-pass-is-periodic
         if !self.store.policy().is_periodic() {
             return Err(Error::Unsupported(format!(
@@ -126,6 +129,18 @@ impl<D: Device> Session<D> {
     pub fn is_primed(&self, captured: &CapturedPass<D>) -> bool {
         // rule: replay-finds-the-captured-state
         captured.pass.primed == self.store.state()
+    }
+
+    /// Brings the device to where the captured pass found it, if other passes ran since: the ring gets the tails that it had
+    /// then. `false` if that cannot be had; then a complete pass brings it back.
+    pub fn prime(&mut self, captured: &CapturedPass<D>) -> Result<bool> {
+        if self.is_primed(captured) {
+            return Ok(true);
+        }
+        self.pass.check_may_begin(self.store.constants())?;
+        self.finish_replays()?;
+        self.store.return_to(&captured.pass.primed)?;
+        Ok(self.is_primed(captured))
     }
 
     /// Issues the captured pass, after everything issued so far.

@@ -1,4 +1,4 @@
-//! One loaded method: a [`Store`] and a [`Pass`] over it.
+//! A loaded program: a [`Store`], and a [`Pass`] over it for each method.
 //!
 //! The store knows which weights are where; the pass knows where the compiled code stands in its trace and which leases are
 //! open. Neither decides about residency: a policy does.
@@ -22,16 +22,18 @@ mod probe_table;
 mod rehearse;
 mod replan;
 mod scratch;
+mod state;
 mod timing;
 
 pub use crate::counters::Stats;
 pub use captured::CapturedPass;
 pub use pass::Pass;
+pub use state::State;
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};
 use crate::schedule::{Floor, KernelTimes, Trace};
-use crate::store::{Constants, Method, Store, StoreOptions};
+use crate::store::{Methods, Store, StoreOptions};
 use captured::Capture;
 use timing::Timing;
 
@@ -43,10 +45,14 @@ pub(super) struct Rehearsal {
     passes_since_empty: usize,
 }
 
-/// One loaded method on one device.
+/// A loaded program on one device. Its passes run one at a time.
 pub struct Session<D: Device> {
     store: Store<D>,
+    /// Of the method whose turn it is.
     pass: Pass,
+    /// Those of the other methods, by method; what stands in the place of that whose turn it is means nothing.
+    parked: Vec<Pass>,
+    method: usize,
     /// Until kernels were timed, where they are to be.
     timing: Option<Timing>,
     /// What was found when they were.
@@ -62,50 +68,55 @@ impl<D: Device> Session<D> {
     /// floor.
     pub fn new(
         device: D,
-        (constants, method): (Constants, Method),
+        methods: impl Into<Methods>,
         bytes: Vec<HostBytes>,
         options: StoreOptions,
     ) -> Result<Self> {
-        Session::with_source(device, (constants, method), |_| Ok(bytes), options)
+        Session::with_source(device, methods, |_| Ok(bytes), options)
     }
 
     /// The same, with `source` called for the bytes once the budget was accepted, and the device has taken it: making bytes
     /// ready may cost time and memory.
     pub fn with_source(
         device: D,
-        (constants, method): (Constants, Method),
+        methods: impl Into<Methods>,
         source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
         options: StoreOptions,
     ) -> Result<Self> {
-        Session::with_least(device, (constants, method), source, options, Floor::bytes)
+        Session::with_least(device, methods.into(), source, options, Floor::bytes)
     }
 
     /// For tests of the floor: a budget below it is accepted, down to what the direct constants need.
     #[cfg(feature = "sim")]
     pub fn with_any_budget(
         device: D,
-        (constants, method): (Constants, Method),
+        methods: impl Into<Methods>,
         bytes: Vec<HostBytes>,
         options: StoreOptions,
     ) -> Result<Self> {
         let least = |floor: &Floor| floor.direct;
-        Session::with_least(device, (constants, method), |_| Ok(bytes), options, least)
+        Session::with_least(device, methods.into(), |_| Ok(bytes), options, least)
     }
 
     fn with_least(
         device: D,
-        (constants, method): (Constants, Method),
+        methods: Methods,
         source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
         options: StoreOptions,
         least: fn(&Floor) -> u64,
     ) -> Result<Self> {
-        let opened = Store::open(device, constants, method, source, &options, least)?;
-        let timing = match options.times {
-            Some(_) => None,
-            None => Timing::new(&opened.store, opened.link),
+        let opened = Store::open(device, methods, source, &options, least)?;
+        // Times of one method say nothing of a plan for several.
+        let timing = match options.times.is_some() || opened.methods.len() > 1 {
+            true => None,
+            false => Timing::new(&opened.store, opened.link),
         };
+        let mut parked: Vec<Pass> = opened.methods.into_iter().map(Pass::new).collect();
+        let first = parked.first_mut().map(std::mem::take);
         let mut session = Session {
-            pass: Pass::new(opened.method),
+            pass: first.unwrap_or_default(),
+            parked,
+            method: 0,
             store: opened.store,
             timing,
             times: None,
@@ -114,8 +125,39 @@ impl<D: Device> Session<D> {
         };
         session.choose_pool()?;
         session.store.load()?;
-        session.pass.place_weights(&session.store);
+        session.place_weights();
         Ok(session)
+    }
+
+    fn place_weights(&mut self) {
+        for pass in self.parked.iter_mut().chain([&mut self.pass]) {
+            pass.place_weights(&self.store);
+        }
+    }
+
+    fn take_out(&mut self, method: usize) {
+        std::mem::swap(&mut self.pass, &mut self.parked[self.method]);
+        std::mem::swap(&mut self.pass, &mut self.parked[method]);
+        self.method = method;
+    }
+
+    /// The passes that come are of this method, until the next call. Between passes only.
+    pub fn turn_to(&mut self, method: usize) -> Result<()> {
+        if method == self.method {
+            return Ok(());
+        }
+        if method >= self.parked.len() {
+            return Err(Error::Internal(format!("there is no method {method}")));
+        }
+        self.pass.check_may_begin(self.store.constants())?;
+        self.take_out(method);
+        self.store.turn_to(method);
+        if self.store.layout().is_per_weight() {
+            // Only passes that begin with empty memory were rehearsed.
+            // rule: switch-begins-with-empty-memory
+            self.start_afresh();
+        }
+        Ok(())
     }
 
     /// The weights.
@@ -138,7 +180,7 @@ impl<D: Device> Session<D> {
         self.times.as_ref()
     }
 
-    /// The recorded trace.
+    /// The recorded trace of the method whose turn it is.
     pub fn trace(&self) -> &Trace {
         &self.pass.method().trace
     }
@@ -165,7 +207,8 @@ impl<D: Device> Session<D> {
 
     /// Most bytes of activations that were ever allocated at one time.
     pub fn activation_peak_bytes(&self) -> u64 {
-        self.pass.activations.peak
+        let all = self.parked.iter().chain([&self.pass]);
+        all.map(|pass| pass.activations.peak).max().unwrap_or(0)
     }
 
     /// From now on every weight is compared with its CRC-32 at each of its probes, before its address is handed out, and

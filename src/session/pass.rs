@@ -8,6 +8,7 @@ use crate::schedule::{Follower, ProbeId};
 use crate::store::{Constants, Method, Store};
 
 /// The state of a pass. One is kept for each method, and used for one pass after the other.
+#[derive(Default)]
 pub struct Pass {
     pub(super) method: Method,
     pub(super) follower: Follower,

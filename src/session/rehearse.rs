@@ -1,7 +1,7 @@
 //! Which pool the weights get, found out at load: passes are played without copies, so that memory that falls into pieces is
 //! an error of the load and not of some pass.
 
-use super::{Rehearsal, Session};
+use super::{Pass, Rehearsal, Session};
 use crate::aoti::hooks::PassHooks;
 use crate::device::Device;
 use crate::error::{bytes_text, Error, Result};
@@ -15,7 +15,9 @@ impl<D: Device> Session<D> {
     /// Takes the memory of the budget in the best way in which this program runs: one block that is divided here, else
     /// single allocations.
     pub(super) fn choose_pool(&mut self) -> Result<()> {
-        let streams = self.store.layout().is_per_weight() && !self.trace().probes().is_empty();
+        let probes = |pass: &Pass| !pass.method().trace.probes().is_empty();
+        let reads = probes(&self.pass) || self.parked.iter().any(probes);
+        let streams = self.store.layout().is_per_weight() && reads;
         if !streams {
             return self.store.reserve_direct();
         }
@@ -54,12 +56,26 @@ impl<D: Device> Session<D> {
         let counted = self.store.stats;
         self.store.rehearsing = true;
         self.rehearsal = Rehearsal::default();
-        let outcome = self.play_until_periodic();
-        let ended = self.store.give_up_all();
+        let outcome = self.play_all_methods();
         self.store.end_rehearsal(counted);
         self.pass.follower.restart();
+        // As the policy has it.
+        self.take_out(0);
         self.rehearsal.passes_since_empty = 0;
-        outcome.and(ended)
+        outcome
+    }
+
+    /// Each method from empty memory on.
+    fn play_all_methods(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        for method in (0..self.parked.len()).rev() {
+            // The first one last: its turn it is after the load.
+            outcome = outcome.and_then(|()| self.turn_to(method));
+            outcome = outcome.and_then(|()| self.play_until_periodic());
+            self.pass.follower.restart();
+            outcome = outcome.and(self.store.give_up_all());
+        }
+        outcome
     }
 
     fn play_until_periodic(&mut self) -> Result<()> {

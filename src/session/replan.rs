@@ -109,7 +109,7 @@ impl<D: Device> Session<D> {
     fn replan(&mut self, timing: &Timing, times: &KernelTimes) {
         let request = Request {
             kind: Default::default(),
-            trace: &self.pass.method().trace,
+            methods: &[self.pass.method().traced()],
             weights: &self.store.constants().specs,
             model: &timing.model,
             capacity: self.store.capacity(),
@@ -144,7 +144,7 @@ impl<D: Device> Session<D> {
         self.finish_replays()?;
         self.store.device.synchronize()?;
         let moved = self.store.move_to(residency);
-        self.pass.place_weights(&self.store);
+        self.place_weights();
         moved
     }
 }

@@ -1,7 +1,9 @@
 //! The constants of a program, and what a method reads of them.
 
 use crate::error::{Error, Result};
-use crate::schedule::{floor, Floor, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec};
+use crate::schedule::{
+    floor, Floor, MethodTrace, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec,
+};
 
 /// All constants of a program; their index is the weight index. Its methods share them.
 #[derive(Debug, Clone)]
@@ -39,7 +41,7 @@ pub struct WeightLayout {
 }
 
 /// What the record says of one method.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Method {
     /// Layout of each constant as this method reads it, by weight index.
     pub layouts: Vec<WeightLayout>,
@@ -47,6 +49,8 @@ pub struct Method {
     pub trace: Trace,
     /// Reads that take some rows of a table, ascending: where the budget does not cover everything they are done in place.
     pub gather: Vec<ProbeId>,
+    /// Passes of this method among so many as the shares of all methods are together.
+    pub share: u32,
 }
 
 /// A table that is read in place.
@@ -69,6 +73,7 @@ impl Method {
             layouts,
             trace,
             gather: Vec::new(),
+            share: 1,
         };
         (Constants { specs }, method)
     }
@@ -82,58 +87,40 @@ impl Method {
         }
     }
 
-    /// This method with the reads of `gather` in place: they read constants of their own, of no bytes, after all others.
-    /// A table that is read otherwise too (tied embeddings) stays a weight for those reads.
-    pub fn in_place(&self, constants: &Constants) -> Result<(Constants, Method, Vec<Table>)> {
-        let (mut constants, mut method) = (constants.clone(), self.clone());
-        let mut tables: Vec<Table> = Vec::new();
+    /// Has the reads of `gather` done in place: they read constants of their own, of no bytes, after all others. A table that
+    /// is read otherwise too (tied embeddings) stays a weight for those reads.
+    fn in_place(&mut self, constants: &mut Constants, tables: &mut Vec<Table>) -> Result<()> {
         let mut probes = self.trace.probes().to_vec();
-        for id in std::mem::take(&mut method.gather) {
+        let gather = std::mem::take(&mut self.gather);
+        for &id in &gather {
             let probe = probes.get_mut(id as usize).ok_or_else(|| unknown(id))?;
-            let found = tables.iter().find(|table| table.table == *probe);
-            *probe = match found {
-                Some(table) => table.stands,
-                None => {
-                    let stands = constants.specs.len() as WeightIndex;
-                    let table = *probe;
-                    method.stand_for(&mut constants, table);
-                    tables.push(Table { stands, table });
-                    stands
-                }
-            };
+            let table = *probe;
+            let found = tables.iter().find(|known| known.table == table);
+            let stands = found.map_or(constants.specs.len() as WeightIndex, |known| known.stands);
+            if found.is_none() {
+                let mut spec = constants.specs[table as usize].clone();
+                spec.bytes = 0;
+                constants.specs.push(spec);
+                tables.push(Table { stands, table });
+            }
+            self.layouts
+                .resize(constants.specs.len(), WeightLayout::default());
+            self.layouts[stands as usize] = self.layouts[table as usize].clone();
+            *probe = stands;
         }
-        if !tables.is_empty() {
+        if !gather.is_empty() {
             let events = self.trace.events().to_vec();
-            method.trace = Trace::new(events, probes, constants.specs.len())?;
+            self.trace = Trace::new(events, probes, constants.specs.len())?;
         }
-        Ok((constants, method, tables))
+        Ok(())
     }
 
-    fn stand_for(&mut self, constants: &mut Constants, table: WeightIndex) {
-        let mut spec = constants.specs[table as usize].clone();
-        spec.bytes = 0;
-        constants.specs.push(spec);
-        self.layouts.push(self.layouts[table as usize].clone());
-    }
-
-    /// The floor, with the reads of `gather` in place.
-    pub fn floor(&self, constants: &Constants, granule: u64) -> Result<Floor> {
-        let (constants, method, _) = self.in_place(constants)?;
-        Ok(floor(&method.trace, &constants.specs, granule))
-    }
-
-    /// Bytes of direct constants and of all weights that are read, as they count. Saturates.
-    pub fn everything(&self, constants: &Constants, granule: u64) -> u64 {
-        let mut read = vec![false; constants.specs.len()];
-        for &weight in self.trace.probes() {
-            read[weight as usize] = true;
+    /// For residency.
+    pub fn traced(&self) -> MethodTrace<'_> {
+        MethodTrace {
+            trace: &self.trace,
+            share: self.share,
         }
-        let counts = constants.specs.iter().zip(read);
-        counts
-            .filter(|(spec, read)| *read || spec.kind != WeightKind::Weight)
-            .fold(0, |sum, (spec, _)| {
-                sum.saturating_add(spec.occupied(granule))
-            })
     }
 
     /// The lists must fit each other; the record's own checks come before.
@@ -156,6 +143,83 @@ impl Method {
             }),
             None => Ok(()),
         }
+    }
+}
+
+/// All constants of a program, and its methods.
+#[derive(Debug, Clone)]
+pub struct Methods {
+    /// They share them.
+    pub constants: Constants,
+    /// In the order of their names. At least one.
+    pub all: Vec<Method>,
+}
+
+impl From<(Constants, Method)> for Methods {
+    fn from((constants, method): (Constants, Method)) -> Self {
+        Methods {
+            constants,
+            all: vec![method],
+        }
+    }
+}
+
+impl Methods {
+    /// The same with the reads of `gather` in place, and the tables that are read so.
+    pub fn in_place(&self) -> Result<(Methods, Vec<Table>)> {
+        let (mut methods, mut tables) = (self.clone(), Vec::new());
+        for method in &mut methods.all {
+            method.in_place(&mut methods.constants, &mut tables)?;
+        }
+        let count = methods.constants.specs.len();
+        for method in &mut methods.all {
+            method.layouts.resize(count, WeightLayout::default());
+        }
+        Ok((methods, tables))
+    }
+
+    /// The floor of each method, with the reads of `gather` in place. The direct constants of all methods count in each.
+    pub fn floors(&self, granule: u64) -> Result<Vec<Floor>> {
+        let (methods, _) = self.in_place()?;
+        let specs = &methods.constants.specs;
+        let each = methods.all.iter();
+        Ok(each.map(|one| floor(&one.trace, specs, granule)).collect())
+    }
+
+    /// The floor of the program: that of the method that needs most.
+    pub fn floor(&self, granule: u64) -> Result<Floor> {
+        let floors = self.floors(granule)?.into_iter();
+        // rule: floor-is-that-of-the-method-that-needs-most
+        let most = floors.reduce(|most, next| match next.bytes() > most.bytes() {
+            true => next,
+            false => most,
+        });
+        most.ok_or_else(|| Error::Internal("a program without a method".to_owned()))
+    }
+
+    /// Bytes of direct constants and of all weights that are read, as they count. Saturates.
+    pub fn everything(&self, granule: u64) -> u64 {
+        let specs = &self.constants.specs;
+        let mut read = vec![false; specs.len()];
+        for &weight in self.all.iter().flat_map(|one| one.trace.probes()) {
+            read[weight as usize] = true;
+        }
+        let counts = specs.iter().zip(read);
+        counts
+            .filter(|(spec, read)| *read || spec.kind != WeightKind::Weight)
+            .fold(0, |sum, (spec, _)| {
+                sum.saturating_add(spec.occupied(granule))
+            })
+    }
+
+    /// What residency has to know of each.
+    pub fn traced(&self) -> Vec<MethodTrace<'_>> {
+        self.all.iter().map(Method::traced).collect()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut methods = self.all.iter();
+        methods.try_for_each(|method| method.check(&self.constants))
     }
 }
 

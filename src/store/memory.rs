@@ -130,6 +130,12 @@ impl<D: Device> Store<D> {
         Ok(())
     }
 
+    /// Has the initial bytes of a mutable buffer at `at`, in compute-stream order.
+    pub(crate) fn write_initial(&mut self, index: WeightIndex, at: DevicePtr) -> Result<()> {
+        let written = self.device.upload_bytes(at, self.bytes[index as usize]);
+        written.map_err(|error| self.about(index, "writing the initial bytes of", error))
+    }
+
     /// Between passes, with both streams idle: gives the memory of all weights back, and loads what stays by `residency`.
     pub(crate) fn move_to(&mut self, residency: Residency) -> Result<()> {
         if self.block != DevicePtr::EMPTY {

@@ -21,7 +21,7 @@ mod memory;
 mod open;
 mod verify;
 
-pub use constants::{Constants, Method, Table, WeightLayout};
+pub use constants::{Constants, Method, Methods, Table, WeightLayout};
 pub use open::StoreOptions;
 
 use crate::counters::Stats;
@@ -201,6 +201,11 @@ impl<D: Device> Store<D> {
         self.about(weight, "ending a lease of", error)
     }
 
+    /// The passes that come are of this method. Nothing is leased.
+    pub(crate) fn turn_to(&mut self, method: usize) {
+        self.policy.turn_to(method);
+    }
+
     /// The pass ended before its trace did: the next read is the first one's.
     pub(crate) fn abort(&mut self) {
         self.policy.abort();
@@ -220,6 +225,14 @@ impl<D: Device> Store<D> {
         StoreState {
             places: self.weights.iter().map(place).collect(),
             policy: self.policy.fingerprint(),
+        }
+    }
+
+    /// Copies what is not there of a state in which the store was, if its policy can say what that is.
+    pub(crate) fn return_to(&mut self, state: &StoreState) -> Result<()> {
+        match self.policy.return_to(&state.policy, &mut self.actions) {
+            true => self.carry_out(),
+            false => Ok(()),
         }
     }
 

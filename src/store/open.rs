@@ -1,6 +1,6 @@
 //! From checked constants and the bytes of the weights to a store that can be loaded.
 
-use super::{in_place, Constants, DeviceWeight, Method, Store};
+use super::{in_place, Constants, DeviceWeight, Method, Methods, Store};
 use crate::config::PolicyKind;
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
@@ -23,8 +23,8 @@ pub struct StoreOptions {
 /// A store without memory, and what the caller has to know of it.
 pub(crate) struct Opened<D: Device> {
     pub store: Store<D>,
-    /// The method, with its reads in place.
-    pub method: Method,
+    /// The methods, with their reads in place.
+    pub methods: Vec<Method>,
     /// What copies cost, where that is known.
     pub link: Option<Link>,
 }
@@ -35,23 +35,22 @@ impl<D: Device> Store<D> {
     /// refused: those below the floor. Nothing is allocated if the budget is refused.
     pub(crate) fn open(
         mut device: D,
-        constants: Constants,
-        method: Method,
+        methods: Methods,
         source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
         options: &StoreOptions,
         least: fn(&Floor) -> u64,
     ) -> Result<Opened<D>> {
-        method.check(&constants)?;
+        methods.check()?;
         let granule = device.granule();
-        let floor = method.floor(&constants, granule)?;
-        let everything = method.everything(&constants, granule);
-        let (constants, method, tables) =
-            match options.budget.is_some_and(|budget| budget >= everything) {
-                true => (constants, method, Vec::new()),
-                false => method.in_place(&constants)?,
-            };
-        let everything = method.everything(&constants, granule);
+        let floor = methods.floor(granule)?;
+        let everything = methods.everything(granule);
+        let (methods, tables) = match options.budget.is_some_and(|budget| budget >= everything) {
+            true => (methods, Vec::new()),
+            false => methods.in_place()?,
+        };
+        let everything = methods.everything(granule);
         let mut stats = accepted(&floor, options.budget, everything, least(&floor))?;
+        let constants = &methods.constants;
         let in_place = tables
             .iter()
             .map(|one| constants.specs[one.table as usize].bytes);
@@ -63,15 +62,17 @@ impl<D: Device> Store<D> {
         let mut bytes = source(&mut device)?;
         let own = constants.specs.len() - tables.len();
         check_bytes(&constants.specs[..own], &bytes)?;
-        let places = in_place::addresses(&mut device, &constants, &tables, &bytes)?;
-        let program = (&constants, &method);
-        let (residency, link) = choose(&mut device, program, &bytes, &stats, options)?;
+        let places = in_place::addresses(&mut device, constants, &tables, &bytes)?;
+        let (residency, link) = choose(&mut device, &methods, &bytes, &stats, options)?;
         bytes.resize(constants.specs.len(), HostBytes::from_static(&[]));
         let count = constants.specs.len();
         let mut weights: Vec<_> = (0..count).map(|_| DeviceWeight::empty()).collect();
         for (weight, at) in places {
             weights[weight as usize].in_place = Some(at);
         }
+        let reads = methods.all.iter().map(|one| one.trace.probes().len());
+        let most = reads.max().unwrap_or(0);
+        let Methods { constants, all } = methods;
         let store = Store {
             device,
             pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
@@ -85,7 +86,7 @@ impl<D: Device> Store<D> {
             block: DevicePtr::EMPTY,
             rehearsing: false,
             // The most one call plans: every read loaded, and as much evicted besides what was there.
-            actions: Vec::with_capacity(count + 2 * method.trace.probes().len()),
+            actions: Vec::with_capacity(count + 2 * most),
             batch: Default::default(),
             poisoned: None,
             stats,
@@ -96,7 +97,7 @@ impl<D: Device> Store<D> {
         };
         Ok(Opened {
             store,
-            method,
+            methods: all,
             link,
         })
     }
@@ -105,7 +106,7 @@ impl<D: Device> Store<D> {
 /// Who is on the device at this budget. What copies cost is asked where a plan depends on it.
 fn choose<D: Device>(
     device: &mut D,
-    (constants, method): (&Constants, &Method),
+    methods: &Methods,
     bytes: &[HostBytes],
     stats: &Stats,
     options: &StoreOptions,
@@ -113,13 +114,13 @@ fn choose<D: Device>(
     let capacity = stats.budget_bytes - stats.direct_bytes;
     let streams = stats.total_weight_bytes > capacity && options.policy.plans();
     let link = match streams {
-        true => calibrate(device, constants, bytes, capacity)?,
+        true => calibrate(device, &methods.constants, bytes, capacity)?,
         false => None,
     };
     let residency = residency::choose(&Request {
         kind: options.policy,
-        trace: &method.trace,
-        weights: &constants.specs,
+        methods: &methods.traced(),
+        weights: &methods.constants.specs,
         model: &device.model().beside(stats.direct_bytes),
         capacity,
         link,

@@ -71,11 +71,24 @@ impl Catalog {
     /// Checks every recorded constant against `data` and finds its bytes. The build id comes first: with
     /// the wrong file every other message would mislead.
     pub fn build(record: &Record, data: &dyn NamedData) -> Result<Self> {
+        let own = Catalog::of_program(record, &record.constants, data)?;
+        Ok(Catalog {
+            probes: record.probes.clone(),
+            ..own
+        })
+    }
+
+    /// The same for the constants of all methods of a program, one of which has this record.
+    pub fn of_program(
+        record: &Record,
+        all: &[RecordedConstant],
+        data: &dyn NamedData,
+    ) -> Result<Self> {
         // rule: files-are-of-one-build
         check_build_id(record, data)?;
-        let mut constants = Vec::with_capacity(record.constants.len());
+        let mut constants = Vec::with_capacity(all.len());
         let mut segments = Segments::default();
-        for (index, recorded) in record.constants.iter().enumerate() {
+        for (index, recorded) in all.iter().enumerate() {
             let bytes = check_constant(recorded, data)?;
             // The record numbers its constants in 32 bits.
             let segment = segments.place(index as WeightIndex, recorded.kind, bytes);
@@ -90,12 +103,11 @@ impl Catalog {
                 segment,
             });
         }
-        let probes = record.probes.clone();
         Ok(Catalog {
             source: data.name().to_owned(),
             constants,
             segments: segments.list,
-            probes,
+            probes: Vec::new(),
         })
     }
 
@@ -230,7 +242,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
         expected: format!("{expected} (the program's)"),
         found: format!("{found} in {}", data.name()),
     };
-    let layout = data.layout(&recorded.fqn)?.ok_or_else(|| {
+    let layout = data.layout(&recorded.key)?.ok_or_else(|| {
         let expected = format!("{} {}", recorded.dtype, sizes_text(&recorded.sizes));
         differs("layout", expected, "an entry without a layout".to_owned())
     })?;
@@ -250,7 +262,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
             sizes_text(&layout.sizes),
         ));
     }
-    let bytes = data.bytes(&recorded.fqn)?;
+    let bytes = data.bytes(&recorded.key)?;
     // rule: weight-has-the-recorded-length
     if bytes.len() != recorded.nbytes {
         return Err(differs(

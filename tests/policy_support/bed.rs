@@ -53,7 +53,7 @@ impl<D: Played> PolicyBed<D> {
         let timed = draw.one_in(3);
         let residency = choose(&Request {
             kind,
-            trace: &program.trace,
+            methods: &[(&program.trace).into()],
             weights: &program.weights,
             model: &device.model().beside(direct),
             capacity,
@@ -286,7 +286,7 @@ impl<D: Played> PolicyBed<D> {
         if self.policy.is_periodic() {
             let (last, before) = (passes.pop(), passes.pop());
             assert_eq!(last, before, "two passes of '{}'", self.policy.name());
-            let planned = self.residency.plan().map(|plan| plan.copied());
+            let planned = self.residency.plan().map(|plan| plan.copied(0));
             let copied = last.map(|pass| (pass.misses, pass.copied));
             assert_eq!(copied, Some((0, planned.unwrap_or(0))), "misses, and bytes");
         }

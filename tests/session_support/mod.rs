@@ -14,7 +14,7 @@ use weightstream::error::{Error, Result};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{Floor, Trace, WeightKind, WeightSpec};
 use weightstream::session::Session;
-use weightstream::store::{Constants, Method, StoreOptions, WeightLayout};
+use weightstream::store::{Constants, Method, Methods, StoreOptions, WeightLayout};
 
 /// A program and the bytes of its constants, which differ from constant to constant.
 #[derive(Debug, Clone)]
@@ -58,6 +58,7 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
             layouts,
             trace,
             gather: Vec::new(),
+            share: 1,
         },
         bytes,
         file: None,
@@ -80,8 +81,8 @@ impl Model {
 
     /// The floor of these constants and this method on the simulator.
     pub fn floor(&self) -> Floor {
-        let floor = self.method.floor(&self.constants, case::GRANULE);
-        floor.unwrap()
+        let methods = Methods::from(self.program());
+        methods.floor(case::GRANULE).unwrap()
     }
 
     /// The bytes must outlive the session: keep the model alive.

@@ -61,6 +61,10 @@ class WEIGHTSTREAM_EXPORT Options {
   // Captures a pass as a CUDA graph, copies included, after two passes over the same shapes, and replays it. For
   // methods of a GPU; an error for methods of the CPU.
   Options& cuda_graph(bool on);
+  // How often each method runs beside the others, for plans: "decode=0.98,prefill=0.02". Equal without it.
+  Options& method_share(const std::string& shares);
+  // What a call does while another method or session of the program runs: "turns", the default, or "refuse".
+  Options& concurrent(const std::string& what);
   // SHA-256 of the whole `.pte`, 64 hexadecimal digits: a program that has another one is refused before ExecuTorch
   // opens it.
   Options& pte_sha256(const std::string& hex);
@@ -88,9 +92,10 @@ WEIGHTSTREAM_EXPORT std::vector<std::pair<std::string, std::uint64_t>> counters(
 // The counters as a JSON object.
 WEIGHTSTREAM_EXPORT std::string to_json(const Stats& stats);
 
-// The least budget with which `method` of a program can be loaded, in bytes. Loads nothing.
+// The least budget with which `method` of a program can be loaded, in bytes; that of the program if it is empty. The
+// methods of a program have one budget. Loads nothing.
 WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(const std::string& pte_path,
-                                                                               const std::string& method = "forward");
+                                                                               const std::string& method = "");
 
 // ExecuTorch's Module over a program and its weights. It maps both files, hands the options to the backend,
 // and otherwise is the Module it derives from. What failed is told by weightstream::last_error().
@@ -123,13 +128,33 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   executorch::runtime::Result<std::vector<executorch::runtime::EValue>> execute(
       const std::string& method_name, const std::vector<executorch::runtime::EValue>& input_values) override;
 
+  // The methods of the program that run here, in the order of their names. They share weights, budget and state. Loads
+  // nothing.
+  executorch::runtime::Result<std::vector<std::string>> methods() const;
+
+  // A session: a Module over the same weights and budget, with mutable buffers (KV caches) of its own. They lie outside
+  // of the budget: `session_bytes` of the counters. This Module may end before it. Loads a method if none is loaded.
+  executorch::runtime::Result<std::unique_ptr<Module>> new_session();
+
+  // The buffers that the program's methods write get their initial bytes back: those of this session.
+  executorch::runtime::Error reset_state();
+
   // Counters of a loaded method; Error::NotFound if it is not loaded.
   executorch::runtime::Result<Stats> stats(const std::string& method_name = "forward") const;
 
-  // The least budget with which `method_name` can be loaded, in bytes. Loads nothing.
-  executorch::runtime::Result<std::uint64_t> required_budget(const std::string& method_name = "forward") const;
+  // The least budget with which the program can be loaded, in bytes. Loads nothing.
+  executorch::runtime::Result<std::uint64_t> required_budget(const std::string& method_name = "") const;
 
  private:
+  // A session of the program that `first` has loaded.
+  Module(const Module& first, std::unique_ptr<executorch::runtime::DataLoader> weights);
+
+  // What every constructor does.
+  void begin();
+
+  // A loaded method; one is loaded if none is. Null, with the error kept, if that fails.
+  executorch::runtime::Error load_any();
+
   // Whether this machine can load the methods of the program; asked again until it can. ExecuTorch keeps a program that
   // it has loaded.
   executorch::runtime::Error check_program();

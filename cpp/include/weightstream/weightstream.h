@@ -266,12 +266,12 @@ const char* ws_last_error(void);
 void ws_set_log(ws_log_fn sink);
 
 /*
- * The least budget with which a method can be loaded, in bytes. Loads nothing: the figure is recorded
+ * The least budget with which a program can be loaded, in bytes. Loads nothing: the figure is recorded
  * in the program.
  *
  * Parameters:
  *   pte_path: path of the `.pte`.
- *   method:   name of the method, for example "forward".
+ *   method:   name of a method, for example "forward"; NULL: of the program. All methods of a program have one budget.
  *   bytes:    receives the figure.
  * Returns: WS_OK; WS_IO, WS_MALFORMED or WS_MISSING (no such method).
  */
@@ -324,6 +324,45 @@ ws_status ws_init(const ws_program* program, const char* ptd_path, const char* m
  */
 ws_status ws_init_on_stream(const ws_program* program, const char* ptd_path, const char* method,
                             const ws_options* options, void* stream, ws_model** model);
+
+/*
+ * Loads another method of a program, over the same weights, in the same budget and with the same state as `first`. The
+ * `.ptd`, the options and the stream are those of `first`.
+ *
+ * Parameters:
+ *   first:   a model; it may end before the new one.
+ *   program: the program that `first` was loaded from.
+ *   method:  name of the method; that of `first` is allowed.
+ *   model:   receives the model.
+ * Returns: as ws_init; WS_MISMATCH if the program is not that of `first`.
+ */
+ws_status ws_init_method(const ws_model* first, const ws_program* program, const char* method, ws_model** model);
+
+/*
+ * The same for a session of its own: with a copy of all buffers that the program's methods write (KV caches), in their
+ * initial state. These copies lie outside of the budget (`session_bytes`). Other methods of the new session are loaded
+ * with ws_init_method and the new model.
+ *
+ * Returns: as ws_init_method; WS_OUT_OF_MEMORY, with both numbers, if the device has no room for the state.
+ */
+ws_status ws_new_session(const ws_model* first, const ws_program* program, const char* method, ws_model** model);
+
+/*
+ * Gives the buffers that the program's methods write their initial bytes back: those of the model's session.
+ *
+ * Returns: WS_OK; WS_BUSY if the model is executing.
+ */
+ws_status ws_reset_state(const ws_model* model);
+
+/*
+ * The name of a method that runs here, in the order of names. Loads nothing.
+ *
+ * Parameters:
+ *   index: from 0.
+ *   name:  receives the name, valid until the next call on the same thread.
+ * Returns: WS_OK; WS_MISSING where there are no more.
+ */
+ws_status ws_method_name(const char* pte_path, size_t index, const char** name);
 
 /*
  * Runs the method once.

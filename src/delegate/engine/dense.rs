@@ -12,8 +12,6 @@ pub(super) struct Copies {
     pub of: Vec<Copied>,
     /// What was fetched from a device, with the holes that it has there.
     pub fetched: Vec<u8>,
-    /// Inputs that were copied since load.
-    pub count: u64,
 }
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 use super::dense::{grow, Copied, Copies};
-use super::{DelegateDevice, Engine};
+use super::{graphs::Graphs, DelegateDevice, Turn};
 use crate::delegate::inputs::Signature;
 use crate::delegate::run_pass::TakeOutputs;
 use crate::delegate::tensor::{pack, InputTensor, Memory};
@@ -11,10 +11,12 @@ use crate::device::DeviceBytes;
 use crate::error::{Error, Result};
 use crate::format::ScalarType;
 
-impl<D: DelegateDevice> Engine<D> {
+impl<D: DelegateDevice> Turn<'_, D> {
     /// One pass over inputs of any layout.
     pub(super) fn run_any(
         &mut self,
+        copies: &mut Copies,
+        graph: &mut Option<Graphs<D>>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
@@ -22,18 +24,17 @@ impl<D: DelegateDevice> Engine<D> {
         let is_copied =
             |index: usize| !inputs[index].is_row_major() && signature.wiring.is_used(index);
         if !(0..inputs.len()).any(is_copied) {
-            return self.run_dense(signature, inputs, outputs);
+            return self.run_dense(graph, signature, inputs, outputs);
         }
-        let mut copies = std::mem::take(&mut self.copies);
         copies.of.resize_with(inputs.len(), Copied::default);
         let copied = (0..inputs.len())
             .filter(|&index| is_copied(index))
             .try_for_each(|index| {
-                let copied = self.copy_dense(&mut copies, index, &inputs[index]);
+                let copied = self.copy_dense(copies, index, &inputs[index]);
                 let name = || signature.input_name(index);
                 copied.map_err(|error| error.about(&name()).during(name))
             });
-        let ran = copied.and_then(|()| {
+        copied.and_then(|()| {
             let dense = inputs.iter().zip(&copies.of).enumerate();
             let dense = dense.map(|(index, (input, copied))| match is_copied(index) {
                 false => *input,
@@ -44,10 +45,8 @@ impl<D: DelegateDevice> Engine<D> {
                 },
             });
             let dense: Vec<InputTensor<'_>> = dense.collect();
-            self.run_dense(signature, &dense, outputs)
-        });
-        self.copies = copies;
-        ran
+            self.run_dense(graph, signature, &dense, outputs)
+        })
     }
 
     fn copy_dense(
@@ -72,7 +71,7 @@ impl<D: DelegateDevice> Engine<D> {
         let room = copies.of[index].room(bytes as usize)?;
         let item = dtype.itemsize() as usize;
         pack(room, source, item, input.sizes, strides)?;
-        copies.count += 1;
+        *self.inputs_copied += 1;
         Ok(())
     }
 

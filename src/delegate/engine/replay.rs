@@ -2,8 +2,8 @@
 //! of it. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
 #![deny(unsafe_code)]
 
-use super::graphs::{Captured, Graphs, Shapes};
-use super::{deliver, inputs, view, DelegateDevice, Engine};
+use super::graphs::{give_back, give_inputs_back, Captured, Graphs, Shapes};
+use super::{deliver, inputs, view, DelegateDevice, Turn};
 use crate::aoti::container::Input;
 use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
 use crate::delegate::inputs::Signature;
@@ -17,7 +17,7 @@ use crate::session::CapturedPass;
 /// others are.
 const WARM_UP: u32 = 2;
 
-impl<D: DelegateDevice> Engine<D> {
+impl<D: DelegateDevice> Turn<'_, D> {
     pub(super) fn run_by_graph(
         &mut self,
         graph: &mut Graphs<D>,
@@ -32,7 +32,7 @@ impl<D: DelegateDevice> Engine<D> {
         if shapes != graph.shapes {
             self.forget(graph, &shapes)?;
         }
-        if graph.captured.is_none() && graph.passes >= WARM_UP {
+        if graph.captured.is_none() && graph.passes >= WARM_UP && self.again {
             let captured = self.capture(signature, inputs);
             graph.captured = Some(captured.inspect_err(|error| {
                 graph.passes = 0;
@@ -42,7 +42,7 @@ impl<D: DelegateDevice> Engine<D> {
             })?);
         }
         match &graph.captured {
-            Some(captured) if self.session.is_primed(&captured.pass) => {
+            Some(captured) if self.session.prime(&captured.pass)? => {
                 self.replay(captured, signature, inputs, outputs)
             }
             _ => {
@@ -67,20 +67,11 @@ impl<D: DelegateDevice> Engine<D> {
                  after {WARM_UP} passes",
                 graph.shapes
             );
-            let Captured { pass, inputs, .. } = captured;
-            self.session.forget_graph(pass)?;
-            self.give_inputs_back(&inputs)?;
+            give_back(self.session, captured)?;
         }
         graph.shapes.clone_from(shapes);
         graph.passes = 0;
         Ok(())
-    }
-
-    fn give_inputs_back(&mut self, inputs: &[Option<(DevicePtr, u64)>]) -> Result<()> {
-        let device = self.session.device_mut();
-        let all = inputs.iter().flatten();
-        all.map(|&(ptr, bytes)| device.free_scratch(ptr, bytes))
-            .fold(Ok(()), Result::and)
     }
 
     fn capture(
@@ -96,7 +87,7 @@ impl<D: DelegateDevice> Engine<D> {
             fixed.push(taken.transpose()?.map(|ptr| (ptr, bytes)));
         }
         let taken = fixed.iter().flatten().map(|(_, bytes)| bytes).sum();
-        self.io_bytes = self.io_bytes.max(taken);
+        *self.io_bytes = (*self.io_bytes).max(taken);
         let outcome = self.capture_over(signature, given, &fixed);
         match outcome {
             Ok((pass, outputs)) => {
@@ -112,7 +103,7 @@ impl<D: DelegateDevice> Engine<D> {
             }
             Err(error) => {
                 // The first error says more.
-                let _ = self.give_inputs_back(&fixed);
+                let _ = give_inputs_back(self.session, &fixed);
                 Err(error.during(|| "capturing a pass as a graph".into()))
             }
         }
@@ -157,6 +148,7 @@ impl<D: DelegateDevice> Engine<D> {
     ) -> Result<()> {
         let inputs = fixed.iter().flatten();
         let mut lasting = self.session.lasting(captured);
+        lasting.extend(self.state.clone());
         lasting.extend(inputs.map(|&(ptr, bytes)| ptr.0..ptr.0 + bytes));
         for (index, one) in kept.iter().enumerate() {
             let range = one.range();
@@ -191,7 +183,7 @@ impl<D: DelegateDevice> Engine<D> {
         let replayed = self.session.replay(&captured.pass);
         let ran = replayed.and_then(|()| {
             let take = |pass: &PassOutputs<'_>| deliver(signature, &placed, pass, outputs);
-            with_kept(&mut self.session, &captured.outputs, take)
+            with_kept(self.session, &captured.outputs, take)
         });
         let settled = self.settle();
         ran.and(settled)

@@ -1,20 +1,27 @@
 //! Load and end of a model, and what can be asked without loading.
 
-use std::ffi::{c_char, c_void};
+use std::cell::RefCell;
+use std::ffi::{c_char, c_void, CString};
+use std::path::PathBuf;
 
 use super::args;
 use super::types::{ws_options, ws_program};
-use crate::config;
-use crate::delegate::{Delegate, Program};
+use crate::config::{self, Options};
+use crate::delegate::{Beside, Delegate, Program};
 use crate::device::CallerStream;
+use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// A loaded method; `ws_model` in the header.
 pub struct Model {
     pub(super) delegate: Delegate,
+    /// What it was loaded with, for other methods and sessions of its program.
+    data: PathBuf,
+    options: Options,
+    stream: Option<CallerStream>,
 }
 
-/// Least budget of a method, in bytes.
+/// Least budget of a method or of a program, in bytes.
 ///
 /// # Safety
 /// The strings are NULL or NUL-terminated; `bytes` is NULL or writable.
@@ -25,15 +32,19 @@ pub unsafe extern "C" fn ws_required_budget(
     bytes: *mut u64,
 ) -> Status {
     guarded(|| {
-        // SAFETY: all three by this function's contract.
-        let (path, method, bytes) = unsafe {
+        // SAFETY: both by this function's contract.
+        let (path, bytes) = unsafe {
             (
                 args::path("pte_path", pte_path)?,
-                args::text("method", method)?,
                 args::output("bytes", bytes)?,
             )
         };
-        *bytes = Program::open(&path)?.required_budget(method)?;
+        let program = Program::open(&path)?;
+        *bytes = match method.is_null() {
+            true => program.least_budget()?,
+            // SAFETY: by this function's contract.
+            false => program.required_budget(unsafe { args::text("method", method) }?)?,
+        };
         Ok(())
     })
 }
@@ -109,8 +120,128 @@ unsafe fn init(
                 args::output("model", model)?,
             )
         };
-        let delegate = program.load_on(method, ptd, &options, stream)?;
-        *model = Box::into_raw(Box::new(Model { delegate }));
+        let delegate = program.load_on(method, ptd.clone(), &options, stream)?;
+        *model = Box::into_raw(Box::new(Model {
+            delegate,
+            data: ptd,
+            options,
+            stream,
+        }));
+        Ok(())
+    })
+}
+
+/// Loads another method of a program, or the same one, over the same weights and the same state.
+///
+/// # Safety
+/// `first` is NULL or a model; the others as for [`ws_init`].
+#[no_mangle]
+pub unsafe extern "C" fn ws_init_method(
+    first: *const Model,
+    program: *const ws_program,
+    method: *const c_char,
+    model: *mut *mut Model,
+) -> Status {
+    // SAFETY: by this function's contract.
+    unsafe { init_beside(first, false, program, method, model) }
+}
+
+/// The same with a state of its own.
+///
+/// # Safety
+/// As for [`ws_init_method`].
+#[no_mangle]
+pub unsafe extern "C" fn ws_new_session(
+    first: *const Model,
+    program: *const ws_program,
+    method: *const c_char,
+    model: *mut *mut Model,
+) -> Status {
+    // SAFETY: by this function's contract.
+    unsafe { init_beside(first, true, program, method, model) }
+}
+
+/// # Safety
+/// As for [`ws_init_method`].
+unsafe fn init_beside(
+    first: *const Model,
+    new_session: bool,
+    program: *const ws_program,
+    method: *const c_char,
+    model: *mut *mut Model,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all four by this function's contract.
+        let (first, program, method, model) = unsafe {
+            (
+                args::reference("first", first)?,
+                open(args::reference("program", program)?)?,
+                args::text("method", method)?,
+                args::output("model", model)?,
+            )
+        };
+        let (data, options, stream) = (first.data.clone(), first.options.clone(), first.stream);
+        let beside = match new_session {
+            false => Beside::Session(&first.delegate),
+            true => Beside::NewSession(&first.delegate),
+        };
+        let delegate = program.load_beside(beside, method, data.clone(), &options, stream)?;
+        *model = Box::into_raw(Box::new(Model {
+            delegate,
+            data,
+            options,
+            stream,
+        }));
+        Ok(())
+    })
+}
+
+/// The buffers that the program writes get their initial bytes back.
+///
+/// # Safety
+/// `model` is NULL or a model.
+#[no_mangle]
+pub unsafe extern "C" fn ws_reset_state(model: *const Model) -> Status {
+    guarded(|| {
+        // SAFETY: by this function's contract.
+        let model = unsafe { args::reference("model", model) }?;
+        Ok(model.delegate.reset_state()?)
+    })
+}
+
+thread_local! {
+    static METHOD_NAME: RefCell<CString> = RefCell::default();
+}
+
+/// The name of a method of a program.
+///
+/// # Safety
+/// The path is NULL or a C string; `name` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_method_name(
+    pte_path: *const c_char,
+    index: usize,
+    name: *mut *const c_char,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (path, name) = unsafe {
+            (
+                args::path("pte_path", pte_path)?,
+                args::output("name", name)?,
+            )
+        };
+        let names = Program::open(&path)?.methods()?;
+        let found = names.get(index).ok_or_else(|| Error::Missing {
+            name: format!("method {index}"),
+            place: format!("{}: {} methods run here", path.display(), names.len()),
+        })?;
+        let text = CString::new(found.as_str());
+        let text = text.map_err(|_| Failure::Argument("a name holds a NUL".to_owned()))?;
+        METHOD_NAME.with(|kept| {
+            *kept.borrow_mut() = text;
+            *name = kept.borrow().as_ptr();
+        });
         Ok(())
     })
 }

@@ -158,6 +158,7 @@ impl<'a> flatbuffers::Follow<'a> for Payload<'a> {
 
 impl<'a> Payload<'a> {
   pub const VT_FIELDS: flatbuffers::VOffsetT = 4;
+  pub const VT_OTHERS: flatbuffers::VOffsetT = 6;
 
   #[inline]
   pub unsafe fn init_from_table(table: flatbuffers::Table<'a>) -> Self {
@@ -169,6 +170,7 @@ impl<'a> Payload<'a> {
     args: &'args PayloadArgs<'args>
   ) -> flatbuffers::WIPOffset<Payload<'bldr>> {
     let mut builder = PayloadBuilder::new(_fbb);
+    if let Some(x) = args.others { builder.add_others(x); }
     if let Some(x) = args.fields { builder.add_fields(x); }
     builder.finish()
   }
@@ -181,6 +183,13 @@ impl<'a> Payload<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Field>>>>(Payload::VT_FIELDS, None).unwrap()}
   }
+  #[inline]
+  pub fn others(&self) -> Option<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Payload<'a>>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Payload>>>>(Payload::VT_OTHERS, None)}
+  }
 }
 
 impl flatbuffers::Verifiable for Payload<'_> {
@@ -191,18 +200,21 @@ impl flatbuffers::Verifiable for Payload<'_> {
     use self::flatbuffers::Verifiable;
     v.visit_table(pos)?
      .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<Field>>>>("fields", Self::VT_FIELDS, true)?
+     .visit_field::<flatbuffers::ForwardsUOffset<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<Payload>>>>("others", Self::VT_OTHERS, false)?
      .finish();
     Ok(())
   }
 }
 pub struct PayloadArgs<'a> {
     pub fields: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Field<'a>>>>>,
+    pub others: Option<flatbuffers::WIPOffset<flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<Payload<'a>>>>>,
 }
 impl<'a> Default for PayloadArgs<'a> {
   #[inline]
   fn default() -> Self {
     PayloadArgs {
       fields: None, // required field
+      others: None,
     }
   }
 }
@@ -215,6 +227,10 @@ impl<'a: 'b, 'b, A: flatbuffers::Allocator + 'a> PayloadBuilder<'a, 'b, A> {
   #[inline]
   pub fn add_fields(&mut self, fields: flatbuffers::WIPOffset<flatbuffers::Vector<'b , flatbuffers::ForwardsUOffset<Field<'b >>>>) {
     self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(Payload::VT_FIELDS, fields);
+  }
+  #[inline]
+  pub fn add_others(&mut self, others: flatbuffers::WIPOffset<flatbuffers::Vector<'b , flatbuffers::ForwardsUOffset<Payload<'b >>>>) {
+    self.fbb_.push_slot_always::<flatbuffers::WIPOffset<_>>(Payload::VT_OTHERS, others);
   }
   #[inline]
   pub fn new(_fbb: &'b mut flatbuffers::FlatBufferBuilder<'a, A>) -> PayloadBuilder<'a, 'b, A> {
@@ -236,6 +252,7 @@ impl core::fmt::Debug for Payload<'_> {
   fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
     let mut ds = f.debug_struct("Payload");
       ds.field("fields", &self.fields());
+      ds.field("others", &self.others());
       ds.finish()
   }
 }

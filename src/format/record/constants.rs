@@ -17,6 +17,7 @@ pub(super) fn read(fields: &Fields<'_>, offload: bool) -> Result<Vec<RecordedCon
         ));
     }
     check_names(fields, fqns)?;
+    let keys = keys(fields, count)?;
     let per = "constant";
     let kinds = fields.ints_of("kinds", count, per)?;
     let dtypes = fields.ints_of("dtypes", count, per)?;
@@ -28,6 +29,7 @@ pub(super) fn read(fields: &Fields<'_>, offload: bool) -> Result<Vec<RecordedCon
         let (sizes, strides) = layout(&mut layouts)?;
         let constant = RecordedConstant {
             fqn: (*fqn).to_owned(),
+            key: keys.get(index).unwrap_or(fqn).to_string(),
             kind: kind(fields, fqn, kinds[index], offload)?,
             dtype: fields.scalar("dtypes", dtypes[index])?,
             nbytes: u64::try_from(nbytes[index])
@@ -44,6 +46,24 @@ pub(super) fn read(fields: &Fields<'_>, offload: bool) -> Result<Vec<RecordedCon
         return Err(layouts.bad(format!("holds more than the layouts of {count} constants")));
     }
     Ok(constants)
+}
+
+/// Where a program has several methods: one key per constant.
+fn keys<'a>(fields: &'a Fields<'_>, count: usize) -> Result<&'a [&'a str]> {
+    let keys = fields.strings("keys");
+    match keys.is_empty() || keys.len() == count {
+        true if keys.iter().any(|key| key.is_empty()) => {
+            Err(fields.bad("keys", "holds an empty key"))
+        }
+        true => Ok(keys),
+        false => Err(fields.bad(
+            "keys",
+            format!(
+                "holds {} keys, expected {count}, one per constant",
+                keys.len()
+            ),
+        )),
+    }
 }
 
 fn check_names(fields: &Fields<'_>, fqns: &[&str]) -> Result<()> {

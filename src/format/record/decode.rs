@@ -63,7 +63,7 @@ impl Record {
     }
 }
 
-fn record(fields: &Fields<'_>) -> Result<Record> {
+pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
     let offload = flag(fields, "offload")?;
     let device = device(fields)?;
     let constants = constants::read(fields, offload)?;
@@ -82,6 +82,7 @@ fn record(fields: &Fields<'_>) -> Result<Record> {
     }
     let (inputs, outputs) = (signature::inputs(fields)?, signature::outputs(fields)?);
     Ok(Record {
+        version: fields.int("format_version")?,
         method,
         build_id: build_id(fields)?,
         so_key: so_key(fields)?,

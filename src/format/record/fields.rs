@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::format::generated::record as fb;
 use crate::format::{flat, malformed, Pte, ScalarType};
 
-/// The version of records that this runtime reads and the exporter beside it writes.
-const FORMAT_VERSION: i64 = 4;
+/// The versions of records that this runtime reads and the exporter beside it writes: of programs of one method, and of those
+/// of several, which share weights and state.
+const FORMAT_VERSIONS: [i64; 2] = [4, 5];
 /// Fields that hold integers.
 const INT_FIELDS: [&str; 16] = [
     "access_order",
@@ -28,12 +29,13 @@ const INT_FIELDS: [&str; 16] = [
     "trace",
 ];
 /// Fields that hold strings.
-const STRING_FIELDS: [&str; 11] = [
+const STRING_FIELDS: [&str; 12] = [
     "build_id",
     "device",
     "fqns",
     "guards",
     "input_names",
+    "keys",
     "method",
     "relations",
     "so_key",
@@ -69,8 +71,24 @@ pub fn has_methods(pte: &Pte<'_>, method: &str) -> bool {
 
 impl<'a> Fields<'a> {
     pub fn from_payload(name: &str, bytes: &'a [u8]) -> Result<Self> {
-        check_identifier(name, bytes)?;
-        let payload = flat::root::<fb::Payload>(name, bytes)?;
+        Fields::of_table(name, payload(name, bytes)?)
+    }
+
+    /// The same, with the records of the other methods of the program.
+    pub fn all_from_payload(name: &str, bytes: &'a [u8]) -> Result<(Self, Vec<Self>)> {
+        let own = payload(name, bytes)?;
+        let mut others = Vec::new();
+        for other in own.others().into_iter().flatten() {
+            if other.others().is_some() {
+                let what = "a record of another method holds records of others itself";
+                return Err(malformed(name, other._tab.loc(), what.to_owned()));
+            }
+            others.push(Fields::of_table(name, other)?);
+        }
+        Ok((Fields::of_table(name, own)?, others))
+    }
+
+    fn of_table(name: &str, payload: fb::Payload<'a>) -> Result<Self> {
         let mut bag = Fields::new(name, payload._tab.loc() as u64);
         for field in payload.fields() {
             let content = Field {
@@ -135,12 +153,13 @@ impl<'a> Fields<'a> {
     /// The version comes first: another version may mean other fields. Then every field must be known.
     fn check_version(&self) -> Result<()> {
         let version = self.int("format_version")?;
-        if version != FORMAT_VERSION {
+        if !FORMAT_VERSIONS.contains(&version) {
             return Err(Error::Mismatch {
                 name: self.file.clone(),
                 fact: "format version of the record",
                 expected: format!(
-                    "{FORMAT_VERSION} (what this runtime reads; export the program again)"
+                    "{} or {} (what this runtime reads; export the program again)",
+                    FORMAT_VERSIONS[0], FORMAT_VERSIONS[1]
                 ),
                 found: version.to_string(),
             });
@@ -237,6 +256,11 @@ impl<'a> Fields<'a> {
             next: 0,
         }
     }
+}
+
+fn payload<'a>(name: &str, bytes: &'a [u8]) -> Result<fb::Payload<'a>> {
+    check_identifier(name, bytes)?;
+    flat::root::<fb::Payload>(name, bytes)
 }
 
 fn check_identifier(name: &str, bytes: &[u8]) -> Result<()> {

@@ -8,14 +8,15 @@
 //!
 //! | field | holds | meaning |
 //! |---|---|---|
-//! | `format_version` | 1 int | 4; version 3 had no `symbols`, and checked no relation between sizes |
+//! | `format_version` | 1 int | 4; 5 in a program of several methods |
 //! | `method` | 1 string | the method |
 //! | `build_id` | 1 string | 32 lowercase hex digits; also in the `.ptd` |
 //! | `so_key` | 1 string | key of the compiled library: `weightstream_so_` and the SHA-256 of its bytes |
 //! | `offload` | 1 int | 1: weights are read through probes; 0: no probes, everything direct |
 //! | `device` | 1 string | `cpu` or `cuda` |
 //! | `target` | 5 strings | OS, architecture, ISA level, torch version, SM list (`90,100`; empty on `cpu`) |
-//! | `fqns` | n strings | every constant; the position is its weight index, the name its key in the `.ptd` |
+//! | `fqns` | n strings | every constant, by the name that the compiled library knows; the position is its weight index |
+//! | `keys` | n strings | keys in the `.ptd`; absent: `fqns`. In a program of several methods the key says what is one |
 //! | `kinds` | n ints | 0 weight, 1 direct, 2 direct and mutable |
 //! | `dtypes` | n ints | scalar type numbers |
 //! | `nbytes` | n ints | exact bytes of the dense tensor |
@@ -24,7 +25,7 @@
 //! | `probes` | p ints | weight index of each probe |
 //! | `access_order` | p ints | weight indices in the order of the trace's probes |
 //! | `trace` | ints | `op + 4 * id`: 0 probe, 1 kernel (running number), 2 release |
-//! | `floor`, `hard_minimum` | 1 int | bytes, for policy `lru` on `host` |
+//! | `floor`, `hard_minimum` | 1 int | bytes, for policy `lru` on `host`; direct constants of all methods count |
 //! | `activations` | 1 int | most bytes of activations at one time, for the largest shape; -1: a size is unbounded |
 //! | `inputs` | ints | per input: dtype, number of dimensions, then per dimension minimum, maximum, symbol or -1 |
 //! | `input_names` | strings | one per input |
@@ -42,6 +43,7 @@ mod constants;
 mod decode;
 mod expression;
 mod fields;
+mod records;
 mod signature;
 mod sizes;
 mod trace;
@@ -52,15 +54,21 @@ use super::ScalarType;
 use crate::schedule::{Event, ProbeId, WeightIndex};
 
 pub use expression::Expression;
+pub use records::{Records, UnionConstants};
 pub use signature::{Dim, InputSpec, OutputSpec};
 pub use sizes::{Relation, Sizes, Solution, Symbol};
 
 /// The backend whose delegates have records.
 pub const BACKEND: &str = "WeightStreamBackend";
 
+/// The version of records in programs of several methods.
+const SEVERAL: i64 = 5;
+
 /// Everything recorded about one method, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
+    /// 4, or 5 in a program of several methods.
+    pub version: i64,
     /// The method.
     pub method: String,
     /// Ties program, payload and data file together.
@@ -145,8 +153,10 @@ pub enum ConstantKind {
 /// One constant as recorded at export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedConstant {
-    /// Its name, and its key in the `.ptd`.
+    /// Its name.
     pub fqn: String,
+    /// Its key in the `.ptd`, and what makes it one with a constant of another method.
+    pub key: String,
     /// How it is read.
     pub kind: ConstantKind,
     /// Element type.
@@ -191,6 +201,11 @@ impl Record {
     /// Key of the entry in the `.ptd` that holds the 16 raw bytes of the build id.
     pub fn build_id_key(&self) -> String {
         format!("weightstream_build_id_{}", self.method)
+    }
+
+    /// Whether its program has other methods.
+    pub fn is_one_of_several(&self) -> bool {
+        self.version == SEVERAL
     }
 
     /// The constant that probe `id` reads.

@@ -45,12 +45,12 @@ pub(super) fn sets(problem: &Problem<'_>, timeline: &Timeline) -> Vec<Vec<Weight
     sets
 }
 
-/// Weights in the order in which they are taken: those that the fewest copies serve first, and of them the large ones, by
-/// halves; each group by time.
+/// Weights in the order in which they are taken: those that the fewest copies serve first (in methods that rarely run a copy
+/// counts less), and of them the large ones, by halves; each group by time.
 fn groups(problem: &Problem<'_>, timeline: &Timeline) -> Vec<Vec<WeightIndex>> {
     let largest = problem.sizes.iter().copied().max().unwrap_or(0);
     let mut seen = vec![false; problem.sizes.len()];
-    let mut all: Vec<(u32, u32, usize, WeightIndex)> = Vec::new();
+    let mut all: Vec<(u64, u32, usize, WeightIndex)> = Vec::new();
     for range in &timeline.ranges {
         let (weight, size) = (range.weight, problem.size(range.weight));
         if size > 0 && !std::mem::replace(&mut seen[weight as usize], true) {

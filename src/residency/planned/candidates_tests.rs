@@ -4,8 +4,8 @@ use crate::schedule::Trace;
 
 fn of(sizes: &[u64], trace: &Trace, capacity: u64) -> Vec<Vec<WeightIndex>> {
     let weights = weights(sizes);
-    let problem = Problem::new(trace, &weights, &model(0), capacity).unwrap();
-    sets(&problem, &Timeline::of(trace, weights.len()))
+    let problem = Problem::new(&[trace.into()], &weights, &model(0), capacity).unwrap();
+    sets(&problem, &Timeline::of(&[trace.into()], weights.len()))
 }
 
 #[test]

@@ -14,6 +14,7 @@ const LINK: Link = Link {
 fn ring(count: u32, slots: u32) -> Plan {
     let copy = |weight: u32| Streamed {
         weight,
+        method: 0,
         range: 0..640,
         slot: weight % slots,
         window: weight,

@@ -3,7 +3,7 @@
 use super::super::free_list::FreeList;
 use super::super::{Action, Lru, Policy};
 use super::cost::Price;
-use crate::schedule::{Event, ProbeId, Trace, WeightSpec};
+use crate::schedule::{Event, MethodTrace, ProbeId, Trace, WeightSpec};
 
 /// Passes that are played at most before the LRU's state has to have come back: as many as are played at load, where the
 /// memory is emptied after each so many if it does not come back.
@@ -56,6 +56,30 @@ pub fn lru_price(
     capacity: u64,
 ) -> Option<Price> {
     lru_passes(trace, weights, granule, capacity).map(|played| played.price())
+}
+
+/// The mean over passes of all methods, by their shares, each played in passes of its own: where methods take turns, the LRU
+/// copies more.
+pub fn lru_mean(
+    methods: &[MethodTrace<'_>],
+    weights: &[WeightSpec],
+    granule: u64,
+    capacity: u64,
+) -> Option<Price> {
+    let price = |one: &MethodTrace<'_>| lru_price(one.trace, weights, granule, capacity);
+    let prices: Vec<Price> = methods.iter().map(price).collect::<Option<_>>()?;
+    let shares = methods.iter().map(|one| u128::from(one.share));
+    let mean = |of: fn(&Price) -> u64| {
+        let parts = shares.clone().zip(&prices);
+        let sum: u128 = parts
+            .map(|(share, price)| share * u128::from(of(price)))
+            .sum();
+        u64::try_from(sum / shares.clone().sum::<u128>().max(1)).ok()
+    };
+    Some(Price {
+        bytes: mean(|price| price.bytes)?,
+        copies: mean(|price| price.copies)?,
+    })
 }
 
 /// Bytes that a pass under the LRU copies at least, in the mean of many, without playing it.

@@ -3,11 +3,12 @@
 
 use super::super::offer::{Request, Residency};
 use super::cost::{expected, Clocks, Expected, Price};
-use super::lru_price::{lru_copies_at_least, lru_price};
+use super::lru_price::{lru_copies_at_least, lru_mean};
 use super::plan::Plan;
-use super::search::plan;
+use super::search::{plan, quickest};
 use crate::error::bytes_text;
 use crate::figures::Link;
+use crate::schedule::{MethodTrace, Trace};
 
 /// Another plan is taken for a gain of at least one part in so many of a pass: it costs a load of what stays, once, which is
 /// some passes.
@@ -19,7 +20,7 @@ pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String
         return Err("this device maps no memory, and plans need that".to_owned());
     };
     let times = Times::of(request);
-    if request.times.is_some() && times.is_none() {
+    if request.times.is_some() && times.is_none() && request.link.is_none() {
         log::warn!("the times of kernels are of no use: what the link carries is not known");
     }
     let Some(found) = search(request, times.as_ref(), u64::MAX) else {
@@ -58,7 +59,7 @@ pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String
 /// A residency by which a pass takes less time than by this plan, if it is worth while: once kernels were timed.
 pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<Residency> {
     let times = Times::of(request)?;
-    let before = times.expected(current, request);
+    let before = times.expected(current);
     log::info!("a pass is expected to take {before}");
     // No plan takes less than its kernels, and hardly one less than the copies of what a ring does not hold.
     let worth = before.pass - before.pass / WORTH;
@@ -72,7 +73,7 @@ pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<
         None => found,
         Some(lru) => search(request, Some(&times), lru.bytes)?,
     };
-    let after = times.expected(&found, request);
+    let after = times.expected(&found);
     let why = format!(
         "replanned: {} are copied in a pass by {} copies, {} are the ring; it is expected to take {after}",
         bytes_text(found.price.bytes),
@@ -83,50 +84,63 @@ pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<
 }
 
 fn of(request: &Request<'_>, plan: Plan) -> Residency {
-    Residency::of_plan(plan, request.weights, request.trace.probes().len())
+    let probes = request.methods.iter().map(|one| one.trace.probes().len());
+    Residency::of_plan(plan, request.weights, &probes.collect::<Vec<_>>())
 }
 
-fn search(request: &Request<'_>, times: Option<&Times>, most: u64) -> Option<Plan> {
+fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option<Plan> {
     let Request {
-        trace,
+        methods,
         weights,
         model,
         capacity,
         ..
     } = *request;
-    let clocks = times.map(Times::clocks);
-    let clocks = clocks.as_ref().map(|clocks| (clocks, most));
-    plan(trace, weights, model, capacity, clocks)
+    match times {
+        None => plan(methods, weights, model, capacity),
+        Some(times) => {
+            let clocks = times.clocks();
+            quickest(times.trace, weights, model, capacity, (&clocks, most))
+        }
+    }
 }
 
 /// The LRU's price, if it copies less in a pass than this plan. It is only played where it could.
 fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
     let Request {
-        trace,
+        methods,
         weights,
         model,
         capacity,
         ..
     } = *request;
-    let least = lru_copies_at_least(trace, weights, model.granule, capacity);
-    if plan.price.bytes <= least {
-        return None;
+    if let [one] = methods {
+        let least = lru_copies_at_least(one.trace, weights, model.granule, capacity);
+        if plan.price.bytes <= least {
+            return None;
+        }
     }
     // rule: lru-where-it-copies-less
-    let lru = lru_price(trace, weights, model.granule, capacity);
+    let lru = lru_mean(methods, weights, model.granule, capacity);
     lru.filter(|lru| lru.bytes < plan.price.bytes)
 }
 
 /// How long kernels run, and what copies cost.
-struct Times {
+struct Times<'a> {
+    trace: &'a Trace,
     kernels: Vec<u64>,
     link: Link,
 }
 
-impl Times {
-    fn of(request: &Request<'_>) -> Option<Times> {
+impl<'a> Times<'a> {
+    /// `None` where they are not known, or the program has several methods.
+    fn of(request: &Request<'a>) -> Option<Times<'a>> {
+        let [MethodTrace { trace, .. }] = *request.methods else {
+            return None;
+        };
         Some(Times {
-            kernels: request.times?.by_event(request.trace),
+            trace,
+            kernels: request.times?.by_event(trace),
             link: request.link?,
         })
     }
@@ -138,8 +152,8 @@ impl Times {
         }
     }
 
-    fn expected(&self, plan: &Plan, request: &Request<'_>) -> Expected {
-        expected(plan, request.trace, &self.clocks())
+    fn expected(&self, plan: &Plan) -> Expected {
+        expected(plan, self.trace, &self.clocks())
     }
 }
 

@@ -3,7 +3,7 @@ use super::*;
 use crate::config::PolicyKind;
 use crate::figures::DeviceModel;
 use crate::residency::{choose, replan};
-use crate::schedule::{Event, KernelTimes, Trace, WeightSpec};
+use crate::schedule::{Event, KernelTimes, MethodTrace, Trace, WeightSpec};
 
 const PAGE: u64 = 1024;
 const LINK: Link = Link {
@@ -17,11 +17,15 @@ const MODEL: DeviceModel = DeviceModel {
     bytes_per_copy: LINK.ns_per_copy,
 };
 
-fn request<'a>(weights: &'a [WeightSpec], trace: &'a Trace, percent: u64) -> Request<'a> {
+fn request<'a>(
+    weights: &'a [WeightSpec],
+    methods: &'a [MethodTrace<'a>],
+    percent: u64,
+) -> Request<'a> {
     let total: u64 = weights.iter().map(|weight| weight.bytes).sum();
     Request {
         kind: PolicyKind::Planned,
-        trace,
+        methods,
         weights,
         model: &MODEL,
         capacity: total * percent / 100,
@@ -53,7 +57,8 @@ fn times(weights: &[WeightSpec], per_page: u64, attention: u64) -> KernelTimes {
 /// What a pass takes by the plan of the load, and by a better one.
 fn replanned(percent: u64, per_page: u64, attention: u64) -> (Expected, Option<Expected>, u64) {
     let (weights, trace) = layers(16);
-    let request = request(&weights, &trace, percent);
+    let methods = [(&trace).into()];
+    let request = request(&weights, &methods, percent);
     let first = choose(&request);
     let times = times(&weights, per_page, attention);
     let request = Request {
@@ -61,7 +66,7 @@ fn replanned(percent: u64, per_page: u64, attention: u64) -> (Expected, Option<E
         ..request
     };
     let known = Times::of(&request).unwrap();
-    let takes = |of: &Residency| known.expected(of.plan().unwrap(), &request);
+    let takes = |of: &Residency| known.expected(of.plan().unwrap());
     let better = replan(&request, &first);
     if let Some(better) = &better {
         let (now, before) = (better.plan().unwrap(), first.plan().unwrap());
@@ -120,8 +125,9 @@ fn a_gain_of_less_than_a_hundredth_is_none() {
 #[test]
 fn times_that_are_known_at_load_give_the_plan_at_once() {
     let (weights, trace) = layers(16);
+    let methods = [(&trace).into()];
     let times = times(&weights, 230, 70_000);
-    let plain = request(&weights, &trace, 25);
+    let plain = request(&weights, &methods, 25);
     let timed = Request {
         times: Some(&times),
         ..plain
@@ -142,11 +148,12 @@ fn times_that_are_known_at_load_give_the_plan_at_once() {
 fn the_lru_is_taken_where_it_copies_less() {
     let reads: Vec<u32> = (0..12).chain((0..12).rev()).collect();
     let (weights, trace) = (weights(&[16 * PAGE; 12]), chain(&reads, 12));
+    let methods = [(&trace).into()];
     let mut taken = 0;
     for percent in [30, 40, 50, 60, 70, 80, 90] {
-        let request = request(&weights, &trace, percent);
+        let request = request(&weights, &methods, percent);
         let found = choose(&request);
-        let lru = lru_price(&trace, &weights, 64, request.capacity).unwrap();
+        let lru = super::super::lru_price(&trace, &weights, 64, request.capacity).unwrap();
         match found.plan() {
             Some(plan) => assert!(plan.price.bytes <= lru.bytes),
             None => {
@@ -171,7 +178,8 @@ fn the_lru_is_taken_where_it_copies_less() {
 #[test]
 fn what_is_chosen_says_why() {
     let (weights, trace) = layers(2);
-    let of = |percent| choose(&request(&weights, &trace, percent));
+    let methods = [(&trace).into()];
+    let of = |percent| choose(&request(&weights, &methods, percent));
     assert_eq!(
         (of(100).policy().name(), &of(100).why[..]),
         ("all_resident", "everything is resident")
@@ -194,7 +202,7 @@ fn what_is_chosen_says_why() {
     };
     let found = choose(&Request {
         model: &flat,
-        ..request(&weights, &trace, 50)
+        ..request(&weights, &methods, 50)
     });
     assert_eq!(found.policy().name(), "lru");
     assert!(found.why.contains("maps no memory"), "{}", found.why);

@@ -21,6 +21,8 @@ pub struct Resident {
 pub struct Streamed {
     /// The weight.
     pub weight: WeightIndex,
+    /// The method whose passes it is copied in.
+    pub method: usize,
     /// Which of its bytes: the tail. Those before it stay.
     pub range: Range<u64>,
     /// The slot that the copy goes to.
@@ -42,11 +44,11 @@ pub struct Plan {
     pub slots: Vec<Range<u64>>,
     /// What is loaded once.
     pub resident: Vec<Resident>,
-    /// What each pass copies, in the order of the first reads.
+    /// What each pass copies: one method after the other, in the order of the first reads.
     pub streamed: Vec<Streamed>,
     /// For how many copies ahead the ring has room.
     pub ahead: usize,
-    /// What a pass copies at most.
+    /// What a pass copies at most; of several methods the mean, by their shares.
     pub price: Price,
 }
 
@@ -62,14 +64,15 @@ impl Plan {
         tails.map(|tail| tail.end - tail.start).max().unwrap_or(0)
     }
 
-    /// What each pass copies once the first is over: at most [`Plan::price`], since a tail whose slot no other tail takes is
-    /// still there from the pass before.
-    pub fn copied(&self) -> u64 {
+    /// What each pass of a method copies where no other method runs, once the first is over: a tail whose slot no other tail
+    /// of it takes is still there from the pass before.
+    pub fn copied(&self, method: usize) -> u64 {
+        let copies = || self.streamed.iter().filter(|one| one.method == method);
         let stays = |one: &Streamed| {
             let with = |other: &&Streamed| other.slot == one.slot || other.weight == one.weight;
-            self.streamed.iter().filter(with).count() == 1
+            copies().filter(with).count() == 1
         };
-        let copied = self.streamed.iter().filter(|one| !stays(one));
+        let copied = copies().filter(|one| !stays(one));
         copied.map(|one| one.range.end - one.range.start).sum()
     }
 

@@ -31,13 +31,22 @@ struct Copy {
     leases: u32,
 }
 
+/// The copies of one method's passes.
+#[derive(Debug, Clone)]
+struct Itinerary {
+    copies: Range<u32>,
+    /// The copy of each probe.
+    copy_of: Vec<u32>,
+}
+
 /// The policy of the same name.
 #[derive(Debug, Clone)]
 pub struct Planned {
     resident: Vec<Resident>,
     copies: Vec<Copy>,
-    /// The copy of each probe.
-    copy_of: Vec<u32>,
+    methods: Vec<Itinerary>,
+    /// The method that runs.
+    method: usize,
     /// The copy whose tail is in each slot.
     in_slot: Vec<u32>,
     /// The copy that is there of each weight.
@@ -53,14 +62,22 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Of a plan for a program with so many constants and probes.
-    pub fn new(plan: &Plan, constants: usize, probes: usize) -> Planned {
-        let mut copy_of = vec![NONE; probes];
-        for (at, one) in (0..).zip(&plan.streamed) {
-            for &id in &one.probes {
-                copy_of[id as usize] = at;
+    /// Of a plan for a program with so many constants, whose methods have so many probes.
+    pub fn new(plan: &Plan, constants: usize, probes: &[usize]) -> Planned {
+        let mut start = 0;
+        let methods = (0..).zip(probes).map(|(method, &probes)| {
+            let mut copy_of = vec![NONE; probes];
+            let own = plan.streamed.iter().filter(|one| one.method == method);
+            let mut end = start;
+            for one in own {
+                for &id in &one.probes {
+                    copy_of[id as usize] = end;
+                }
+                end += 1;
             }
-        }
+            let copies = std::mem::replace(&mut start, end)..end;
+            Itinerary { copies, copy_of }
+        });
         let copies = plan.streamed.iter().map(|one| Copy {
             weight: one.weight,
             range: one.range.clone(),
@@ -72,8 +89,9 @@ impl Planned {
         });
         Planned {
             resident: plan.resident.clone(),
+            methods: methods.collect(),
+            method: 0,
             copies: copies.collect(),
-            copy_of,
             in_slot: vec![NONE; plan.slots.len()],
             of_weight: vec![NONE; constants],
             evicted: vec![NONE; constants],
@@ -157,10 +175,31 @@ impl Planned {
     }
 
     fn after(&self, at: u32) -> u32 {
-        match at as usize + 1 < self.copies.len() {
+        let Range { start, end } = self.itinerary().copies;
+        match at + 1 < end {
             true => at + 1,
-            false => 0,
+            false => start,
         }
+    }
+
+    #[inline]
+    fn itinerary(&self) -> &Itinerary {
+        &self.methods[self.method]
+    }
+
+    #[inline]
+    fn copy_of(&self, id: ProbeId) -> u32 {
+        self.itinerary().copy_of[id as usize]
+    }
+
+    /// The copy of the current method that brings the same bytes to the same place, if there is one.
+    fn twin(&self, at: u32) -> Option<u32> {
+        let Copy { weight, slot, .. } = self.copies[at as usize];
+        let same = |&other: &u32| {
+            let other = &self.copies[other as usize];
+            (other.weight, other.slot) == (weight, slot)
+        };
+        self.itinerary().copies.clone().find(same)
     }
 }
 
@@ -183,7 +222,7 @@ impl Policy for Planned {
     }
 
     fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
-        let at = self.copy_of[id as usize];
+        let at = self.copy_of(id);
         let Some(copy) = self.copies.get(at as usize) else {
             return Ok(Served::Hit);
         };
@@ -205,14 +244,16 @@ impl Policy for Planned {
     }
 
     fn lease(&mut self, id: ProbeId) {
-        if let Some(copy) = self.copies.get_mut(self.copy_of[id as usize] as usize) {
+        let at = self.copy_of(id);
+        if let Some(copy) = self.copies.get_mut(at as usize) {
             copy.leases += 1;
             copy.unread -= 1;
         }
     }
 
     fn release(&mut self, id: ProbeId) -> Option<WeightIndex> {
-        let copy = self.copies.get_mut(self.copy_of[id as usize] as usize)?;
+        let at = self.copy_of(id);
+        let copy = self.copies.get_mut(at as usize)?;
         copy.leases -= 1;
         // Also where more reads follow: if the pass ends before them, this was the last one.
         // rule: every-last-lease-is-marked
@@ -224,7 +265,7 @@ impl Policy for Planned {
     }
 
     fn ahead(&mut self, actions: &mut Vec<Action>) {
-        while !self.blocked && !self.failed && !self.copies.is_empty() {
+        while !self.blocked && !self.failed && !self.itinerary().copies.is_empty() {
             let at = self.next;
             if self.is_held_up() {
                 self.blocked = true;
@@ -239,8 +280,52 @@ impl Policy for Planned {
     fn abort(&mut self) {
         // rule: abort-drops-claims
         self.copies.iter_mut().for_each(|copy| copy.unread = 0);
-        self.next = 0;
+        self.next = self.itinerary().copies.start;
         (self.blocked, self.failed) = (false, false);
+    }
+
+    /// What another method's copies left in the ring is found there by the copies of this one that would bring the same, and is
+    /// evicted by the others.
+    fn turn_to(&mut self, method: usize) {
+        self.method = method;
+        self.abort();
+        for slot in 0..self.in_slot.len() {
+            let at = self.in_slot[slot];
+            let twin = (at != NONE).then(|| self.twin(at)).flatten();
+            if let Some(twin) = twin {
+                // rule: found-bytes-are-of-the-same-weight-and-slot
+                self.remove(at);
+                self.put(twin);
+            }
+        }
+    }
+
+    fn return_to(&mut self, fingerprint: &[u32], actions: &mut Vec<Action>) -> bool {
+        let [next, flags, there @ ..] = fingerprint else {
+            return false;
+        };
+        self.abort();
+        let wanted: Vec<&[u32]> = there.chunks_exact(3).collect();
+        let leased = self.copies.iter().any(|copy| copy.leases > 0);
+        if leased || wanted.len() != self.in_slot.len() || wanted.iter().any(|one| one[2] > 0) {
+            return false;
+        }
+        // rule: ring-is-brought-to-the-captured-state
+        for (slot, one) in wanted.iter().enumerate() {
+            let at = self.in_slot[slot];
+            if at != NONE && at != one[0] {
+                self.evict(at, actions);
+            }
+        }
+        for one in wanted.iter().filter(|one| one[0] != NONE) {
+            if !self.is_there(one[0]) {
+                self.load(one[0], true, actions);
+            }
+            self.copies[one[0] as usize].unread = one[1];
+        }
+        self.next = *next;
+        (self.blocked, self.failed) = (flags & 1 != 0, flags & 2 != 0);
+        true
     }
 
     fn make_room(&mut self, actions: &mut Vec<Action>) -> bool {

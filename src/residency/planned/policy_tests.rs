@@ -13,6 +13,7 @@ fn plan(copies: &[(u32, u32, u32)]) -> Plan {
     let mut probe = 0..;
     let streamed = copies.iter().map(|&(weight, slot, reads)| Streamed {
         weight,
+        method: 0,
         range: 0..64,
         slot,
         window: window(weight, slot),
@@ -54,7 +55,7 @@ impl Bed {
             .flat_map(|(at, copy)| (0..copy.2).map(move |_| at));
         let copies: Vec<u32> = copies.collect();
         Bed {
-            policy: Planned::new(&plan, weights, copies.len()),
+            policy: Planned::new(&plan, weights, &[copies.len()]),
             plan,
             copies,
             position: 0,
@@ -221,7 +222,7 @@ fn what_stays_is_loaded_at_the_start_and_is_a_hit() {
         range: 0..32,
         window: 7,
     });
-    let mut policy = Planned::new(&made, 5, 5);
+    let mut policy = Planned::new(&made, 5, &[5]);
     let mut actions = Vec::new();
     policy.start(&mut actions);
     let start = Action::Load {

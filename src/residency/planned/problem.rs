@@ -1,7 +1,7 @@
 //! What a plan is made for: sizes, the room for them, and what a copy costs.
 
 use crate::figures::DeviceModel;
-use crate::schedule::{Trace, WeightIndex, WeightSpec};
+use crate::schedule::{MethodTrace, WeightIndex, WeightSpec};
 
 /// Bytes of weights of which no sum here can overflow. Sizes come from files.
 const LARGEST: u64 = 1 << 60;
@@ -23,7 +23,7 @@ pub(super) struct Problem<'a> {
 impl<'a> Problem<'a> {
     /// `None` where memory cannot be mapped, or sizes are absurd.
     pub(super) fn new(
-        trace: &Trace,
+        methods: &[MethodTrace<'_>],
         weights: &'a [WeightSpec],
         model: &DeviceModel,
         capacity: u64,
@@ -31,7 +31,7 @@ impl<'a> Problem<'a> {
         let page = model.page?;
         let granule = model.granule;
         let mut sizes = vec![0; weights.len()];
-        for &weight in trace.probes() {
+        for &weight in methods.iter().flat_map(|one| one.trace.probes()) {
             sizes[weight as usize] = weights[weight as usize].occupied(granule);
         }
         let total = sizes

@@ -15,6 +15,7 @@
 use super::cost::Price;
 use super::problem::Problem;
 use super::slots::Set;
+use super::timeline::Circle;
 use crate::schedule::WeightIndex;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -65,7 +66,7 @@ pub(super) struct Stream {
     /// Its bytes in granules, and in pages.
     occupied: u64,
     pages: u64,
-    /// Copies in a pass.
+    /// Copies in a pass; of several methods by their shares.
     times: u64,
     /// The first slot that one of its live ranges is in.
     home: usize,
@@ -140,6 +141,9 @@ struct Fit<'a> {
     problem: &'a Problem<'a>,
     streams: Vec<Stream>,
     copies: Vec<InSlot>,
+    circles: &'a [Circle],
+    /// The method of each copy.
+    methods: Vec<usize>,
     slots: Vec<SlotSize>,
     /// Bytes of what is not of the set.
     packed: u64,
@@ -150,15 +154,17 @@ struct Fit<'a> {
 
 impl<'a> Fit<'a> {
     /// Without the weights that share no slot: they stay.
-    fn new(problem: &'a Problem<'a>, set: &Set<'_>, (slot_of, count): (Vec<usize>, usize)) -> Self {
-        let mut users = vec![0; count];
-        slot_of.iter().for_each(|&slot| users[slot] += 1);
-        let once = |at: usize| set.timeline.times[set.weight(at) as usize] == 1;
-        let streams_at = |&at: &usize| users[slot_of[at]] > 1 || !once(at);
-        let kept: Vec<usize> = (0..slot_of.len()).filter(streams_at).collect();
+    fn new(
+        problem: &'a Problem<'a>,
+        set: &'a Set<'_>,
+        (slot_of, count): (Vec<usize>, usize),
+    ) -> Self {
+        let shares = shares_slot(set, &slot_of, count);
+        let kept: Vec<usize> = (0..slot_of.len()).filter(|&at| shares[at]).collect();
         let mut streams: Vec<Stream> = Vec::with_capacity(set.weights.len());
         let mut stream_of = vec![usize::MAX; problem.sizes.len()];
         let mut copies = Vec::with_capacity(kept.len());
+        let mut methods = Vec::with_capacity(kept.len());
         let mut slots = vec![SlotSize::default(); count];
         for at in kept {
             let (weight, slot) = (set.weight(at), slot_of[at]);
@@ -171,11 +177,12 @@ impl<'a> Fit<'a> {
                     bytes,
                     occupied: problem.size(weight),
                     pages: bytes.div_ceil(problem.page),
-                    times: u64::from(set.timeline.times[weight as usize]),
+                    times: set.timeline.times[weight as usize],
                     home: slot,
                     tail: 0,
                 });
             }
+            methods.push(set.timeline.ranges[set.ranges[at]].method);
             copies.push(InSlot {
                 range: set.ranges[at],
                 stream: *stream,
@@ -198,6 +205,8 @@ impl<'a> Fit<'a> {
             problem,
             streams,
             copies,
+            circles: &set.timeline.circles,
+            methods,
             slots,
             pages,
             sums,
@@ -213,6 +222,25 @@ impl<'a> Fit<'a> {
             }
         };
         Some(self.finish(short))
+    }
+
+    /// What a pass copies; of several methods the mean, by their shares.
+    fn price(&self) -> Price {
+        let (mut bytes, mut copies) = (0u128, 0u128);
+        for (copy, &method) in self.copies.iter().zip(&self.methods) {
+            let stream = &self.streams[copy.stream];
+            if stream.tail > 0 {
+                let share = u128::from(self.circles[method].share);
+                bytes += share * u128::from(stream.bytes - stream.head(self.problem.page));
+                copies += share;
+            }
+        }
+        let shares: u128 = self.circles.iter().map(|one| u128::from(one.share)).sum();
+        let mean = |sum: u128| u64::try_from(sum / shares.max(1)).unwrap_or(u64::MAX);
+        Price {
+            bytes: mean(bytes),
+            copies: mean(copies),
+        }
     }
 
     /// Bytes in all if no tail is longer than so many pages.
@@ -306,14 +334,9 @@ impl<'a> Fit<'a> {
                 }
             }
         }
+        let price = self.price();
         let mut copies = self.copies;
         copies.retain(|copy| self.streams[copy.stream].tail > 0);
-        let mut price = Price::default();
-        for copy in &copies {
-            let stream = &self.streams[copy.stream];
-            price.bytes = price.bytes.saturating_add(stream.bytes - stream.head(page));
-            price.copies += 1;
-        }
         Ring {
             streams: self.streams,
             copies,
@@ -321,6 +344,29 @@ impl<'a> Fit<'a> {
             price,
         }
     }
+}
+
+/// Of each live range whether its weight streams: not if it has a slot for itself in all methods, one copy in each.
+fn shares_slot(set: &Set<'_>, slot_of: &[usize], count: usize) -> Vec<bool> {
+    let weight = |at: usize| set.weight(at) as usize;
+    let mut first_in = vec![usize::MAX; count];
+    let mut shared = vec![false; count];
+    for (at, &slot) in slot_of.iter().enumerate() {
+        match first_in[slot] {
+            usize::MAX => first_in[slot] = weight(at),
+            first => shared[slot] |= first != weight(at),
+        }
+    }
+    let mut slots = vec![usize::MAX; set.timeline.times.len()];
+    let mut moves = vec![false; slots.len()];
+    let mut last_in = vec![usize::MAX; slots.len()];
+    for (at, &slot) in slot_of.iter().enumerate() {
+        let method = set.timeline.ranges[set.ranges[at]].method;
+        let before = std::mem::replace(&mut slots[weight(at)], slot);
+        let again = std::mem::replace(&mut last_in[weight(at)], method) == method;
+        moves[weight(at)] |= again || (before != usize::MAX && before != slot) || shared[slot];
+    }
+    (0..slot_of.len()).map(|at| moves[weight(at)]).collect()
 }
 
 #[cfg(test)]

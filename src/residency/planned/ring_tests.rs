@@ -5,8 +5,8 @@ use crate::schedule::{Trace, WeightSpec};
 use proptest::prelude::*;
 
 fn ring_of(weights: &[WeightSpec], trace: &Trace, room: u64, ahead: usize) -> Option<Ring> {
-    let problem = Problem::new(trace, weights, &model(0), room).unwrap();
-    let timeline = Timeline::of(trace, weights.len());
+    let problem = Problem::new(&[trace.into()], weights, &model(0), room).unwrap();
+    let timeline = Timeline::of(&[trace.into()], weights.len());
     let set = Set::new(&timeline, (0..weights.len() as u32).collect(), ahead)?;
     SHAPES[0].ring(&problem, &set)
 }
@@ -101,8 +101,8 @@ fn a_weight_that_shares_no_slot_stays() {
     // The one in the middle of the pass, or the last one.
     let weights = weights(&[40 * PAGE; 5]);
     let trace = in_turn(5);
-    let problem = Problem::new(&trace, &weights, &model(0), 180 * PAGE).unwrap();
-    let timeline = Timeline::of(&trace, 5);
+    let problem = Problem::new(&[(&trace).into()], &weights, &model(0), 180 * PAGE).unwrap();
+    let timeline = Timeline::of(&[(&trace).into()], 5);
     let set = Set::new(&timeline, (0..5).collect(), 1).unwrap();
     let stays = |shape: &dyn RingShape| {
         let streams = shape.ring(&problem, &set).unwrap().streams;
@@ -116,8 +116,8 @@ fn a_weight_that_shares_no_slot_stays() {
 fn the_empty_set_is_a_plan_where_all_fits() {
     let (weights, trace) = (weights(&[PAGE; 3]), in_turn(3));
     let ring = |room| {
-        let problem = Problem::new(&trace, &weights, &model(0), room).unwrap();
-        let timeline = Timeline::of(&trace, 3);
+        let problem = Problem::new(&[(&trace).into()], &weights, &model(0), room).unwrap();
+        let timeline = Timeline::of(&[(&trace).into()], 3);
         let set = Set::new(&timeline, Vec::new(), 1).unwrap();
         SHAPES[0].ring(&problem, &set)
     };
@@ -132,12 +132,12 @@ proptest! {
     /// does, with every tail inside of its slot.
     #[test]
     fn more_room_never_costs_more((weights, trace) in programs(), ahead in 1..4usize, shape in 0..2usize) {
-        let timeline = Timeline::of(&trace, weights.len());
+        let timeline = Timeline::of(&[(&trace).into()], weights.len());
         let Some(set) = Set::new(&timeline, (0..weights.len() as u32).collect(), ahead) else { return Ok(()) };
         let all: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
         let mut before: Option<Ring> = None;
         for room in (0..all + PAGE).step_by(64) {
-            let problem = Problem::new(&trace, &weights, &model(0), room).unwrap();
+            let problem = Problem::new(&[(&trace).into()], &weights, &model(0), room).unwrap();
             let Some(ring) = SHAPES[shape].ring(&problem, &set) else {
                 prop_assert!(before.is_none(), "nothing for {room}");
                 continue;

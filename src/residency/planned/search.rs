@@ -13,7 +13,7 @@ use super::slots::Set;
 use super::timeline::Timeline;
 use super::view;
 use crate::figures::DeviceModel;
-use crate::schedule::{Trace, WeightSpec};
+use crate::schedule::{MethodTrace, Trace, WeightSpec};
 
 /// Copies ahead that are tried.
 const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
@@ -21,21 +21,29 @@ const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
 /// Of each number of copies ahead so many plans are played with clocks: those that copy least.
 const PLAYED: usize = 8;
 
-/// Plans residency in `capacity` bytes for the weights that `trace` reads, on a device of this model: the plan that copies
-/// least; with `clocks` that of the shortest pass, of those that copy at most `most` bytes. `None` if memory cannot be
-/// mapped, or no plan has a place for all that is read at one time.
+/// Plans residency in `capacity` bytes for the weights that `methods` read, on a device of this model: the plan that copies
+/// least. `None` if memory cannot be mapped, or no plan has a place for all that is read at one time.
 pub fn plan(
+    methods: &[MethodTrace<'_>],
+    weights: &[WeightSpec],
+    model: &DeviceModel,
+    capacity: u64,
+) -> Option<Plan> {
+    let search = Search::new(methods, weights, model, capacity)?;
+    let cheapest = search.rings(1, 1).pop();
+    cheapest.map(|found| search.finish(found))
+}
+
+/// The plan of the shortest pass of a program of one method, of those that copy at most `most` bytes.
+pub fn quickest(
     trace: &Trace,
     weights: &[WeightSpec],
     model: &DeviceModel,
     capacity: u64,
-    clocks: Option<(&Clocks<'_>, u64)>,
+    (clocks, most): (&Clocks<'_>, u64),
 ) -> Option<Plan> {
-    let search = Search::new(trace, weights, model, capacity)?;
-    match clocks {
-        None => search.rings(1, 1).pop().map(|found| search.finish(found)),
-        Some((clocks, most)) => search.quickest(trace, clocks, most),
-    }
+    let search = Search::new(&[trace.into()], weights, model, capacity)?;
+    search.quickest(trace, clocks, most)
 }
 
 /// A ring, and what led to it.
@@ -54,15 +62,15 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(
-        trace: &Trace,
+        methods: &[MethodTrace<'_>],
         weights: &'a [WeightSpec],
         model: &DeviceModel,
         capacity: u64,
     ) -> Option<Self> {
-        let reads = Timeline::of(trace, weights.len());
+        let reads = Timeline::of(methods, weights.len());
         let distances = reads.distances().into_iter();
         Some(Search {
-            problem: Problem::new(trace, weights, model, capacity)?,
+            problem: Problem::new(methods, weights, model, capacity)?,
             timelines: distances.map(|distance| reads.merged(distance)).collect(),
         })
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::ops::Range;
 
 fn planned(weights: &[WeightSpec], trace: &Trace, per_copy: u64, capacity: u64) -> Option<Plan> {
-    plan(trace, weights, &model(per_copy), capacity, None)
+    plan(&[trace.into()], weights, &model(per_copy), capacity)
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn nothing_is_planned_where_no_memory_is_mapped() {
         ..model(0)
     };
     let (weights, trace) = (weights(&[PAGE; 4]), in_turn(4));
-    assert_eq!(plan(&trace, &weights, &none, 4 * PAGE, None), None);
+    assert_eq!(plan(&[(&trace).into()], &weights, &none, 4 * PAGE), None);
 }
 
 /// A process has only so many mappings.
@@ -101,14 +101,7 @@ fn long_kernels_ask_for_more_copies_ahead() {
         link,
     };
     let by_bytes = planned(&weights, &trace, 0, capacity).unwrap();
-    let by_time = plan(
-        &trace,
-        &weights,
-        &model(0),
-        capacity,
-        Some((&clocks, u64::MAX)),
-    )
-    .unwrap();
+    let by_time = quickest(&trace, &weights, &model(0), capacity, (&clocks, u64::MAX)).unwrap();
     assert_eq!(by_bytes.ahead, 1);
     assert!(
         by_time.ahead > 2 && by_time.ring() > by_bytes.ring(),
@@ -118,16 +111,10 @@ fn long_kernels_ask_for_more_copies_ahead() {
     assert!(pass(&by_time) * 10 < pass(&by_bytes) * 8);
     // No more bytes than it may.
     let most = by_bytes.price.bytes;
-    let within = plan(&trace, &weights, &model(0), capacity, Some((&clocks, most))).unwrap();
+    let within = quickest(&trace, &weights, &model(0), capacity, (&clocks, most)).unwrap();
     assert!(within.price.bytes <= most);
     assert_eq!(
-        plan(
-            &trace,
-            &weights,
-            &model(0),
-            capacity,
-            Some((&clocks, most / 2))
-        ),
+        quickest(&trace, &weights, &model(0), capacity, (&clocks, most / 2)),
         None
     );
 }
@@ -223,7 +210,7 @@ fn check_copy(plan: &Plan, one: &super::super::Streamed, weights: &[WeightSpec])
 
 /// Two copies that have one slot, and are wanted at one time.
 fn shared(plan: &Plan, trace: &Trace, weights: usize) -> Option<(usize, usize)> {
-    let all = Timeline::of(trace, weights).ranges;
+    let all = Timeline::of(&[trace.into()], weights).ranges;
     let events = trace.events().len() as i64;
     let wanted = |at: usize, time: i64| {
         let mine = |probes: &[u32]| plan.streamed[at].probes.contains(&probes[0]);
@@ -248,7 +235,7 @@ proptest! {
         let everything: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
         let capacity = everything * share / 1000;
         let model = model(per_copy).beside(direct);
-        let Some(plan) = plan(&trace, &weights, &model, capacity, None) else { return Ok(()) };
+        let Some(plan) = plan(&[(&trace).into()], &weights, &model, capacity) else { return Ok(()) };
         check(&plan, &weights, &trace, capacity, direct);
         prop_assert_eq!(shared(&plan, &trace, weights.len()), None, "{:?}", plan);
     }
@@ -262,7 +249,7 @@ proptest! {
         let link = crate::figures::Link { bytes_per_second: 1_000_000_000, ns_per_copy: 50 };
         let clocks = Clocks { kernels: &kernels, link };
         let by_bytes = planned(&weights, &trace, 50, capacity);
-        let by_time = plan(&trace, &weights, &model(50), capacity, Some((&clocks, u64::MAX)));
+        let by_time = quickest(&trace, &weights, &model(50), capacity, (&clocks, u64::MAX));
         prop_assert_eq!(by_bytes.is_some(), by_time.is_some());
         if let Some((by_bytes, by_time)) = by_bytes.zip(by_time) {
             check(&by_time, &weights, &trace, capacity, 0);
@@ -283,7 +270,7 @@ proptest! {
         let mut before = u64::MAX;
         for step in 0..=50 {
             let capacity = everything * step / 50;
-            let found = plan(&trace, &weights, &model(per_copy).beside(direct), capacity, None);
+            let found = plan(&[(&trace).into()], &weights, &model(per_copy).beside(direct), capacity);
             if let Some(found) = found {
                 let cost = found.price.in_bytes(per_copy);
                 prop_assert!(cost <= before, "{} with {capacity}, {before} with less", cost);
@@ -312,7 +299,7 @@ fn a_large_program_never_costs_more_with_more_memory() {
     let mut last = u64::MAX;
     for share in 0..=60 {
         let capacity = 300 * MB + (everything - 300 * MB) / 60 * share;
-        let price = plan(&trace, &weights, &figures, capacity, None)
+        let price = plan(&[(&trace).into()], &weights, &figures, capacity)
             .unwrap()
             .price;
         let cost = price.in_bytes(figures.bytes_per_copy);

@@ -1,10 +1,12 @@
 //! Which live ranges share a slot of the ring.
 //!
 //! Two live ranges conflict if both are wanted at some time, or if one is among the next `ahead` copies after the other:
-//! these run while the other is read. What conflicts gets different slots, first fit in some order.
+//! these run while the other is read. What conflicts gets different slots, first fit in some order. Those of different methods
+//! never conflict: their passes run one at a time.
 
 use super::timeline::Timeline;
 use crate::schedule::WeightIndex;
+use std::ops::Range;
 
 /// More live ranges are not laid out: each may be two mappings, and a process has about 65,000 (`vm.max_map_count`).
 pub(super) const MOST_RANGES: usize = 8000;
@@ -76,26 +78,30 @@ impl<'a> Set<'a> {
 
 /// For each live range those that conflict with it, by their places in `ranges`.
 fn conflicts(timeline: &Timeline, ranges: &[usize], ahead: usize) -> Option<Vec<Vec<usize>>> {
-    let count = ranges.len();
-    let mut left = 1000 + 64 * count;
-    let mut found: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let mut left = 1000 + 64 * ranges.len();
+    let mut found: Vec<Vec<usize>> = vec![Vec::new(); ranges.len()];
     let mut both = |one: usize, other: usize| {
         if one != other {
             found[one].push(other);
             found[other].push(one);
         }
     };
-    let mut wanted: Vec<(i64, usize)> = Vec::new();
-    for (from, to, at) in timeline.spans(ranges) {
-        wanted.retain(|(until, _)| *until >= from);
-        left = left.checked_sub(wanted.len())?;
-        // rule: wanted-together-is-apart
-        wanted.iter().for_each(|&(_, other)| both(at, other));
-        wanted.push((to, at));
-    }
-    for at in 0..count {
-        // rule: next-copies-are-apart
-        (1..=ahead.min(count)).for_each(|step| both(at, (at + step) % count));
+    for Range { start, end } in timeline.by_method(ranges) {
+        let mut wanted: Vec<(i64, usize)> = Vec::new();
+        for (from, to, at) in timeline.spans(&ranges[start..end]) {
+            wanted.retain(|(until, _)| *until >= from);
+            left = left.checked_sub(wanted.len())?;
+            // rule: wanted-together-is-apart
+            wanted
+                .iter()
+                .for_each(|&(_, other)| both(start + at, start + other));
+            wanted.push((to, at));
+        }
+        let count = end - start;
+        for at in 0..count {
+            // rule: next-copies-are-apart
+            (1..=ahead.min(count)).for_each(|step| both(start + at, start + (at + step) % count));
+        }
     }
     Some(found)
 }

@@ -4,7 +4,7 @@ use crate::schedule::Trace;
 use proptest::prelude::*;
 
 fn set(trace: &Trace, weights: usize, ahead: usize) -> Option<(Timeline, Vec<Vec<usize>>)> {
-    let timeline = Timeline::of(trace, weights);
+    let timeline = Timeline::of(&[trace.into()], weights);
     let all = (0..weights as u32).collect();
     let conflicts = Set::new(&timeline, all, ahead)?.conflicts;
     let sorted = conflicts.into_iter().map(|mut list| {
@@ -29,7 +29,7 @@ fn neighbours_conflict_around_the_end() {
 fn what_is_wanted_at_one_time_conflicts() {
     // Weight 1 is read by the second and the fourth kernel, as one live range.
     let trace = chain(&[0, 1, 2, 1, 3, 4], 5);
-    let timeline = Timeline::of(&trace, 5).merged(10);
+    let timeline = Timeline::of(&[(&trace).into()], 5).merged(10);
     let set = Set::new(&timeline, (0..5).collect(), 1).unwrap();
     let mut found = set.conflicts[1].clone();
     found.sort_unstable();
@@ -64,7 +64,7 @@ fn no_set_has_more_live_ranges_than_a_process_has_mappings_for() {
 }
 
 fn slots(count: usize, ahead: usize) -> (Vec<usize>, usize) {
-    let timeline = Timeline::of(&in_turn(count), count);
+    let timeline = Timeline::of(&[(&in_turn(count)).into()], count);
     let set = Set::new(&timeline, (0..count as u32).collect(), ahead).unwrap();
     set.slots(&(0..count).collect::<Vec<_>>())
 }
@@ -88,14 +88,14 @@ proptest! {
             list.sort_unstable();
             list.dedup();
         }
-        let timeline = Timeline::of(&kernels(&reads, 9), 9).merged(distance);
+        let timeline = Timeline::of(&[(&kernels(&reads, 9)).into()], 9).merged(distance);
         let Some(set) = Set::new(&timeline, (0..9).collect(), ahead) else { return Ok(()) };
         let count = set.ranges.len();
         let mut order: Vec<usize> = (0..count).collect();
         order.rotate_left(shift % count);
         let (slot_of, slots) = set.slots(&order);
         prop_assert!(slot_of.iter().all(|&slot| slot < slots));
-        let events = timeline.events as i64;
+        let events = timeline.circles[0].events as i64;
         let wanted = |at: usize, time: i64| {
             let range = &timeline.ranges[set.ranges[at]];
             [time - events, time].iter().any(|time| (range.wanted..=range.last as i64).contains(time))

@@ -6,10 +6,11 @@
 //! weight 1          |------|
 //! ```
 //!
-//! Time is counted in events of the trace. A live range is *wanted* from the last kernel before its first read on, so that
+//! Time is counted in events of the trace. Each method is a circle of its own: its passes follow each other. A live range is *wanted* from the last kernel before its first read on, so that
 //! its copy runs beside that kernel, until its last lease ends.
 
-use crate::schedule::{Event, ProbeId, Trace, WeightIndex};
+use crate::schedule::{Event, MethodTrace, ProbeId, Trace, WeightIndex};
+use std::ops::Range;
 
 /// Distances at which close reads are merged, besides none: at most so many, and in programs of more than `SOME` reads.
 const DISTANCES: usize = 5;
@@ -20,6 +21,8 @@ const SOME: usize = 500;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LiveRange {
     pub weight: WeightIndex,
+    /// The method that reads.
+    pub method: usize,
     /// The reads, in the order of the pass.
     pub probes: Vec<ProbeId>,
     /// Event of the first read.
@@ -30,24 +33,37 @@ pub(super) struct LiveRange {
     pub wanted: i64,
 }
 
-/// All live ranges of a pass, which goes around.
+/// All live ranges of a pass of each method. A pass goes around.
 #[derive(Debug, Clone)]
 pub(super) struct Timeline {
-    /// By their first reads.
+    /// By method, and by their first reads.
     pub ranges: Vec<LiveRange>,
-    /// How many of them each weight has.
-    pub times: Vec<u32>,
+    /// How many of them each weight has: of several methods the sum, each times its share.
+    pub times: Vec<u64>,
+    pub circles: Vec<Circle>,
+}
+
+/// A pass of one method.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Circle {
     /// The length of a pass.
     pub events: usize,
+    /// How often it runs beside the others.
+    pub share: u32,
 }
 
 impl Timeline {
     /// With one copy for each read, but for those that leave no time for another copy.
-    pub(super) fn of(trace: &Trace, weights: usize) -> Timeline {
+    pub(super) fn of(methods: &[MethodTrace<'_>], weights: usize) -> Timeline {
+        let circle = |one: &MethodTrace<'_>| Circle {
+            events: one.trace.events().len(),
+            share: one.share,
+        };
+        let reads = { methods.iter().enumerate() }.flat_map(|(at, one)| reads(one.trace, at));
         let reads = Timeline {
-            ranges: reads(trace),
+            ranges: reads.collect(),
             times: vec![0; weights],
-            events: trace.events().len(),
+            circles: methods.iter().map(circle).collect(),
         };
         reads.joined(|before, next| next.wanted <= before.last as i64)
     }
@@ -64,14 +80,14 @@ impl Timeline {
         for range in &self.ranges {
             let weight = range.weight as usize;
             match ranges.get_mut(last_of[weight]) {
-                Some(before) if close(before, range) => {
+                Some(before) if before.method == range.method && close(before, range) => {
                     before.probes.extend(&range.probes);
                     // rule: merged-range-lasts-to-its-last-read
                     before.last = before.last.max(range.last);
                 }
                 _ => {
                     last_of[weight] = ranges.len();
-                    times[weight] += 1;
+                    times[weight] += u64::from(self.circles[range.method].share);
                     ranges.push(range.clone());
                 }
             }
@@ -79,17 +95,18 @@ impl Timeline {
         Timeline {
             ranges,
             times,
-            events: self.events,
+            circles: self.circles.clone(),
         }
     }
 
     /// Distances worth merging at: none, and some of those between two live ranges of a weight, the longest with them.
     pub(super) fn distances(&self) -> Vec<usize> {
-        let mut last_of: Vec<Option<usize>> = vec![None; self.times.len()];
+        let mut last_of: Vec<Option<(usize, usize)>> = vec![None; self.times.len()];
         let mut found = Vec::new();
         for range in &self.ranges {
-            let before = last_of[range.weight as usize].replace(range.last);
-            found.extend(before.map(|last| (range.first + 1).saturating_sub(last)));
+            let before = last_of[range.weight as usize].replace((range.method, range.last));
+            let before = before.filter(|(method, _)| *method == range.method);
+            found.extend(before.map(|(_, last)| (range.first + 1).saturating_sub(last)));
         }
         found.sort_unstable();
         found.dedup();
@@ -102,12 +119,30 @@ impl Timeline {
         std::iter::once(0).chain((1..=some).map(part)).collect()
     }
 
-    /// When each of these live ranges is wanted, by start, within one pass: what begins in the pass before is there twice.
+    /// Those of `ranges` that are a method's, for each method, by their places.
+    pub(super) fn by_method(&self, ranges: &[usize]) -> Vec<Range<usize>> {
+        let mut start = 0;
+        let mut one = |method| {
+            let of_method = |&&range: &&usize| self.ranges[range].method == method;
+            let count = ranges[start..].iter().take_while(of_method).count();
+            start += count;
+            start - count..start
+        };
+        (0..self.circles.len()).map(&mut one).collect()
+    }
+
+    /// When each of these live ranges of one method is wanted, by start, within one pass: what begins in the pass before is
+    /// there twice.
     pub(super) fn spans(&self, ranges: &[usize]) -> Vec<(i64, i64, usize)> {
-        let events = self.events as i64;
         let mut spans = Vec::with_capacity(ranges.len() + 8);
         for (at, &range) in ranges.iter().enumerate() {
-            let LiveRange { wanted, last, .. } = self.ranges[range];
+            let LiveRange {
+                wanted,
+                last,
+                method,
+                ..
+            } = self.ranges[range];
+            let events = self.circles[method].events as i64;
             spans.push((wanted, last as i64, at));
             // rule: pass-goes-around
             if wanted < 0 {
@@ -120,7 +155,7 @@ impl Timeline {
 }
 
 /// A live range for each read, in the order of the reads.
-fn reads(trace: &Trace) -> Vec<LiveRange> {
+fn reads(trace: &Trace, method: usize) -> Vec<LiveRange> {
     let ends = lease_ends(trace);
     let mut wanted = last_reading_kernel(trace);
     let mut open = 0;
@@ -131,6 +166,7 @@ fn reads(trace: &Trace) -> Vec<LiveRange> {
                 open += 1;
                 reads.push(LiveRange {
                     weight: trace.weight(id),
+                    method,
                     probes: vec![id],
                     first: at,
                     last: ends[id as usize],

@@ -5,7 +5,7 @@ use Event::{Kernel, Probe, Release};
 fn spans(events: Vec<Event>, probes: Vec<u32>) -> Vec<(u32, usize, usize, i64)> {
     let weights = probes.iter().max().map_or(0, |w| w + 1) as usize;
     let trace = Trace::new(events, probes, weights).unwrap();
-    let timeline = Timeline::of(&trace, weights);
+    let timeline = Timeline::of(&[(&trace).into()], weights);
     let span = |r: &LiveRange| (r.weight, r.first, r.last, r.wanted);
     timeline.ranges.iter().map(span).collect()
 }
@@ -41,7 +41,7 @@ fn probes(timeline: &Timeline) -> Vec<Vec<u32>> {
 
 /// Weight 0 is read by kernels 0, 1, 3 and 6.
 fn again() -> Timeline {
-    Timeline::of(&chain(&[0, 0, 1, 0, 2, 3, 0], 4), 4)
+    Timeline::of(&[(&chain(&[0, 0, 1, 0, 2, 3, 0], 4)).into()], 4)
 }
 
 #[test]
@@ -105,17 +105,20 @@ fn some_distances_are_tried_the_longest_with_them() {
         reads.extend((0..others).map(|at| 1 + (at + others) % 11));
         reads.push(0);
     }
-    let timeline = Timeline::of(&chain(&reads, 12), 12);
+    let timeline = Timeline::of(&[(&chain(&reads, 12)).into()], 12);
     let found = timeline.distances();
     assert_eq!((found.len(), found[0]), (1 + DISTANCES, 0));
     assert!(found.windows(2).all(|pair| pair[0] < pair[1]));
     assert_eq!(timeline.merged(*found.last().unwrap()).times, [1; 12]);
-    assert_eq!(Timeline::of(&chain(&[0, 1], 2), 2).distances(), [0]);
+    assert_eq!(
+        Timeline::of(&[(&chain(&[0, 1], 2)).into()], 2).distances(),
+        [0]
+    );
 }
 
 #[test]
 fn what_is_wanted_in_the_pass_before_is_there_twice() {
-    let timeline = Timeline::of(&chain(&[0, 1, 2], 3), 3);
+    let timeline = Timeline::of(&[(&chain(&[0, 1, 2], 3)).into()], 3);
     let found = timeline.spans(&[0, 2]);
     assert_eq!(found, [(-2, 2, 0), (4, 9, 1), (7, 9, 0)]);
 }

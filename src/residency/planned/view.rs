@@ -25,6 +25,7 @@ pub(super) fn plan(problem: &Problem<'_>, timeline: &Timeline, ring: Ring, ahead
         let stream = &ring.streams[copy.stream];
         builder.plan.streamed.push(Streamed {
             weight: stream.weight,
+            method: timeline.ranges[copy.range].method,
             // rule: tail-begins-after-the-head
             range: stream.head(problem.page)..stream.bytes,
             slot: copy.slot as u32,

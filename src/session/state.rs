@@ -1,0 +1,104 @@
+//! The mutable state of a program (a KV cache), and copies of it: one for each session over the same weights. The first one
+//! lies in the budget, with the direct constants; the others lie beside it.
+
+use super::Session;
+use crate::device::{Device, DevicePtr};
+use crate::error::{Error, Result};
+use crate::schedule::{WeightIndex, WeightKind};
+
+/// One copy of all mutable buffers. Give its memory back with [`Session::free_state`].
+#[derive(Debug)]
+pub struct State {
+    block: DevicePtr,
+    bytes: u64,
+    /// Where each buffer lies.
+    places: Vec<(WeightIndex, DevicePtr)>,
+}
+
+impl State {
+    /// Bytes of device memory.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its addresses.
+    pub fn range(&self) -> std::ops::Range<u64> {
+        self.block.0..self.block.0 + self.bytes
+    }
+
+    /// Where a buffer lies in it; `None` for what is no mutable buffer.
+    pub fn address(&self, index: usize) -> Option<DevicePtr> {
+        let found = self.places.iter().find(|(one, _)| *one as usize == index);
+        found.map(|(_, at)| *at)
+    }
+}
+
+impl<D: Device> Session<D> {
+    /// Device bytes that one more state takes.
+    pub fn state_bytes(&self) -> u64 {
+        let granule = self.device().granule();
+        let buffers = self.buffers().into_iter();
+        let specs = &self.store.constants().specs;
+        let sizes = buffers.map(|index| specs[index as usize].occupied(granule));
+        sizes.fold(0, u64::saturating_add)
+    }
+
+    fn buffers(&self) -> Vec<WeightIndex> {
+        let specs = (0..).zip(&self.store.constants().specs);
+        let mutable = specs.filter(|(_, spec)| spec.kind == WeightKind::Mutable);
+        mutable.map(|(index, _)| index).collect()
+    }
+
+    /// A copy of all mutable buffers with their initial bytes, between passes.
+    pub fn new_state(&mut self) -> Result<State> {
+        self.store.check_usable()?;
+        let bytes = self.state_bytes();
+        let block = self.store.device.alloc_scratch(bytes);
+        let block = block.map_err(|error| error.during(|| "taking memory for a session".into()))?;
+        let granule = self.device().granule();
+        let mut at = block;
+        let mut places = Vec::new();
+        for index in self.buffers() {
+            places.push((index, at));
+            at = at.offset(self.store.constants().specs[index as usize].occupied(granule));
+        }
+        let state = State {
+            block,
+            bytes,
+            places,
+        };
+        match self.reset_state(Some(&state)) {
+            Ok(()) => Ok(state),
+            Err(error) => {
+                // The first error says more.
+                let _ = self.free_state(state);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives its memory back; no container may be bound to it any more.
+    pub fn free_state(&mut self, state: State) -> Result<()> {
+        self.finish_replays()?;
+        self.store.device.free_scratch(state.block, state.bytes)
+    }
+
+    /// Between passes: the buffers of a state, or of the first one, get their initial bytes back.
+    pub fn reset_state(&mut self, state: Option<&State>) -> Result<()> {
+        self.store.check_usable()?;
+        self.pass.check_may_begin(self.store.constants())?;
+        self.finish_replays()?;
+        for index in self.buffers() {
+            let at = match state {
+                Some(state) => state.address(index as usize),
+                None => self.store.direct_address(index as usize),
+            };
+            let at = at.ok_or_else(|| {
+                let name = self.store.constants().name(index);
+                Error::Internal(format!("{name} has no memory in a state"))
+            })?;
+            self.store.write_initial(index, at)?;
+        }
+        self.store.device.finish_compute()
+    }
+}
