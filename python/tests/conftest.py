@@ -13,6 +13,7 @@ import pytest
 import torch
 from device_under_test import DEVICE, ON_GPU, exact_products, problem
 from exports import TORCH_PACKAGE, Exports, Files
+from methods_models import METHODS
 from models import ZOO
 from public_models import PUBLIC
 from support import export_problem, open_module, run_passes, runtime_problem
@@ -69,7 +70,7 @@ def wanted_models(item: pytest.Item) -> list[str]:
     marker = item.get_closest_marker("models")
     names = list(marker.args) if marker else []
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return names + [p for p in parameters if isinstance(p, str) and (p in ZOO or p in PUBLIC)]
+    return names + [p for p in parameters if isinstance(p, str) and (p in ZOO or p in METHODS or p in PUBLIC)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -155,3 +156,20 @@ def resident_bits(exported: Callable[[str], Files]) -> Callable[[str], list[list
         return [bits(out) for out in run_passes(module, ZOO[name].passes(PASSES))]
 
     return outputs
+
+
+@pytest.fixture
+def quick():
+    """The exports of this test compile nothing: see `quick_compiler`. A list of what each compilation was given."""
+    from quick_compiler import quick_compiler
+
+    with quick_compiler() as calls:
+        yield calls
+
+
+@pytest.fixture
+def write(quick, tmp_path):
+    """`write(prefill=module, ...)`: the files of a program that was compiled quickly."""
+    from methods_support import Written, lower
+
+    return lambda partitioner=None, **modules: Written(tmp_path, lower(partitioner, **modules))

@@ -58,9 +58,17 @@ def decode_payload(data: bytes) -> Record:
     """`Payload` of schema/record.fbs as a dictionary; each field holds integers or strings."""
     data = bytes(data)
     assert data[4:8] == b"WSR1", f"the payload starts with {data[:8]!r}, expected the identifier WSR1"
-    root = Table(data, encode.Get(packer.uoffset, data, 0))
+    return record_of(Table(data, encode.Get(packer.uoffset, data, 0)))
+
+
+def decode_others(data: bytes) -> list[Record]:
+    """The records of the program's other methods in a payload."""
+    return [record_of(table) for table in tables(Table(data, encode.Get(packer.uoffset, data, 0)), 1)]
+
+
+def record_of(payload: Table) -> Record:
     record: Record = {}
-    for field in tables(root, 0):
+    for field in tables(payload, 0):
         name = field.String(field.Offset(field_offset(0)) + field.Pos).decode()
         record[name] = longs(field, 1) or strings(field, 2)
     return record
@@ -94,6 +102,13 @@ def encode_field(builder: flatbuffers.Builder, name: str, values: list[Any]) -> 
     builder.PrependUOffsetTRelativeSlot(0, key, 0)
     builder.PrependUOffsetTRelativeSlot(2 if textual else 1, vector, 0)
     return builder.EndObject()
+
+
+def payloads(pte: Path | str) -> dict[str, bytes]:
+    """The payload of each method that has a delegate of ours."""
+    program = deserialize_pte_binary(Path(pte).read_bytes()).program
+    found = {plan.name: [d for d in plan.delegates if d.id == BACKEND] for plan in program.execution_plan}
+    return {name: bytes(program.backend_delegate_data[ours[0].processed.index].data) for name, ours in found.items() if ours}
 
 
 class Pte:

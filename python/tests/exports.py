@@ -33,6 +33,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Not a model of ours: a package of torch's own ahead-of-time compiler, for the test that mixes the two.
 TORCH_PACKAGE = "torch_package"
+#: What the names of programs with several methods start with.
+SEVERAL = "methods_"
 #: What a model that is carried weighs at most: random numbers do not get smaller when they are packed.
 LIGHT = 16 << 20
 SOURCES = {".py", ".txt", ".fbs", ".c", ".cpp", ".h", ".S"}
@@ -49,10 +51,13 @@ class Files:
 
 
 def spec_of(name: str) -> Any:
-    """A model of ours, or one of a public library."""
+    """A model of ours, one of several methods, or one of a public library."""
+    from methods_models import METHODS
     from models import ZOO
     from public_models import PUBLIC
 
+    if name in METHODS:
+        return METHODS[name]
     return ZOO[name] if name in ZOO else PUBLIC[name].spec
 
 
@@ -64,6 +69,9 @@ def export_model(name: str, folder: Path) -> None:
 
     spec = spec_of(name)
     exact_products()
+    if name.startswith(SEVERAL):
+        export_methods(spec, folder)
+        return
     ep = spec.export()
     partitioner = ws.WeightStreamPartitioner(device=DEVICE, sm=SM, offload=spec.offload)
     edge = to_edge_transform_and_lower(ep, partitioner=[partitioner], compile_config=ws.edge_compile_config())
@@ -72,6 +80,21 @@ def export_model(name: str, folder: Path) -> None:
     largest = max(spec.passes(), key=lambda inputs: sum(x.numel() for x in inputs))
     for number, data in enumerate(bits(list(largest))):
         (folder / f"input{number}.bin").write_bytes(data)
+
+
+def export_methods(spec: Any, folder: Path) -> None:
+    """The export of a program of several methods."""
+    import weightstream as ws
+    from executorch.exir import to_edge_transform_and_lower
+
+    partitioner = ws.WeightStreamPartitioner(device=DEVICE, sm=SM, offload=spec.offload, shared_state=spec.shared_state)
+    edge = to_edge_transform_and_lower(
+        spec.export(),
+        partitioner=[partitioner],
+        compile_config=ws.edge_compile_config(),
+        constant_methods=spec.constant_methods or None,
+    )
+    ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
 
 
 def export_torch_package(folder: Path) -> None:
@@ -98,6 +121,7 @@ def source_files() -> list[Path]:
             "decoder_models.py",
             "fact_models.py",
             "form_models.py",
+            "methods_models.py",
             "operator_models.py",
             "exports.py",
         )
@@ -135,7 +159,7 @@ def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> N
 #: Forks those processes from one that has imported what they need, which takes a third of an export. Not where an import may ask for
 #: a GPU: the driver does not survive a fork.
 CHILDREN = multiprocessing.get_context("spawn" if ON_GPU and not SM else "forkserver")
-CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._backend", "weightstream._save", "models"])
+CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._backend", "weightstream._save", "models", "methods_models"])
 #: Starting and reaping a child looks at all of them.
 REAPING = threading.Lock()
 
@@ -269,18 +293,18 @@ def provide_flat(folder: Path, names: list[str]) -> None:
 
 def known_models() -> list[str]:
     """The models that can be exported for the device under test. The largest first: it takes longest."""
+    from methods_models import METHODS
     from models import ZOO
 
-    names = [name for name, spec in ZOO.items() if not (ON_GPU and spec.refused_on_a_gpu)]
+    names = [name for name, spec in ZOO.items() if not (ON_GPU and spec.refused_on_a_gpu)] + list(METHODS)
     return sorted(names, key="demo".__ne__)
 
 
 def light_models() -> list[str]:
     """Those of at most `LIGHT` bytes of weights."""
-    from models import ZOO
     from zoo import weight_bytes
 
-    return [name for name in known_models() if weight_bytes(ZOO[name].model()) <= LIGHT]
+    return [name for name in known_models() if weight_bytes(spec_of(name).model()) <= LIGHT]
 
 
 def provide_all(names: list[str]) -> int:

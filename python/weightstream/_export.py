@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ._save import edge_compile_config, save
 
 
 def export(
-    model: torch.nn.Module | ExportedProgram,
+    model: torch.nn.Module | ExportedProgram | Mapping[str, torch.nn.Module | ExportedProgram],
     inputs: Any,
     pte_path: str | os.PathLike[str],
     ptd_path: str | os.PathLike[str],
@@ -29,6 +29,8 @@ def export(
     device_io: bool | str = False,
     check: bool = True,
     defaults: dict[str, Any] | None = None,
+    constant_methods: dict[str, Any] | None = None,
+    shared_state: dict[str, str] | None = None,
     **partitioner: Any,
 ) -> None:
     """Exports ``model``, compiles it and writes the program and its weights: what the steps in docs/export.md do.
@@ -36,19 +38,68 @@ def export(
     ``inputs``: a tuple of examples, or one tensor. ``kwargs``, ``dynamic_shapes`` and ``strict`` go to ``torch.export.export``; with a program
     that is exported already (``inputs`` is then ``None``) they are refused. The model is exported in evaluation mode, and left in the
     mode that it had. ``device_io``, ``check`` and ``defaults``: see :func:`save`; other keywords: see :class:`WeightStreamPartitioner`.
+    ``constant_methods``: further methods of the program, with the value that each returns.
+
+    A dictionary of models is a program of several methods, which share weights and state: see "Several methods" in docs/export.md.
+    ``inputs``, ``kwargs`` and ``dynamic_shapes`` are dictionaries with the same keys then. ``shared_state`` joins buffers that have different
+    names in two methods: ``{"decode.cache.k": "prefill.cache.k"}``.
 
     Raises :class:`ExportError` for what cannot be served.
     """
-    program = _program(model, inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    programs: ExportedProgram | dict[str, ExportedProgram]
+    if isinstance(model, Mapping):
+        if "method" in partitioner:
+            raise TypeError("method could have no effect: the keys of the dictionary name the methods")
+        programs = _programs(model, inputs, kwargs, dynamic_shapes, strict)
+    else:
+        programs = _program(model, inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
     edge = to_edge_transform_and_lower(
-        program, partitioner=[WeightStreamPartitioner(device=device, **partitioner)], compile_config=edge_compile_config()
+        programs,
+        partitioner=[WeightStreamPartitioner(device=device, shared_state=shared_state, **partitioner)],
+        compile_config=edge_compile_config(),
+        constant_methods=constant_methods,
     )
     save(edge, pte_path, ptd_path, device_io=device_io, check=check, defaults=defaults)
 
 
+def _programs(
+    models: Mapping[str, torch.nn.Module | ExportedProgram], inputs: Any, kwargs: Any, dynamic_shapes: Any, strict: bool
+) -> dict[str, ExportedProgram]:
+    """The program of each method."""
+    if not models:
+        raise TypeError("export takes at least one method, and the dictionary is empty")
+    given = {"inputs": inputs, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes}
+    by_method = {name: _by_method(name, value, models) for name, value in given.items()}
+    if strict and all(isinstance(model, ExportedProgram) for model in models.values()):
+        raise TypeError("the models are exported already, so that strict could have no effect")
+    found = {}
+    for method, model in models.items():
+        own = {name: values.get(method) for name, values in by_method.items()}
+        if isinstance(model, torch.nn.Module) and own["inputs"] is None:
+            raise TypeError(f"inputs has no examples for method '{method}'")
+        try:
+            found[method] = _program(model, **own, strict=strict and not isinstance(model, ExportedProgram))
+        except TypeError as error:
+            raise TypeError(f"method '{method}': {error}") from error
+    return found
+
+
+def _by_method(name: str, value: Any, models: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a keyword gives for each method."""
+    methods = ", ".join(models)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a {type(value).__name__}; for a dictionary of models it is one too, by method: {methods}")
+    unknown = [str(key) for key in value if key not in models]
+    if unknown:
+        raise TypeError(f"{name} has entries for {', '.join(unknown)}; the methods are {methods}")
+    return value
+
+
 def _program(model: torch.nn.Module | ExportedProgram, inputs: Any, **options: Any) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
-        given = [name for name, value in {"inputs": inputs, **options}.items() if value]
+        given = [name for name, value in {"inputs": inputs, **options}.items() if isinstance(value, torch.Tensor) or value]
         if given:
             raise TypeError(f"the model is exported already, so that {', '.join(given)} could have no effect")
         return model

@@ -16,8 +16,9 @@ from ._compile import Compiled
 from ._errors import ExportError
 from ._floor import least_budgets, occupied
 from ._gather import flatten, reads_in_place, row_reads
-from ._record import FORMAT_VERSION, Fields
+from ._record import FORMAT_VERSION, SEVERAL_METHODS, Fields
 from ._sizes import sizes_of
+from ._spool import Slice, Spool
 from ._target import Target
 from ._trace import PROBE, Constant
 
@@ -27,6 +28,7 @@ UNKNOWN = -1
 LIBRARY_PREFIX = "weightstream_so_"
 BUILD_ID_PREFIX = "weightstream_build_id_"
 CHECKSUM_PREFIX = "weightstream_program_crc32_"
+MARK_BYTES = 32
 
 
 def checksum_mark(method: str) -> bytes:
@@ -37,6 +39,9 @@ def checksum_mark(method: str) -> bytes:
 def dense(constant: Constant) -> torch.Tensor:
     """The constant's bytes exactly as its kernels index them: one dimension, from storage offset 0, nothing between."""
     value = constant.tensor.detach().cpu()
+    whole = value.storage_offset() == 0 and value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    if whole and value.stride() == tuple(constant.strides):
+        return value
     held = torch.empty_strided(constant.sizes, constant.strides, dtype=value.dtype)
     held.copy_(value)
     storage = held.untyped_storage()
@@ -55,6 +60,38 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """One constant of a compiled method, its bytes taken out."""
+
+    fqn: str
+    kind: int
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    crc32: int
+    data: Slice
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def identity(self) -> tuple[object, ...]:
+        """Equal for constants that are one: dtype, sizes, order in memory and bytes."""
+        return self.dtype, self.sizes, self.strides, self.data.sha256()
+
+
+def stored(compiled: Compiled, offload: bool, spool: Spool) -> list[Stored]:
+    """The method's constants, in the order of the record; their tensors are not needed any more."""
+    return [_stored(constant, _kind(constant, offload), spool) for constant in compiled.trace.constants.values()]
+
+
+def _stored(constant: Constant, kind: int, spool: Spool) -> Stored:
+    held = dense(constant)
+    data = raw_bytes(held)
+    return Stored(constant.fqn, kind, held.dtype, tuple(constant.sizes), tuple(constant.strides), zlib.crc32(data), spool.put(data))
+
+
 @dataclasses.dataclass
 class Facts:
     """What the record says of the program beside what its compiler did. Plain values: they may come from another process."""
@@ -71,29 +108,33 @@ def facts_of(program: ExportedProgram, offload: bool) -> Facts:
     return Facts(offload, row_reads(program), _signature(program))
 
 
-def record_of(method: str, compiled: Compiled, facts: Facts, target: Target, held: dict[str, torch.Tensor]) -> Fields:
-    """The fields of the record; ``held`` maps each FQN to what :func:`dense` made of it."""
-    constants = list(compiled.trace.constants.values())
+def record_of(
+    method: str, compiled: Compiled, facts: Facts, target: Target, constants: list[Stored], keys: list[str] | None = None, direct: int = 0
+) -> Fields:
+    """The fields of the record, but for ``build_id``. Of a method among several: ``keys`` of its constants, and the ``direct`` bytes of
+    the whole program."""
     index = {constant.fqn: number for number, constant in enumerate(constants)}
     probes = [index[fqn] for fqn in compiled.trace.probes]
-    kinds = [_kind(constant, facts.offload) for constant in constants]
-    nbytes = [held[constant.fqn].untyped_storage().nbytes() for constant in constants]
+    kinds = [constant.kind for constant in constants]
+    nbytes = [constant.nbytes for constant in constants]
     sizes = [occupied(n, target.device) for n in nbytes]
-    direct = sum(size for size, kind in zip(sizes, kinds) if kind != WEIGHT)
+    if keys is None:
+        direct = sum(size for size, kind in zip(sizes, kinds) if kind != WEIGHT)
     in_place = reads_in_place(facts.gathers, probes, nbytes, [c.sizes[0] if c.sizes else 0 for c in constants])
-    floor, hard_minimum = least_budgets(compiled.trace.events, probes, sizes, direct, in_place)
+    floor, hard_minimum = least_budgets(compiled.trace.events, _first_of_a_key(probes, keys), sizes, direct, in_place)
     fields: Fields = {
-        "format_version": [FORMAT_VERSION],
+        "format_version": [FORMAT_VERSION if keys is None else SEVERAL_METHODS],
         "method": [method],
         "so_key": [LIBRARY_PREFIX + hashlib.sha256(compiled.library).hexdigest()],
         "offload": [int(facts.offload)],
         "device": [target.device],
         "target": [platform.system().lower(), platform.machine(), target.isa, torch.__version__.split("+")[0], target.sms()],
         "fqns": [constant.fqn for constant in constants],
+        "keys": keys or [],
         "kinds": kinds,
-        "dtypes": [int(scalar_type_enum(constant.tensor.dtype)) for constant in constants],
+        "dtypes": [int(scalar_type_enum(constant.dtype)) for constant in constants],
         "nbytes": nbytes,
-        "crc32": [zlib.crc32(raw_bytes(held[constant.fqn])) for constant in constants],
+        "crc32": [constant.crc32 for constant in constants],
         "layouts": _flatten((len(c.sizes), *c.sizes, *c.strides) for c in constants),
         "probes": probes,
         "gathers": flatten(facts.gathers),
@@ -104,19 +145,31 @@ def record_of(method: str, compiled: Compiled, facts: Facts, target: Target, hel
         "activations": [UNKNOWN if compiled.trace.activations is None else compiled.trace.activations],
         **facts.signature,
     }
+    if keys is None:
+        del fields["keys"]
     if target.sm:
         # For people and tools: the runtime needs none of it.
         fields["x_tuned"] = [0]
-    fields["build_id"] = [build_id(fields)]
     return fields
 
 
-def build_id(fields: Fields) -> str:
-    """128 bits over everything else in the record: the library's hash, every weight's CRC and layout, the trace."""
+def _first_of_a_key(probes: list[int], keys: list[str] | None) -> list[int]:
+    """Weights of one key are one: the first of them stands for all."""
+    if keys is None:
+        return probes
+    first: dict[str, int] = {}
+    for index, key in enumerate(keys):
+        first.setdefault(key, index)
+    return [first[keys[weight]] for weight in probes]
+
+
+def build_id(*records: Fields) -> str:
+    """128 bits over everything else in the program's records: the libraries' hashes, every weight's CRC and layout, the traces."""
     digest = hashlib.sha256()
-    for name in sorted(fields):
-        if name != "build_id":
-            digest.update(repr((name, fields[name])).encode())
+    for fields in records:
+        for name in sorted(fields):
+            if name != "build_id":
+                digest.update(repr((name, fields[name])).encode())
     return digest.hexdigest()[:32]
 
 

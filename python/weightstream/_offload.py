@@ -7,6 +7,8 @@ the backend removes these probes in its ``preprocess`` and inserts them again wh
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -83,14 +85,14 @@ def refuse_mixed_devices(program: ExportedProgram, allowed: tuple[str, ...] = ("
         raise ExportError(f"constants are on more than one device ({where}); move the whole model to one device before export")
 
 
-def weights_of(program: ExportedProgram) -> dict[str, str]:
+def weights_of(program: ExportedProgram, state: Set[str] = frozenset()) -> dict[str, str]:
     """Placeholder name to FQN of every constant that is read through probes.
 
-    Left out, and thus direct: buffers that the program writes, tensor literals (they have no name of the user's), and
-    0-dimensional constants (the alias claim of the probe's lowering does not hold for them).
+    Left out, and thus direct: buffers that the program writes or that other methods write (``state``), tensor literals (they have no
+    name of the user's), and 0-dimensional constants (the alias claim of the probe's lowering does not hold for them).
     """
     signature = program.graph_signature
-    mutated = set(signature.buffers_to_mutate.values())
+    mutated = {*signature.buffers_to_mutate.values(), *state}
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     found = {}
     for spec in signature.input_specs:
@@ -131,13 +133,13 @@ def drop_probes(program: ExportedProgram, ids: set[int]) -> list[str]:
     return fqns
 
 
-def insert_probes(program: ExportedProgram) -> list[str]:
-    """Puts a probe before every read of every weight, and returns the FQN of each probe id.
+def insert_probes(program: ExportedProgram, state: Set[str] = frozenset()) -> list[str]:
+    """Puts a probe before every read of every weight, and returns the FQN of each probe id; buffers of ``state`` are no weights.
 
     One probe per reader and weight, numbered in graph order. The output node is a reader too: a returned weight would otherwise be
     cloned from its placeholder.
     """
-    weights = weights_of(program)
+    weights = weights_of(program, state)
     fqns: list[str] = []
     for node in list(program.graph.nodes):
         if node.op not in ("call_function", "output"):

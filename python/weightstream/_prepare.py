@@ -27,7 +27,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     """
     _tensors.refuse_kinds(program)
     widen(program)
-    prepared = _copy(program)
+    prepared = copy_of(program)
     _forget_same(prepared)
     memory = _constants.own_constants(prepared)
     _state.separate_stores(prepared)
@@ -62,12 +62,14 @@ def _traced(program: ExportedProgram) -> ExportedProgram:
         ) from None
 
 
-def _copy(program: ExportedProgram) -> ExportedProgram:
+def copy_of(program: ExportedProgram) -> ExportedProgram:
     """A program with a graph and tables of its own. The tensors are the user's."""
     own = copy.copy(program)
     own._graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     own._graph_module.meta.update(program.graph_module.meta)
     own._graph_signature = copy.deepcopy(program.graph_signature)
+    own._state_dict, own._constants = dict(program.state_dict), dict(program.constants)
+    own._range_constraints = dict(program.range_constraints)
     return own
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir._serialize._cord import FileBackedData
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
@@ -21,13 +22,17 @@ from executorch.exir.schema import DeviceType
 from executorch.exir.tensor import TensorSpec
 
 from . import _executorch, _method, _record, _specs
-from ._backend import BACKEND_ID, WEIGHTS_TAG
+from ._backend import BACKEND_ID
 from ._check import check_loads
 from ._errors import ExportError
-from ._progress import step
+from ._methods import WEIGHTS_TAG
+from ._progress import note, step
 
 SEGMENT_ALIGNMENT = 4096  # a page: segments can be mapped, registered and advised one by one
 TARGET_DEVICE = "target_device"  # ExecuTorch's key for where a delegate's tensors lie
+
+#: Method to its record and its delegate.
+Delegates = dict[str, tuple[_record.Fields, LoweredBackendModule]]
 
 
 def edge_compile_config() -> EdgeCompileConfig:
@@ -63,25 +68,29 @@ def save(
     _check_two_files(pte_path, ptd_path)
     if not isinstance(edge, EdgeProgramManager):
         raise TypeError(f"save takes what to_edge_transform_and_lower returns (an EdgeProgramManager), not {type(edge).__name__}")
-    method, fields, delegate = _record_of(edge)
-    config = _config(delegate, _device_of_io(method, fields, device_io))
-    delegate._compile_specs = _specs.replaced(delegate.compile_specs, _specs.option_specs(defaults or {}))
-    _forget_plan(edge.exported_program(method).graph_module)
-    methods: dict[str, Any] = edge._config_methods or {}
-    methods.update(_record.constant_methods(method, fields))
-    edge._config_methods = methods
+    found = _records_of(edge)
+    device = _device_of_io(found, device_io)
+    options = _specs.option_specs(defaults or {})
+    config_methods: dict[str, Any] = edge._config_methods or {}
+    for method, (fields, delegate) in found.items():
+        _mark_device(delegate, device)
+        delegate._compile_specs = _specs.replaced(delegate.compile_specs, options)
+        _forget_plan(edge.exported_program(method).graph_module)
+        config_methods.update(_record.constant_methods(method, fields))
+    edge._config_methods = config_methods
     with step("writing the program and its weights"):
         with _executorch.corrected():
-            program = edge.to_executorch(config)
+            program = edge.to_executorch(_config(device))
         weights = program._tensor_data.pop(WEIGHTS_TAG, None)
         if weights is None:
             raise ExportError("the program holds no weights of WeightStream: lower it with WeightStreamPartitioner")
         _write(pte_path, program.write_to_file)
         checksum = _program_crc32(Path(pte_path))
-        _write(ptd_path, lambda file: _write_with_checksum(weights, method, checksum, file))
+        _write(ptd_path, lambda file: _write_with_checksum(weights, list(found), checksum, file))
     if check:
-        has_budget = any(spec.key.startswith("weight_offload_budget") for spec in delegate.compile_specs)
-        check_loads(pte_path, ptd_path, method, fields, has_budget=has_budget)
+        delegates = [delegate for _, delegate in found.values()]
+        has_budget = any(spec.key.startswith("weight_offload_budget") for each in delegates for spec in each.compile_specs)
+        check_loads(pte_path, ptd_path, {method: fields for method, (fields, _) in found.items()}, has_budget=has_budget)
 
 
 def _check_two_files(pte_path: str | os.PathLike[str], ptd_path: str | os.PathLike[str]) -> None:
@@ -89,13 +98,14 @@ def _check_two_files(pte_path: str | os.PathLike[str], ptd_path: str | os.PathLi
         raise ExportError(f"{os.fspath(ptd_path)} was given twice, for the program and for its weights: they are two files")
 
 
-def _device_of_io(method: str, fields: _record.Fields, device_io: bool | str) -> str | None:
-    """The device of inputs and outputs as ExecuTorch names it; None for the CPU."""
+def _device_of_io(found: Delegates, device_io: bool | str) -> str | None:
+    """The device of inputs and outputs of all methods as ExecuTorch names it; None for the CPU."""
     if device_io is False:
         return None
     name = "cuda" if device_io is True else device_io
     if not isinstance(name, str) or re.fullmatch(r"cuda(:\d{1,2})?", name) is None:
         raise ExportError(f'device_io takes True, "cuda" or "cuda:N", not {device_io!r}')
+    method, (fields, _) = next(iter(found.items()))
     if fields["device"] != ["cuda"]:
         raise ExportError(
             f"method '{method}' was exported for the device '{fields['device'][0]}', so its inputs and outputs are on the CPU: leave "
@@ -104,13 +114,17 @@ def _device_of_io(method: str, fields: _record.Fields, device_io: bool | str) ->
     return name if ":" in name else f"{name}:0"
 
 
-def _config(delegate: LoweredBackendModule, device: str | None) -> ExecutorchBackendConfig:
-    """How ExecuTorch is to write the program. Sets, or takes away, the mark of the delegate's device."""
-    # A list of its own: the delegate's is shared with its partitioner.
-    delegate._compile_specs = [spec for spec in delegate.compile_specs if spec.key != TARGET_DEVICE]
+def _mark_device(delegate: LoweredBackendModule, device: str | None) -> None:
+    """Sets, or takes away, the mark of the delegate's device."""
+    # A list of its own: another save may have none.
+    specs = [spec for spec in delegate.compile_specs if spec.key != TARGET_DEVICE]
+    delegate._compile_specs = specs if device is None else [*specs, CompileSpec(TARGET_DEVICE, device.encode())]
+
+
+def _config(device: str | None) -> ExecutorchBackendConfig:
+    """How ExecuTorch is to write the program."""
     if device is None:
         return ExecutorchBackendConfig(segment_alignment=SEGMENT_ALIGNMENT)
-    delegate._compile_specs.append(CompileSpec(TARGET_DEVICE, device.encode()))
     return ExecutorchBackendConfig(
         segment_alignment=SEGMENT_ALIGNMENT,
         enable_non_cpu_memory_planning=True,
@@ -146,36 +160,71 @@ def _program_crc32(path: Path) -> int:
         return zlib.crc32(head + file.read(start - len(head)))
 
 
-def _write_with_checksum(weights: Any, method: str, checksum: int, file: Any) -> None:
-    """Writes the `.ptd` with the program's checksum in the place that `preprocess` kept for it: the two files are serialised
-    together, and the checksum is known only when the program is."""
-    mark = _method.checksum_mark(method)
-    value = checksum.to_bytes(4, "little") + bytes(len(mark) - 4)
+def _write_with_checksum(weights: Any, methods: list[str], checksum: int, file: Any) -> None:
+    """Writes the `.ptd` with the program's checksum in the places that `preprocess` kept for it, one per method: the two files are
+    serialised together, and the checksum is known only when the program is."""
+    marks = {_method.checksum_mark(method) for method in methods}
+    value = checksum.to_bytes(4, "little")
     found = 0
     for part in weights._buffers:
-        held = part == mark if isinstance(part, (bytes, bytearray)) and len(part) == len(mark) else False
-        file.write(value if held else bytes(part) if isinstance(part, bytearray) else part)
+        if isinstance(part, FileBackedData):
+            part.write_to_file(file)
+            continue
+        held = len(part) == _method.MARK_BYTES and bytes(part) in marks
+        file.write(value + bytes(_method.MARK_BYTES - len(value)) if held else part)
         found += held
-    if found != 1:
-        raise ExportError(f"the place for the program's checksum was found {found} times; please report this")
+    if found != len(marks):
+        raise ExportError(f"the {len(marks)} places for the program's checksum were found {found} times; please report this")
 
 
-def _record_of(edge: EdgeProgramManager) -> tuple[str, _record.Fields, LoweredBackendModule]:
-    names = sorted(edge.methods)
-    if len(names) != 1:
-        raise ExportError(
-            f"the program has {len(names)} methods ({', '.join(names)}); a program can have one until methods can share a budget: "
-            "export each into files of its own"
-        )
-    (method,) = names
+def _records_of(edge: EdgeProgramManager) -> Delegates:
+    """The record and the delegate of each method that WeightStream runs, by name."""
+    lowered = {method: _delegates(edge, method) for method in sorted(edge.methods)}
+    others = [method for method, ours in lowered.items() if not ours]
+    if len(others) == len(lowered):
+        raise ExportError(f"{_words(others)} 0 WeightStream delegates where one was expected: use WeightStreamPartitioner")
+    found = {method: _only(method, ours) for method, ours in lowered.items() if ours}
+    records = {method: _record.decode(delegate.processed_bytes) for method, delegate in found.items()}
+    for method, (fields, companions) in records.items():
+        _refuse_other_names(method, fields, len(found))
+        _refuse_other_programs(method, fields, companions, {name: fields for name, (fields, _) in records.items()})
+    for method in others:
+        note(f"method '{method}' has no WeightStreamPartitioner: ExecuTorch runs it, with weights and state of its own")
+    return {method: (records[method][0], delegate) for method, delegate in found.items()}
+
+
+def _words(methods: list[str]) -> str:
+    return f"method '{methods[0]}' has" if len(methods) == 1 else f"methods {', '.join(methods)} have"
+
+
+def _delegates(edge: EdgeProgramManager, method: str) -> list[LoweredBackendModule]:
     lowered = [module for _, module, _ in get_lowered_submodules(edge.exported_program(method).graph_module)]
-    ours = [module for module in lowered if module.backend_id == BACKEND_ID]
+    return [module for module in lowered if module.backend_id == BACKEND_ID]
+
+
+def _only(method: str, ours: list[LoweredBackendModule]) -> LoweredBackendModule:
     if len(ours) != 1:
         raise ExportError(f"method '{method}' has {len(ours)} WeightStream delegates where one was expected: use WeightStreamPartitioner")
-    fields = _record.decode(ours[0].processed_bytes)
+    return ours[0]
+
+
+def _refuse_other_names(method: str, fields: _record.Fields, count: int) -> None:
     if fields["method"] != [method]:
-        raise ExportError(f"method '{method}' was compiled as '{fields['method'][0]}': pass WeightStreamPartitioner(method='{method}')")
-    return method, fields, ours[0]
+        hint = f": pass WeightStreamPartitioner(method='{method}')" if count == 1 else ""
+        raise ExportError(f"method '{method}' was compiled as '{fields['method'][0]}'{hint}")
+
+
+def _refuse_other_programs(
+    method: str, fields: _record.Fields, companions: list[_record.Fields], records: dict[str, _record.Fields]
+) -> None:
+    """Methods that were not lowered together know nothing of each other."""
+    known = {each["method"][0]: each["build_id"] for each in [fields, *companions]}
+    here = {name: each["build_id"] for name, each in records.items()}
+    if known != here:
+        raise ExportError(
+            f"method '{method}' was lowered with {sorted(known)}, and the program has {sorted(here)}: methods of one program are lowered "
+            "together, by WeightStreamPartitioner at the same place of every method's list of partitioners"
+        )
 
 
 def _write(path: str | os.PathLike[str], write: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +15,10 @@ from ._errors import ExportError
 
 #: What the keys of the runtime's options start with.
 OPTION = "weight_offload"
+DEFAULT_METHOD = "forward"
+#: Options that methods of one program may have each for itself.
+_OF_A_METHOD = ("weight_offload_cuda_graph",)
+_SHARED_STATE, _LATE = "weightstream_shared_state", "weightstream_late"
 _SWITCH = {"ON": "auto", "OFF": "math"}
 
 
@@ -37,6 +43,70 @@ def read_stock(specs: Sequence[CompileSpec]) -> tuple[dict[str, str], list[Compi
         elif not spec.key.startswith(OPTION) and (spec.key, value) != ("platform", "linux"):
             raise ExportError(_refusal(spec.key, value))
     return keywords, options
+
+
+def checked_state(shared: dict[str, str] | None) -> dict[str, str] | None:
+    """A copy of ``shared_state``; raises :class:`TypeError` for what is none."""
+    if shared is None:
+        return None
+    if not isinstance(shared, dict) or not all(isinstance(name, str) for pair in shared.items() for name in pair):
+        raise TypeError(f'shared_state takes {{"<method>.<buffer>": "<method>.<buffer>"}}, not {shared!r}')
+    return dict(shared)
+
+
+@dataclasses.dataclass
+class Internal:
+    """What partitioners tell the backend, and no file holds."""
+
+    shared_state: dict[str, str] | None = None
+    #: Whether a method was prepared together with others that are lowered already.
+    late: bool = False
+
+
+def internal(shared: dict[str, str] | None, late: bool) -> list[CompileSpec]:
+    """Compile specs that :func:`take_internal` takes away."""
+    told = [] if shared is None else [CompileSpec(_SHARED_STATE, json.dumps(shared).encode())]
+    return told + ([CompileSpec(_LATE, b"")] if late else [])
+
+
+def take_internal(specs: dict[str, list[CompileSpec]]) -> Internal:
+    """Takes them out of the methods' lists. Raises :class:`ExportError` where methods say different things."""
+    found, by = Internal(), ""
+    for method, own in specs.items():
+        for spec in own:
+            if spec.key == _LATE:
+                found.late = True
+            elif spec.key == _SHARED_STATE:
+                shared = json.loads(spec.value)
+                if found.shared_state not in (None, shared):
+                    raise ExportError(f"shared_state is {found.shared_state} for '{by}' and {shared} for '{method}': a program has one")
+                found.shared_state, by = shared, method
+        own[:] = [spec for spec in own if spec.key not in (_LATE, _SHARED_STATE)]
+    return found
+
+
+def name_methods(specs: dict[str, list[CompileSpec]]) -> None:
+    """Names methods as the dictionary of programs does. A single method may have been given another name: ``save`` says so."""
+    for method, own in specs.items():
+        for place, spec in enumerate(own):
+            if spec.key == "method_name" and (len(specs) > 1 or spec.value == DEFAULT_METHOD.encode()):
+                own[place] = CompileSpec(spec.key, method.encode())
+
+
+def agree_on_options(specs: dict[str, list[CompileSpec]]) -> None:
+    """Gives all methods of a program the defaults of each, as they share what the options are about: the store."""
+    by: dict[str, tuple[str, CompileSpec]] = {}
+    for method, own in specs.items():
+        for spec in (spec for spec in own if spec.key.startswith(OPTION) and spec.key not in _OF_A_METHOD):
+            first, known = by.setdefault(_group(spec.key), (method, spec))
+            if (known.key, known.value) != (spec.key, spec.value):
+                raise ExportError(
+                    f"compile spec '{known.key}' is '{known.value.decode()}' for '{first}', and '{spec.key}' is '{spec.value.decode()}' for "
+                    f"'{method}': the methods of a program share one store of weights, so give all of them the same"
+                )
+    options = [spec for _, spec in by.values()]
+    for own in specs.values():
+        own[:] = replaced(own, options)
 
 
 def _refusal(key: str, value: str) -> str:

@@ -1,0 +1,91 @@
+"""One method, from what ExecuTorch gives for it to what the program needs of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from typing import Any
+
+import torch
+from executorch.backends.aoti.passes.replace_view_copy_with_view import ReplaceViewCopyWithViewPass
+from executorch.exir.delegate import executorch_call_delegate
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+from . import _attention, _convolution, _method, _offload
+from ._compile import Compiled, compile_program
+from ._progress import note
+from ._spool import Spool
+from ._target import Target
+from ._torch import cross
+from ._torch.shapes import forget_pending
+from ._trace import DroppedProbes
+
+
+@dataclasses.dataclass
+class Lowered:
+    """A compiled method whose weights were taken out."""
+
+    method: str
+    target: Target
+    compiled: Compiled
+    facts: _method.Facts
+    constants: list[_method.Stored]
+
+
+def lower(method: str, program: ExportedProgram, target: Target, offload: bool, state: Set[str], spool: Spool) -> Lowered:
+    """Compiles a method. ``state``: the FQNs of buffers that it or another method of the program writes."""
+    _offload.refuse_mixed_devices(program)
+
+    def compile_here(program: ExportedProgram) -> tuple[Compiled, _method.Facts]:
+        return _compile(program, offload, target, state)
+
+    if target.sm:
+        compiled, facts = cross.compile_apart(program, target.sm, compile_here)
+    else:
+        compiled, facts = compile_here(move_to_device_pass(program, target.device))
+    _keep_calls_without_outputs(program)
+    constants = _method.stored(compiled, offload, spool)
+    for constant in compiled.trace.constants.values():
+        # On a GPU the next method needs the room.
+        constant.tensor = constant.tensor.new_empty(0)
+    return Lowered(method, target, compiled, facts, constants)
+
+
+def _compile(program: ExportedProgram, offload: bool, target: Target, state: Set[str]) -> tuple[Compiled, _method.Facts]:
+    """Compiles what ``to_edge`` left, whose values are on the target's device."""
+    # Signature, mutation and ties are final here; the user's probes served to show and to mark.
+    _offload.remove_probes(program)
+    ReplaceViewCopyWithViewPass()(program.graph_module)
+    if target.device == "cuda":
+        _convolution.widen(program)
+    if target.fuses_attention():
+        _attention.fuse(program)
+    probes = _offload.insert_probes(program, state) if offload else []
+    compiled = _compile_until_probes_stay(program, probes, target, state)
+    return compiled, _method.facts_of(program, offload)
+
+
+def _keep_calls_without_outputs(program: ExportedProgram) -> None:
+    """ExecuTorch removes the call of a method that only changes its state, unless calls of delegates are known to do more than return."""
+    if not program.graph_signature.user_outputs:
+        torch.fx.node.has_side_effect(executorch_call_delegate)
+
+
+def _compile_until_probes_stay(program: ExportedProgram, probes: list[str], target: Target, state: Set[str]) -> Compiled:
+    mutable = {*program.graph_signature.buffers_to_mutate.values(), *state}
+    while True:
+        forget_pending(program)
+        try:
+            return compile_program(program.module(), _example_inputs(program), probes, mutable, target)
+        except DroppedProbes as dropped:
+            note(f"{dropped}; compiling again without them")
+            probes = _offload.drop_probes(program, dropped.ids)
+        except Exception:
+            if not cross.another_try():
+                raise
+
+
+def _example_inputs(program: ExportedProgram) -> tuple[Any, ...]:
+    user_inputs = set(program.graph_signature.user_inputs)
+    return tuple(n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in user_inputs)
