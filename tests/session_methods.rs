@@ -15,6 +15,7 @@ use weightstream::device::{HostDevice, Sim};
 use weightstream::schedule::{Event, Trace};
 use weightstream::session::Session;
 use weightstream::store::{Method, Methods, StoreOptions};
+use weightstream::Result;
 
 /// A program of one to three methods: each as a model of its own over the same constants.
 #[derive(Debug, Clone)]
@@ -62,12 +63,21 @@ impl Program {
     }
 
     fn session<D: Kernels>(&self, device: D, policy: PolicyKind, budget: u64) -> Session<D> {
+        self.try_session(device, policy, budget).unwrap()
+    }
+
+    fn try_session<D: Kernels>(
+        &self,
+        device: D,
+        policy: PolicyKind,
+        budget: u64,
+    ) -> Result<Session<D>> {
         let options = StoreOptions {
             budget: Some(budget),
             policy,
             times: None,
         };
-        Session::new(device, self.all(), self.methods[0].host_bytes(), options).unwrap()
+        Session::new(device, self.all(), self.methods[0].host_bytes(), options)
     }
 
     fn play<D: Kernels>(&self, session: &mut Session<D>, method: usize, pass: Pass) {
@@ -148,7 +158,17 @@ proptest! {
         let mut draw = Seeded(seed);
         let program = Program::drawn(&mut draw);
         let policy = [PolicyKind::Lru, PolicyKind::Planned][draw.below(2) as usize];
-        let mut session = program.session(sim(&mut draw), policy, program.budget(share));
+        let (mut device, budget) = (sim(&mut draw), program.budget(share));
+        if draw.one_in(2) {
+            device.limit_addresses(budget - budget % GRANULE);
+        }
+        let mut session = match program.try_session(device, policy, budget) {
+            Ok(session) => session,
+            Err(error) => {
+                prop_assert!(error.to_string().contains("fall into pieces"), "{error}");
+                return Ok(());
+            }
+        };
         for (method, pass) in passes(&mut draw, &program) {
             program.play(&mut session, method, pass);
         }

@@ -296,6 +296,20 @@ def test_equal_state_under_other_names_is_asked_about(write, quick):
     assert {"keys", "values", "inner.keys", "inner.values"} <= set(weight_entries(files.ptd))
 
 
+def test_a_third_method_with_another_name_is_asked_about(quick):
+    net = Net()
+    text = refused(a=net, b=net, c=Wrapped(net))
+    assert '{"c.inner.cache": "a.cache"}' in text
+    assert quick == []
+    lower([ws.WeightStreamPartitioner(shared_state={"c.inner.cache": "b.cache"})], a=net, b=net, c=Wrapped(net))
+    # What the error shows for three names can be given as it stands.
+    modules = {"a": net, "b": Wrapped(net), "c": Wrapped(Wrapped(net))}
+    text = refused(**modules)
+    shown = {"b.inner.cache": "a.cache", "c.inner.inner.cache": "a.cache"}
+    assert str(shown).replace("'", '"') in text
+    lower([ws.WeightStreamPartitioner(shared_state=shown)], **modules)
+
+
 def test_state_of_other_shapes_is_not_asked_about(quick):
     small = Net(state=(3, 8))
     lower(prefill=Net(), decode=Wrapped(small))

@@ -200,20 +200,23 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _refuse_separate_state(methods: dict[str, dict[str, Held]], state: dict[str, list[Held]]) -> None:
     """State of two methods that could be one, where nobody has said whether it is."""
-    alone: dict[str, list[Held]] = {method: [] for method in methods}
-    for group in state.values():
-        if len(group) == 1:
-            alone[group[0].method].append(group[0])
+    alone = {method: [group[0] for group in state.values() if len(group) == 1 and group[0].method == method] for method in methods}
+    shared = [group for group in state.values() if len(group) > 1]
     names = {one.name for group in state.values() for one in group}
     pairs: list[tuple[Held, Held]] = []
     for number, method in enumerate(methods):
+        pairs += _pairs([group[0] for group in shared if method not in {one.method for one in group}], alone[method])
         for other in list(methods)[number + 1 :]:
             pairs += _pairs(alone[method], alone[other])
             pairs += _read_elsewhere(alone[method], methods[other], names)
             pairs += _read_elsewhere(alone[other], methods[method], names)
-    if pairs:
-        shown = ", ".join(f'"{b.name}": "{a.name}"' for a, b in pairs[:_SHOWN])
-        more = f" ({len(pairs) - _SHOWN} more pairs are not shown)" if len(pairs) > _SHOWN else ""
+    # As a map that can be given as it stands: each name once on the left.
+    asked: dict[str, str] = {}
+    for one, other in pairs:
+        asked.setdefault(other.name, one.name)
+    if asked:
+        shown = ", ".join(f'"{source}": "{target}"' for source, target in list(asked.items())[:_SHOWN])
+        more = f" ({len(asked) - _SHOWN} more pairs are not shown)" if len(asked) > _SHOWN else ""
         raise ExportError(
             "methods have state of equal shape under different names, so that nothing tells whether it is one: pass "
             f"shared_state={{{shown}}}{more} if each pair is one state, or shared_state={{}} if each method keeps its own"

@@ -13,7 +13,7 @@ from executorch.exir.tensor import scalar_type_enum
 from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 
-from . import _identity, _method, _record
+from . import _identity, _method, _offload, _record
 from ._errors import ExportError
 from ._floor import occupied
 from ._lower import Lowered, lower
@@ -38,6 +38,8 @@ def lower_several(
     """All methods of a program. What can be refused without compiling is refused first."""
     wanted = {method: _wanted(specs[method]) for method in programs}
     _refuse_mixtures(wanted)
+    for program in programs.values():
+        _offload.refuse_mixed_devices(program)
     state = _identity.agree(programs, shared)
     spool = Spool()
     found = {method: lower(method, programs[method], *wanted[method], set(state[method]), spool) for method in sorted(programs)}

@@ -17,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import files
+import methods
 import planned
 from mutant import Mutant, RuleError, markers, problems
 from workspace import Outcome, Workspace
@@ -27,7 +28,7 @@ import schedule
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, files, device)}
+RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, files, methods, device)}
 MUTANTS: list[Mutant] = [mutant for rules in RULES.values() for mutant in rules]
 
 

@@ -238,7 +238,8 @@ fn json_tells_each_value_and_who_gave_it() {
         "{\"weight_offload_budget_mb\": {\"value\": 3, \"from\": \"load\"}, \
          \"weight_offload_verify\": {\"value\": \"load\", \"from\": \"set_option\"}, \
          \"weight_offload_policy\": {\"value\": \"planned\", \"from\": \"default\"}, \
-         \"weight_offload_gather\": {\"value\": \"auto\", \"from\": \"default\"}}"
+         \"weight_offload_gather\": {\"value\": \"auto\", \"from\": \"default\"}, \
+         \"weight_offload_concurrent\": {\"value\": \"turns\", \"from\": \"default\"}}"
     );
     assert!(options
         .to_json(true)

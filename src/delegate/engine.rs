@@ -429,9 +429,9 @@ fn bindings<'a, D: DelegateDevice>(
             return Ok(Binding::Placeholder);
         }
         let at = index[own] as usize;
-        let ptr = state.and_then(|state| state.address(at));
         // rule: session-writes-its-own-state
-        let ptr = ptr.or_else(|| session.store().direct_address(at));
+        let own = state.and_then(|state| state.address(at));
+        let ptr = own.or_else(|| session.store().direct_address(at));
         let ptr = ptr.ok_or_else(|| {
             Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
         })?;

@@ -167,7 +167,6 @@ fn choose_budget<D: DelegateDevice>(
     let mut most: Option<AutoBudget> = None;
     for record in records.all() {
         let auto = AutoBudget::new(record, everything, free, granule)?;
-        // rule: auto-leaves-room-for-the-method-that-needs-most
         if most.is_none_or(|most| most.headroom() < auto.headroom()) {
             most = Some(auto);
         }

@@ -106,7 +106,6 @@ impl<D: DelegateDevice> Shared<D> {
     /// Nothing of a later load may say something else than the first one did.
     pub fn check_options(&self, options: &Options, stream: Option<CallerStream>) -> Result<()> {
         options.check_like(&self.options)?;
-        // rule: methods-share-a-stream
         match stream.map(|stream| stream.raw().addr()) == self.stream {
             true => Ok(()),
             false => Err(Error::InvalidInput(

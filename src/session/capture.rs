@@ -139,6 +139,7 @@ impl<D: Device> Session<D> {
         }
         self.pass.check_may_begin(self.store.constants())?;
         self.finish_replays()?;
+        // rule: graph-is-primed
         self.store.return_to(&captured.pass.primed)?;
         Ok(self.is_primed(captured))
     }

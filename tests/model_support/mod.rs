@@ -14,6 +14,14 @@ use weightstream::Result;
 /// The outputs of one pass, dense.
 pub type Outputs = Vec<Vec<u8>>;
 
+/// Program and weights of an exported model; `None`, after saying why, if it cannot be had.
+pub fn files(name: &str) -> Option<(PathBuf, PathBuf)> {
+    let folder = given(name).or_else(|| exported(name))?;
+    let pte = folder.join(format!("{name}.pte"));
+    let ptd = pte.with_extension("ptd");
+    Some((pte, ptd))
+}
+
 /// One exported program.
 pub struct Model {
     pub name: String,

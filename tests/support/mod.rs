@@ -9,7 +9,7 @@ mod record;
 
 pub use program::{pte, Compiled, Plan, PteSpec};
 pub use ptd::{ptd, Entry, PtdSpec};
-pub use record::{payload, FieldValue, RecordSpec, BUILD_ID};
+pub use record::{payload, payload_of, FieldValue, RecordSpec, BUILD_ID};
 
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, Vector, WIPOffset};
 

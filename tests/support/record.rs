@@ -1,6 +1,6 @@
 //! Builder of a record: the fields of a small method that is right in every respect, to be doctored.
 
-use flatbuffers::FlatBufferBuilder;
+use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
 
 use super::{pattern, reference, string, table, tables, PtdSpec, Slot};
 
@@ -134,8 +134,31 @@ impl RecordSpec {
 
 /// Writes the delegate's payload.
 pub fn payload(spec: &RecordSpec) -> Vec<u8> {
+    payload_of(spec, &[])
+}
+
+/// The same with the records of the program's other methods.
+pub fn payload_of(own: &RecordSpec, others: &[&RecordSpec]) -> Vec<u8> {
     let mut fbb = FlatBufferBuilder::new();
     let fbb = &mut fbb;
+    let mut all: Vec<_> = others
+        .iter()
+        .map(|spec| record(fbb, spec, Slot::Absent))
+        .collect();
+    let others = match all.is_empty() {
+        true => Slot::Absent,
+        false => tables(fbb, &std::mem::take(&mut all)),
+    };
+    let root = record(fbb, own, others);
+    fbb.finish(root, Some("WSR1"));
+    fbb.finished_data().to_vec()
+}
+
+fn record<'a>(
+    fbb: &mut FlatBufferBuilder<'a>,
+    spec: &RecordSpec,
+    others: Slot,
+) -> WIPOffset<TableFinishedWIPOffset> {
     let mut fields = Vec::new();
     for (name, value) in &spec.fields {
         let (mut ints, mut strings) = (Slot::Absent, Slot::Absent);
@@ -153,7 +176,5 @@ pub fn payload(spec: &RecordSpec) -> Vec<u8> {
         fields.push(table(fbb, &[name, ints, strings]));
     }
     let fields = tables(fbb, &fields);
-    let root = table(fbb, &[fields]);
-    fbb.finish(root, Some("WSR1"));
-    fbb.finished_data().to_vec()
+    table(fbb, &[fields, others])
 }

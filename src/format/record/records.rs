@@ -116,6 +116,7 @@ impl Records {
                 let at = match self.all.len() {
                     // Two names of one method are two constants, whatever their keys.
                     1 => next,
+                    // rule: state-is-one-by-its-key
                     _ => *known.entry((&constant.key, constant.kind)).or_insert(next),
                 };
                 match constants.get(at as usize) {
@@ -139,11 +140,11 @@ fn check_state(constants: &[RecordedConstant]) -> Result<()> {
     let kinds = constants.iter().map(|one| (one.key.as_str(), one));
     let mut seen: HashMap<&str, &RecordedConstant> = HashMap::new();
     for (key, one) in kinds {
+        let is_state = |constant: &RecordedConstant| constant.kind == ConstantKind::Mutable;
         let before = seen.insert(key, one);
         // rule: state-of-one-method-is-state-of-all
-        if let Some(before) = before.filter(|before| {
-            (before.kind == ConstantKind::Mutable) != (one.kind == ConstantKind::Mutable)
-        }) {
+        let other = before.filter(|before| is_state(before) != is_state(one));
+        if let Some(before) = other {
             return Err(Error::Mismatch {
                 name: key.to_owned(),
                 fact: "kind in two methods",

@@ -3,7 +3,7 @@
 
 use super::super::offer::{Request, Residency};
 use super::cost::{expected, Clocks, Expected, Price};
-use super::lru_price::{lru_copies_at_least, lru_mean};
+use super::lru_price::{lru_copies_at_least, lru_price};
 use super::plan::Plan;
 use super::search::{plan, quickest};
 use crate::error::bytes_text;
@@ -105,7 +105,8 @@ fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option
     }
 }
 
-/// The LRU's price, if it copies less in a pass than this plan. It is only played where it could.
+/// The LRU's price, if it copies less in a pass than this plan. It is only played where it could. Not for several methods: at
+/// each switch the LRU begins with empty memory.
 fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
     let Request {
         methods,
@@ -114,14 +115,15 @@ fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
         capacity,
         ..
     } = *request;
-    if let [one] = methods {
-        let least = lru_copies_at_least(one.trace, weights, model.granule, capacity);
-        if plan.price.bytes <= least {
-            return None;
-        }
+    let [MethodTrace { trace, .. }] = *methods else {
+        return None;
+    };
+    let least = lru_copies_at_least(trace, weights, model.granule, capacity);
+    if plan.price.bytes <= least {
+        return None;
     }
     // rule: lru-where-it-copies-less
-    let lru = lru_mean(methods, weights, model.granule, capacity);
+    let lru = lru_price(trace, weights, model.granule, capacity);
     lru.filter(|lru| lru.bytes < plan.price.bytes)
 }
 

@@ -197,6 +197,7 @@ impl Planned {
         let Copy { weight, slot, .. } = self.copies[at as usize];
         let same = |&other: &u32| {
             let other = &self.copies[other as usize];
+            // rule: twin-is-of-the-same-slot
             (other.weight, other.slot) == (weight, slot)
         };
         self.itinerary().copies.clone().find(same)
@@ -293,8 +294,6 @@ impl Policy for Planned {
             let at = self.in_slot[slot];
             let twin = (at != NONE).then(|| self.twin(at)).flatten();
             if let Some(twin) = twin {
-                // rule: found-bytes-are-of-the-same-weight-and-slot
-                self.remove(at);
                 self.put(twin);
             }
         }
@@ -310,9 +309,9 @@ impl Policy for Planned {
         if leased || wanted.len() != self.in_slot.len() || wanted.iter().any(|one| one[2] > 0) {
             return false;
         }
-        // rule: ring-is-brought-to-the-captured-state
         for (slot, one) in wanted.iter().enumerate() {
             let at = self.in_slot[slot];
+            // rule: primed-ring-holds-what-the-graph-found
             if at != NONE && at != one[0] {
                 self.evict(at, actions);
             }

@@ -1,0 +1,91 @@
+"""Rules of programs with several methods, and of sessions: what is one, and what must not be."""
+
+from edits import delete, never, replace
+from mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "store-is-found-by-its-program",
+        replace("place", "ProgramPlace::Number(0)"),
+        "two loads of one file share their caches",
+        ("delegate_methods",),
+    ),
+    Mutant(
+        "state-is-one-by-its-key",
+        replace("&constant.key", 'if constant.kind == ConstantKind::Mutable { "" } else { constant.key.as_str() }'),
+        "buffers that look alike are one: two caches are mixed",
+        ("format_methods",),
+    ),
+    Mutant(
+        "one-key-is-one-weight",
+        replace("check_same(first, constant, method)?", "()"),
+        "a method reads the bytes of another method's weight",
+        ("format_methods",),
+    ),
+    Mutant(
+        "state-of-one-method-is-state-of-all",
+        replace("!=", "=="),
+        "one method reads its own copy of what another one writes",
+        ("format_methods",),
+    ),
+    Mutant(
+        "methods-are-of-one-build",
+        never(),
+        "the records of two exports are taken for one program",
+        ("format_methods",),
+    ),
+    Mutant(
+        "floor-is-that-of-the-method-that-needs-most",
+        replace(">", "<"),
+        "a budget is accepted with which a method cannot run",
+        ("lib:store", "session_methods"),
+    ),
+    Mutant(
+        "switch-begins-with-empty-memory",
+        delete(),
+        "memory falls into pieces that were never tried, and a read finds no room",
+        ("session_methods",),
+    ),
+    Mutant(
+        "twin-is-of-the-same-slot",
+        replace("other.slot", "slot"),
+        "a pass after a switch takes other bytes for those of its weight",
+        ("session_methods",),
+    ),
+    Mutant(
+        "graph-is-primed",
+        delete(),
+        "a graph is not replayed after a pass of another method",
+        ("session_methods",),
+    ),
+    Mutant(
+        "primed-ring-holds-what-the-graph-found",
+        replace("one[0]", "at"),
+        "a replay begins with the tails of another method",
+        ("session_methods",),
+    ),
+    Mutant(
+        "session-is-of-the-same-program",
+        never(),
+        "a session is bound to the weights of another program",
+        ("delegate_methods",),
+    ),
+    Mutant(
+        "session-writes-its-own-state",
+        replace("state.address(at)", "None"),
+        "two sessions write to one cache",
+        ("delegate_methods",),
+    ),
+    Mutant(
+        "session-fits-beside-the-budget",
+        never(),
+        "the state of a session takes memory that nobody has",
+        ("delegate_methods",),
+    ),
+    Mutant(
+        "options-of-a-program-are-one",
+        never(),
+        "a budget that a later load gives is silently ignored",
+        ("delegate_methods",),
+    ),
+]
