@@ -122,14 +122,18 @@ def generate(module: Any, prompt: list[int], count: int) -> list[int]:
 
 def reference(model: nn.Module, prompt: list[int], count: int) -> tuple[list[int], float]:
     """The same by transformers' own `generate`, and how far apart the two largest logits are where they are closest."""
-    # A text that would end early is no test of `count` tokens.
-    never = {"eos_token_id": None, "pad_token_id": 0}
-    settings = transformers.GenerationConfig(max_new_tokens=count, do_sample=False, cache_implementation="dynamic", **never)
+    settings = transformers.GenerationConfig(
+        max_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,  # a text that ends early would be no test of `count` tokens
+        pad_token_id=0,
+        cache_implementation="dynamic",
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
     given = torch.tensor([prompt])
     with torch.no_grad():
-        out = model.generate(
-            given, attention_mask=torch.ones_like(given), generation_config=settings, output_logits=True, return_dict_in_generate=True
-        )
+        out = model.generate(given, attention_mask=torch.ones_like(given), generation_config=settings)
     largest = torch.cat(out.logits).topk(2).values
     return out.sequences[0, len(prompt) :].tolist(), float((largest[:, 0] - largest[:, 1]).min())
 
