@@ -237,6 +237,9 @@ typedef struct ws_stats_data {
   uint64_t replans;
   /* since load: Inputs that were not row-major, and were copied so that they are. */
   uint64_t inputs_copied;
+  /* not in the budget: Device bytes of the mutable buffers of sessions beyond the first, whose state
+   * is in the budget. */
+  uint64_t session_bytes;
 } ws_stats_data;
 
 /* Levels of log lines. */
