@@ -34,9 +34,11 @@ impl MostRecent {
     fn new(request: &Request<'_>) -> Self {
         let (weights, granule) = (request.weights, request.model.granule);
         let sizes = weights.iter().map(|one| (one.occupied(granule), one.bytes));
+        let probes = request.methods.iter();
+        let probes = probes.map(|one| one.trace.probes().to_vec());
         MostRecent {
             sizes: sizes.collect(),
-            probes: request.probes(),
+            probes: probes.collect(),
             method: 0,
             leases: vec![0; weights.len()],
             there: Vec::with_capacity(weights.len()),

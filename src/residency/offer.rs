@@ -5,7 +5,7 @@ use super::planned::{Plan, Planned};
 use super::Policy;
 use crate::config::PolicyKind;
 use crate::figures::{DeviceModel, Link};
-use crate::schedule::{KernelTimes, MethodTrace, WeightIndex, WeightSpec};
+use crate::schedule::{KernelTimes, MethodTrace, WeightSpec};
 use std::sync::Arc;
 
 /// A program, a device and a budget.
@@ -45,12 +45,6 @@ impl Request<'_> {
             read[weight as usize] = true;
         }
         read
-    }
-
-    /// The weight of each probe of each method.
-    pub(super) fn probes(&self) -> Vec<Vec<WeightIndex>> {
-        let probes = self.methods.iter().map(|one| one.trace.probes().to_vec());
-        probes.collect()
     }
 }
 
