@@ -62,6 +62,8 @@ def build(settings: dict[str, Any] | None = None, *, context: int = CONTEXT, see
                 weight.normal_(std=weight.shape[1] ** -0.5)
             else:
                 weight.add_(torch.randn_like(weight) * 0.1)
+    # Here texts have the length that is asked for: generate() takes what it is not told from the model.
+    model.generation_config.eos_token_id = None
     return model
 
 
@@ -125,7 +127,6 @@ def reference(model: nn.Module, prompt: list[int], count: int) -> tuple[list[int
     settings = transformers.GenerationConfig(
         max_new_tokens=count,
         do_sample=False,
-        eos_token_id=None,  # a text that ends early would be no test of `count` tokens
         pad_token_id=0,
         cache_implementation="dynamic",
         output_logits=True,
