@@ -374,7 +374,7 @@ impl<D: DelegateDevice> Drop for Engine<D> {
     /// The session lives on where the program has other methods: it gets the memory of the graph back.
     fn drop(&mut self) {
         let captured = self.graph.take().and_then(|graph| graph.captured);
-        let (Some(captured), Ok(mut running)) = (captured, self.shared.turn()) else {
+        let (Some(captured), Some(mut running)) = (captured, self.shared.last_turn()) else {
             return;
         };
         if let Err(error) = graphs::give_back(&mut running.session, captured) {

@@ -103,6 +103,11 @@ impl<D: DelegateDevice> Shared<D> {
         }
     }
 
+    /// The same for what ends, which always waits; `None` after a panic.
+    pub fn last_turn(&self) -> Option<MutexGuard<'_, Running<D>>> {
+        self.running.lock().ok()
+    }
+
     /// Nothing of a later load may say something else than the first one did.
     pub fn check_options(&self, options: &Options, stream: Option<CallerStream>) -> Result<()> {
         options.check_like(&self.options)?;
@@ -154,8 +159,8 @@ impl<D: DelegateDevice> SessionState<D> {
 
 impl<D: DelegateDevice> Drop for SessionState<D> {
     fn drop(&mut self) {
-        let running = self.shared.running.lock();
-        let (Some(state), Ok(mut running)) = (self.state.take(), running) else {
+        let running = self.shared.last_turn();
+        let (Some(state), Some(mut running)) = (self.state.take(), running) else {
             return;
         };
         running.session_bytes -= state.bytes();
