@@ -17,7 +17,7 @@ build: bootstrap ## build the library, the runner and the tests into build/, ins
 wheel: bootstrap ## build the wheel of the Python package into dist/
 	@scripts/wheel
 
-demo: build ## export a transformer and run it at five budgets, compared with eager PyTorch
+demo: build ## export a transformer, run it at five budgets, compared with eager PyTorch; then an LLM that generates text
 	@$(PYTHON) scripts/demo.py
 
 test: bootstrap ## build, then run all tests: Rust, C++, Python

@@ -1,4 +1,4 @@
-# Installs the library, its headers, the runner and a package for find_package(weightstream).
+# Installs the library, its headers, the tools and a package for find_package(weightstream).
 
 include(CMakePackageConfigHelpers)
 
@@ -16,8 +16,9 @@ install(TARGETS weightstream EXPORT weightstreamTargets
 install(DIRECTORY cpp/include/weightstream DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
   FILES_MATCHING PATTERN "*.h" PATTERN "detail" EXCLUDE)
 if(TARGET weightstream-run)
-  set_target_properties(weightstream-run PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${executorch_rpath}")
-  install(TARGETS weightstream-run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+  set(tools weightstream-run weightstream-generate)
+  set_target_properties(${tools} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${executorch_rpath}")
+  install(TARGETS ${tools} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 endif()
 
 # For linking into an application. Not in the wheel: it would be five times as large.

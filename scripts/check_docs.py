@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fails where README.md, SECURITY.md or docs/*.md name what does not exist, or break a rule of layout.
 
-Looked for: files, symbols, options, environment variables, `make` targets, commands and flags of `weightstream` and
-`weightstream-run`, relative links and their anchors; README.md and docs/architecture.md within their lengths; prose within 100
+Looked for: files, symbols, options, environment variables, `make` targets, commands and flags of `weightstream` and of
+the tools in C++, relative links and their anchors; README.md and docs/architecture.md within their lengths; prose within 100
 columns. A symbol is any name in the project's code, comments left out.
 
     scripts/check_docs.py [ROOT]
@@ -28,7 +28,9 @@ SUFFIXES = r"\.(?:rs|py|md|h|cpp|cu|c|toml|fbs|cmake|svg|json|sh)"
 FOREIGN = {"lifted_tensor_2"}
 FENCE = re.compile(r"^ *```.*?^ *```[^\S\n]*$", re.MULTILINE | re.DOTALL)
 SYMBOL = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*(?:\(.*\)|!|=\S*)?")
-COMMAND = re.compile(r"^(?:make|weightstream|weightstream-run)(?: .*)?$", re.MULTILINE)
+#: Programs in C++, and the file of their own flags.
+TOOLS = {"weightstream-run": "runner", "weightstream-generate": "generate"}
+COMMAND = re.compile(rf"^(?:make|weightstream|{'|'.join(TOOLS)})(?: .*)?$", re.MULTILINE)
 Found = Iterator[tuple[int, str]]
 
 
@@ -112,7 +114,9 @@ class Project:
         commands = {name.lower(): own for name in re.findall(r"^    ([A-Z]\w*)", variants, re.MULTILINE)}
         quoted = r'"\s*(--[a-z][a-z0-9-]*)'
         commands["export"] = {*re.findall(quoted, self.text("python/weightstream/_command.py")), "--help"}
-        commands["weightstream-run"] = set(re.findall(quoted, self.text("cpp/tools/arguments.cpp")))
+        for tool, source in TOOLS.items():
+            text = self.text("cpp/tools/arguments.cpp") + self.text(f"cpp/tools/{source}.cpp")
+            commands[tool] = {"--" + flag for flag in re.findall(r'\{"([a-z][a-z0-9-]*)", (?:"|nullptr)', text)}
         return commands
 
     def has_path(self, path: str) -> bool:
@@ -212,7 +216,7 @@ class Page:
             if named and named not in self.project.targets:
                 yield f"make {named}: there is no such target"
             return
-        flags = self.project.flags.get("weightstream-run" if program == "weightstream-run" else named, set())
+        flags = self.project.flags.get(program if program in TOOLS else named, set())
         if program == "weightstream" and re.match(r"[a-z]", named) and not flags:
             yield f"weightstream {named}: there is no such command"
             return

@@ -1,7 +1,8 @@
 """Exports a decoder-only transformer and runs it through the C++ runner at five budgets, under both policies.
 
-Every output is compared with eager PyTorch, and with the bits of the other budgets. At the end the runner is asked
-for one byte less than the floor. Files go to .demo/.
+Every output is compared with eager PyTorch, and with the bits of the other budgets. Then the runner is asked for one byte less
+than the floor. At the end an LLM of two methods generates text at three budgets, through Python and through C++: it has to be
+what transformers generates. Files go to .demo/.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "python" / "tests"))
+sys.path[:0] = [str(ROOT / "python" / "tests"), str(ROOT / "python" / "examples")]
 MB = 1 << 20
-COLUMNS = [
+Columns = list[tuple[str, int]]
+COLUMNS: Columns = [
     ("budget", 22),
     ("policy", 9),
     ("peak pool bytes", 16),
@@ -27,6 +29,17 @@ COLUMNS = [
     ("evictions", 10),
     ("ms per pass", 12),
     ("largest error", 14),
+]
+#: Tokens that the LLM generates.
+COUNT = 32
+LLM_COLUMNS: Columns = [
+    ("budget", 22),
+    ("through", 9),
+    ("peak pool bytes", 16),
+    ("bytes per token", 16),
+    ("prefill ms", 11),
+    ("tokens/s", 9),
+    ("tokens", 22),
 ]
 
 
@@ -41,12 +54,12 @@ def say(text: str) -> None:
     print(f"demo: {text}", flush=True)
 
 
-def find_runner() -> Path:
-    """The runner that CMake built."""
-    runner = ROOT / "build" / "weightstream-run"
-    if not runner.is_file():
-        raise DemoFailed(f"{runner} is missing: run `make build` first")
-    return runner
+def find(tool: str) -> Path:
+    """A program that CMake built."""
+    program = ROOT / "build" / tool
+    if not program.is_file():
+        raise DemoFailed(f"{program} is missing: run `make build` first")
+    return program
 
 
 def export(folder: Path) -> None:
@@ -95,8 +108,8 @@ def table_row(label: str, policy: str, stats: dict[str, Any], error: float) -> l
     ]
 
 
-def print_row(cells: list[str]) -> None:
-    print("".join(cell.rjust(width) for cell, (_, width) in zip(cells, COLUMNS)), flush=True)
+def print_row(cells: list[str], columns: Columns = COLUMNS) -> None:
+    print("".join(cell.rjust(width) for cell, (_, width) in zip(cells, columns)), flush=True)
 
 
 def budgets(folder: Path) -> list[tuple[str, int]]:
@@ -162,18 +175,104 @@ def show_refusal(runner: Path, folder: Path, budget: int) -> None:
     print("    " + done.stderr.strip().replace("\n", "\n    "))
 
 
+def export_llm(folder: Path) -> None:
+    import llm
+
+    started = time.monotonic()
+    say("an LLM with the methods prefill and decode: export and compilation, some minutes")
+    llm.export(llm.build(), folder)
+    say(f"wrote {folder / 'model.pte'} and its weights in {time.monotonic() - started:.0f} s")
+
+
+def llm_in_python(folder: Path, budget: int) -> dict[str, Any]:
+    """The tokens and figures of a generation, as weightstream-generate prints them."""
+    import llm
+    import weightstream as ws
+
+    class Timed:
+        """The module's methods, with a clock."""
+
+        def prefill(self, *inputs: Any) -> Any:
+            started = time.monotonic()
+            logits = module.prefill(*inputs)
+            self.prefilled, self.copied = time.monotonic(), module.stats()["bytes_copied"]
+            self.prefill_ms = 1000 * (self.prefilled - started)
+            return logits
+
+        def decode(self, *inputs: Any) -> Any:
+            return module.decode(*inputs)
+
+    with ws.Module(folder / "model.pte", folder / "model.ptd", weight_offload_budget_bytes=budget) as module:
+        timed = Timed()
+        tokens = llm.generate(timed, llm.PROMPT, COUNT)
+        seconds, stats = time.monotonic() - timed.prefilled, module.stats()
+    return {
+        "tokens": tokens,
+        "prefill_ms": timed.prefill_ms,
+        "tokens_per_second": (COUNT - 1) / seconds,
+        "bytes_per_token": (stats["bytes_copied"] - timed.copied) / (COUNT - 1),
+        "stats": stats,
+    }
+
+
+def llm_in_cpp(program: Path, folder: Path, budget: int) -> dict[str, Any]:
+    import llm
+
+    files = [str(folder / name) for name in ("model.pte", "model.ptd")]
+    options = ["--tokens", ",".join(map(str, llm.PROMPT)), "--count", str(COUNT), "--budget-bytes", str(budget), "--json"]
+    done = subprocess.run([str(program), *files, *options, "--ignore-eos"], capture_output=True, text=True, check=False)
+    return stats_of(done)
+
+
+def generate(program: Path, folder: Path) -> None:
+    """Generates at three budgets in both ways, and compares with transformers."""
+    import llm
+    import weightstream as ws
+
+    expected, gap = llm.reference(llm.build(), llm.PROMPT, COUNT)
+    if gap <= 1e-3:
+        raise DemoFailed(f"the two largest logits of a step are only {gap} apart: rounding could choose another token")
+    with ws.Module(folder / "model.pte", folder / "model.ptd") as module:
+        stats = module.stats()
+    floor, whole = stats["floor_bytes"], stats["total_weight_bytes"] + stats["direct_bytes"]
+    say(f"{whole / 1e6:.1f} million bytes; floor {floor:,} bytes = {100 * floor / whole:.1f} % of them")
+    say(f"a prompt of {len(llm.PROMPT)} tokens and {COUNT} more, against transformers' generate\n")
+    print_row([title for title, _ in LLM_COLUMNS], LLM_COLUMNS)
+    before: dict[str, float] = {}
+    for label, budget in (("floor", floor), ("50 %", max(floor, whole // 2)), ("100 %", whole)):
+        for through, found in (("Python", llm_in_python(folder, budget)), ("C++", llm_in_cpp(program, folder, budget))):
+            copied, peak = found["bytes_per_token"], found["stats"]["peak_bytes"]
+            figures = [f"{peak:,}", f"{copied:,.0f}", f"{found['prefill_ms']:.1f}", f"{found['tokens_per_second']:.1f}"]
+            tokens = " ".join(map(str, found["tokens"][:4])) + " ..."
+            print_row([f"{label} {budget / MB:.1f} MB", through, *figures, tokens], LLM_COLUMNS)
+            if found["tokens"] != expected:
+                raise DemoFailed(f"at {budget} bytes {through} generated {found['tokens']}, transformers {expected}")
+            if peak > budget:
+                raise DemoFailed(f"at {budget} bytes the peak was {peak}")
+            if copied > before.setdefault(through, copied):
+                raise DemoFailed(f"{through} copied more per token at {budget} bytes than with less")
+            before[through] = copied
+    print()
+    say(f"every text is what transformers generates; in it the two largest logits of a step are {gap:.4f} apart or more")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="where the files go")
     parser.add_argument("--passes", type=int, default=10, help="passes at each budget")
     parser.add_argument("--reuse", action="store_true", help="use the files of the last run instead of exporting")
     arguments = parser.parse_args()
-    runner = find_runner()
+    runner, generator = find("weightstream-run"), find("weightstream-generate")
     arguments.folder.mkdir(exist_ok=True)
     if not (arguments.reuse and (arguments.folder / "model.pte").exists()):
         export(arguments.folder)
     floor = compare(runner, arguments.folder, arguments.passes)
     show_refusal(runner, arguments.folder, floor - 1)
+    folder = arguments.folder / "llm"
+    folder.mkdir(exist_ok=True)
+    if not (arguments.reuse and (folder / "model.pte").exists()):
+        export_llm(folder)
+    generate(generator, folder)
     say("done")
 
 

@@ -30,46 +30,60 @@ namespace {
 // Keeps the buffers of named data alive: until the delegate is loaded, or for as long as its program lives.
 class NamedBuffers final : public rs::NamedData {
  public:
-  explicit NamedBuffers(const et::NamedDataMap* map) : map_(map) {}
+  // `weights`: where to look for what `map` does not have; may be null.
+  NamedBuffers(const et::NamedDataMap* map, const et::NamedDataMap* weights) : map_(map), weights_(weights) {}
 
   rust::Slice<const std::uint8_t> bytes(rust::Str key) const override {
     // A string, not a view: ExecuTorch reads keys up to their NUL.
     const std::string name(key);
     auto found = buffers_.find(name);
     if (found == buffers_.end()) {
-      auto buffer = map().get_data(name);
-      if (!buffer.ok()) {
-        throw std::runtime_error(et::to_string(buffer.error()));
-      }
-      found = buffers_.emplace(name, std::move(buffer.get())).first;
+      ask([&](const et::NamedDataMap& map) {
+        auto buffer = map.get_data(name);
+        if (buffer.ok()) {
+          found = buffers_.emplace(name, std::move(buffer.get())).first;
+        }
+        return buffer.error();
+      });
     }
     const et::FreeableBuffer& kept = found->second;
     return {static_cast<const std::uint8_t*>(kept.data()), kept.size()};
   }
 
   void layout(rust::Str key, rust::Vec<std::int64_t>& into) const override {
-    const auto layout = map().get_tensor_layout(std::string(key));
-    if (!layout.ok()) {
-      throw std::runtime_error(et::to_string(layout.error()));
-    }
-    into.push_back(static_cast<std::int64_t>(layout->scalar_type()));
-    for (const std::int32_t size : layout->sizes()) {
-      into.push_back(size);
-    }
-    for (const std::uint8_t dim : layout->dim_order()) {
-      into.push_back(dim);
-    }
+    const std::string name(key);
+    ask([&](const et::NamedDataMap& map) {
+      const auto layout = map.get_tensor_layout(name);
+      if (layout.ok()) {
+        into.push_back(static_cast<std::int64_t>(layout->scalar_type()));
+        for (const std::int32_t size : layout->sizes()) {
+          into.push_back(size);
+        }
+        for (const std::uint8_t dim : layout->dim_order()) {
+          into.push_back(dim);
+        }
+      }
+      return layout.error();
+    });
   }
 
  private:
-  const et::NamedDataMap& map() const {
+  template <typename Question>
+  void ask(Question question) const {
     if (map_ == nullptr) {
       throw std::runtime_error("the program was loaded without named data");
     }
-    return *map_;
+    et::Error error = question(*map_);
+    if (error != et::Error::Ok && weights_ != nullptr) {
+      error = question(*weights_);
+    }
+    if (error != et::Error::Ok) {
+      throw std::runtime_error(et::to_string(error));
+    }
   }
 
   const et::NamedDataMap* map_;
+  const et::NamedDataMap* weights_;
   // Nodes of their own: what a buffer holds stays in place when others are added.
   mutable std::unordered_map<std::string, et::FreeableBuffer> buffers_;
 };
@@ -137,10 +151,11 @@ LoadedPtr load(const et::BackendInitContext& context, const et::FreeableBuffer& 
   if (const LoadedPtr& before = own != nullptr ? own : first) {
     beside.push_back({**before, first != nullptr});
   }
-  const auto loaded = std::make_shared<rust::Box<rs::Loaded>>(
-      rs::load(payload, method == nullptr ? "" : method, {addresses.data(), addresses.size()}, std::move(specs),
-               program_defaults(compile_specs), std::make_shared<NamedBuffers>(context.get_named_data_map()),
-               {beside.data(), beside.size()}));
+  const auto loaded = std::make_shared<rust::Box<rs::Loaded>>(rs::load(
+      payload, method == nullptr ? "" : method, {addresses.data(), addresses.size()}, std::move(specs),
+      program_defaults(compile_specs),
+      std::make_shared<NamedBuffers>(context.get_named_data_map(), loads == nullptr ? nullptr : loads->weights()),
+      {beside.data(), beside.size()}));
   if (loads != nullptr) {
     loads->add(loaded);
   }

@@ -51,9 +51,15 @@ LoadedPtr Loads::any() {
   return loads_.empty() ? nullptr : loads_.front().lock();
 }
 
-void Loads::begin_session(const LoadedPtr& first) {
+void Loads::begin_session(const LoadedPtr& first, SessionWeights weights) {
   std::lock_guard<std::mutex> lock(mutex_);
   first_ = first;
+  weights_ = std::move(weights);
+}
+
+const executorch::runtime::NamedDataMap* Loads::weights() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return weights_.map.get();
 }
 
 LoadedPtr Loads::first() {

@@ -2,6 +2,9 @@
 // delegates. So a Module passes its number as a runtime spec, and the backend reports to it.
 #pragma once
 
+#include <executorch/runtime/core/data_loader.h>
+#include <executorch/runtime/core/named_data_map.h>
+
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +19,13 @@ inline constexpr const char* kModuleKey = "weightstream_module";
 
 using LoadedPtr = std::shared_ptr<rust::Box<weightstream_bridge::Loaded>>;
 
+// The weights of a session's program. ExecuTorch gives a Module that is made from another one's program no data of its
+// own.
+struct SessionWeights {
+  std::unique_ptr<executorch::runtime::DataLoader> loader;
+  std::unique_ptr<executorch::runtime::NamedDataMap> map;
+};
+
 // The delegates of one Module.
 class Loads {
  public:
@@ -28,15 +38,19 @@ class Loads {
   LoadedPtr any();
 
   // The Module is a session over the program of this delegate, which it keeps.
-  void begin_session(const LoadedPtr& first);
+  void begin_session(const LoadedPtr& first, SessionWeights weights);
 
   // That delegate, until the first one of the session's own is loaded; null if the Module is no session.
   LoadedPtr first();
+
+  // The weights of a session, or null.
+  const executorch::runtime::NamedDataMap* weights();
 
  private:
   std::mutex mutex_;
   std::vector<std::weak_ptr<rust::Box<weightstream_bridge::Loaded>>> loads_;
   LoadedPtr first_;
+  SessionWeights weights_;
 };
 
 // A new set and its number.

@@ -1,6 +1,7 @@
 #include "weightstream/module.h"
 
 #include <executorch/extension/data_loader/mmap_data_loader.h>
+#include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
 
 #include <algorithm>
 #include <cstring>
@@ -220,14 +221,14 @@ Module::Module(const std::string& pte_path, const std::string& ptd_path, Options
   begin();
 }
 
-Module::Module(const Module& first, std::unique_ptr<et::DataLoader> weights)
-    : Base(first.program(), nullptr, nullptr, nullptr, std::move(weights)),
+Module::Module(const Module& first, SessionWeights&& weights)
+    : Base(first.program()),
       pte_path_(first.pte_path_),
       ptd_path_(first.ptd_path_),
       options_(first.options_),
       dense_(std::make_shared<DenseInputs>()) {
   begin();
-  loads_->begin_session(first.loads_->any());
+  loads_->begin_session(first.loads_->any(), std::move(weights));
 }
 
 void Module::begin() {
@@ -244,7 +245,8 @@ void Module::begin() {
 Error Module::load(Verification verification) { return load(et::LoadBackendOptionsMap(), verification); }
 
 Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verification verification) {
-  if (is_loaded()) {
+  // Not is_loaded(): a session has its program from the start, and no options before its first load.
+  if (has_options_) {
     const Error here = check_process(loads_->any());
     return here != Error::Ok ? here : check_program();
   }
@@ -268,7 +270,8 @@ Error Module::load(const et::LoadBackendOptionsMap& backend_options, Verificatio
   if (loaded != Error::Ok && last_error().empty()) {
     rs::set_error(explain_files(pte_path_, loaded));
   }
-  return loaded == Error::Ok ? check_program() : loaded;
+  has_options_ = loaded == Error::Ok;
+  return has_options_ ? check_program() : loaded;
 }
 
 Error Module::check_program() {
@@ -367,7 +370,8 @@ Error Module::load_any() {
   if (!names.ok()) {
     return names.error();
   }
-  return names->empty() ? fail(Error::NotFound, pte_path_ + " has no method that runs here") : load_method(names->front());
+  return names->empty() ? fail(Error::NotFound, pte_path_ + " has no method that runs here")
+                        : load_method(names->front());
 }
 
 et::Result<std::unique_ptr<Module>> Module::new_session() {
@@ -379,8 +383,13 @@ et::Result<std::unique_ptr<Module>> Module::new_session() {
   if (!weights.ok()) {
     return fail(weights.error(), "mapping " + ptd_path_ + " for a session failed");
   }
-  using Loader = executorch::extension::MmapDataLoader;
-  return std::unique_ptr<Module>(new Module(*this, std::make_unique<Loader>(std::move(*weights))));
+  auto loader = std::make_unique<executorch::extension::MmapDataLoader>(std::move(*weights));
+  auto map = executorch::extension::FlatTensorDataMap::load(loader.get());
+  if (!map.ok()) {
+    return fail(map.error(), "reading " + ptd_path_ + " for a session failed");
+  }
+  using Map = executorch::extension::FlatTensorDataMap;
+  return std::unique_ptr<Module>(new Module(*this, {std::move(loader), std::make_unique<Map>(std::move(*map))}));
 }
 
 Error Module::reset_state() {

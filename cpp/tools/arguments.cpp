@@ -6,221 +6,153 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <stdexcept>
 
 namespace weightstream::tool {
 
 namespace {
 
-constexpr const char* kHelp =
-    "usage: weightstream-run MODEL.pte WEIGHTS.ptd [options]\n"
-    "\n"
-    "Runs a method of a program with its weights inside a budget, and prints what it took.\n"
-    "\n"
-    "  --method NAME        method to run (forward)\n"
-    "  --budget-bytes N     memory that weights may occupy, in bytes; without a budget the least possible one\n"
-    "  --budget-mb N        the same in MB of 1,048,576 bytes\n"
-    "  --budget auto        what is free on the device, less what the method takes beside its weights\n"
-    "  --host MODE          how the bytes to copy are held on the host: auto, mapped, pinned or staged\n"
-    "  --staging-mb N       size of the ring of 'staged', in MB of 1,048,576 bytes\n"
-    "  --gather MODE        tables of which only rows are read, in place: auto (default), on or off\n"
-    "  --link-gbps X        what the link to the GPU carries, in GB/s, for plans; auto (default): timed at load\n"
-    "  --kernel-times FILE  how long kernels run: read if FILE exists, otherwise written once they are timed (GPU)\n"
-    "  --device N           index of the device\n"
-    "  --policy NAME        planned (the default) or lru\n"
-    "  --verify WHEN        off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
-    "                       device before each read (slow)\n"
-    "  --sync               wait for every kernel, so that a fault of one names what it had leased (GPU; slow)\n"
-    "  --cuda-graph         replay passes as a CUDA graph, captured after two passes over the same shapes (GPU)\n"
-    "  --pte-sha256 HEX     SHA-256 that MODEL.pte must have\n"
-    "  --passes K           number of passes (1)\n"
-    "  --seed S             seed of the random inputs (0)\n"
-    "  --input FILE         raw bytes of an input, once for each input in order, instead of random ones\n"
-    "  --output PREFIX      write the raw bytes of the last pass's outputs to PREFIX0.bin, PREFIX1.bin, ...\n"
-    "  --json               print one JSON object\n"
-    "  --help               this text\n"
-    "\n"
-    "Exit codes: 0 all passes ran, 1 something failed (its text is on standard error), 2 wrong arguments.\n";
+constexpr const char* kExitCodes =
+    "Exit codes: 0 all went well, 1 something failed (its text is on standard error), 2 wrong arguments.";
 
-enum Id {
-  kMethod = 256,
-  kBudget,
-  kBudgetBytes,
-  kBudgetMb,
-  kHost,
-  kStagingMb,
-  kGather,
-  kLinkGbps,
-  kKernelTimes,
-  kDevice,
-  kPolicy,
-  kVerify,
-  kSync,
-  kCudaGraph,
-  kPteSha256,
-  kPasses,
-  kSeed,
-  kInput,
-  kOutput,
-  kJson,
-  kHelpId
-};
-
-const option kOptions[] = {
-    {"method", required_argument, nullptr, kMethod},
-    {"budget", required_argument, nullptr, kBudget},
-    {"budget-bytes", required_argument, nullptr, kBudgetBytes},
-    {"budget-mb", required_argument, nullptr, kBudgetMb},
-    {"host", required_argument, nullptr, kHost},
-    {"staging-mb", required_argument, nullptr, kStagingMb},
-    {"gather", required_argument, nullptr, kGather},
-    {"link-gbps", required_argument, nullptr, kLinkGbps},
-    {"kernel-times", required_argument, nullptr, kKernelTimes},
-    {"device", required_argument, nullptr, kDevice},
-    {"policy", required_argument, nullptr, kPolicy},
-    {"verify", required_argument, nullptr, kVerify},
-    {"sync", no_argument, nullptr, kSync},
-    {"cuda-graph", no_argument, nullptr, kCudaGraph},
-    {"pte-sha256", required_argument, nullptr, kPteSha256},
-    {"passes", required_argument, nullptr, kPasses},
-    {"seed", required_argument, nullptr, kSeed},
-    {"input", required_argument, nullptr, kInput},
-    {"output", required_argument, nullptr, kOutput},
-    {"json", no_argument, nullptr, kJson},
-    {"help", no_argument, nullptr, kHelpId},
-    {nullptr, 0, nullptr, 0},
-};
-
-// A decimal number without sign, spaces or anything after it.
-bool number(const char* text, std::uint64_t most, std::uint64_t& value) {
-  char* end = nullptr;
-  errno = 0;
-  const unsigned long long parsed = std::strtoull(text, &end, 10);
-  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || parsed > most) {
-    return false;
+// A flag and what it does, in two columns.
+void print_row(const std::string& left, const std::string& help) {
+  std::string indented;
+  for (const char letter : help) {
+    indented += letter;
+    if (letter == '\n') {
+      indented.append(23, ' ');
+    }
   }
-  value = parsed;
-  return true;
+  std::printf("  %-19s  %s\n", left.c_str(), indented.c_str());
 }
 
-Parsed wrong(const std::string& what) {
-  std::fprintf(stderr, "weightstream-run: %s\nTry --help.\n", what.c_str());
-  Parsed parsed;
-  parsed.exit_code = 2;
-  return parsed;
+void print_help(const Command& command) {
+  std::printf("usage: %s MODEL.pte WEIGHTS.ptd [options]\n\n%s\n\n", command.name, command.purpose);
+  for (const Flag& flag : command.flags) {
+    print_row(std::string("--") + flag.name + (flag.value == nullptr ? "" : std::string(" ") + flag.value), flag.help);
+  }
+  print_row("--help", "this text");
+  std::printf("\n%s\n", kExitCodes);
 }
 
-bool take_int(std::uint64_t least, int& to) {
-  std::uint64_t value = 0;
-  if (!number(optarg, std::numeric_limits<int>::max(), value) || value < least) {
-    return false;
-  }
-  to = static_cast<int>(value);
-  return true;
-}
-
-// Takes one option; false if its value is wrong. What the backend checks itself is passed on as it is.
-bool take(int id, Arguments& arguments) {
-  std::uint64_t value = 0;
-  int small = 0;
-  switch (id) {
-    case kMethod:
-      arguments.method = optarg;
-      return true;
-    case kBudget:
-      arguments.options.set("weight_offload_budget", std::string(optarg));
-      return true;
-    case kBudgetBytes:
-      arguments.options.set("weight_offload_budget_bytes", std::string(optarg));
-      return true;
-    case kBudgetMb:
-      if (!take_int(0, small)) {
-        return false;
-      }
-      arguments.options.budget_mb(small);
-      return true;
-    case kHost:
-      arguments.options.host(optarg);
-      return true;
-    case kStagingMb:
-      if (!take_int(0, small)) {
-        return false;
-      }
-      arguments.options.staging_mb(small);
-      return true;
-    case kGather:
-      arguments.options.gather(optarg);
-      return true;
-    case kLinkGbps:
-      arguments.options.set("weight_offload_link_gbps", std::string(optarg));
-      return true;
-    case kKernelTimes:
-      arguments.options.kernel_times(optarg);
-      return true;
-    case kDevice:
-      if (!take_int(0, small)) {
-        return false;
-      }
-      arguments.options.device(small);
-      return true;
-    case kPolicy:
-      arguments.options.policy(optarg);
-      return true;
-    case kVerify:
-      arguments.options.verify(optarg);
-      return true;
-    case kSync:
-      arguments.options.sync(true);
-      return true;
-    case kCudaGraph:
-      arguments.options.cuda_graph(true);
-      return true;
-    case kPteSha256:
-      arguments.options.pte_sha256(optarg);
-      return true;
-    case kPasses:
-      return take_int(1, arguments.passes);
-    case kSeed:
-      if (!number(optarg, std::numeric_limits<std::uint64_t>::max(), value)) {
-        return false;
-      }
-      arguments.seed = value;
-      return true;
-    case kInput:
-      arguments.inputs.push_back(optarg);
-      return true;
-    case kOutput:
-      arguments.output = optarg;
-      return true;
-    default:
-      arguments.json = true;
-      return true;
-  }
+int wrong(const Command& command, const std::string& what) {
+  std::fprintf(stderr, "%s: %s\nTry --help.\n", command.name, what.c_str());
+  return 2;
 }
 
 }  // namespace
 
-Parsed parse(int argc, char** argv) {
-  Parsed parsed;
+std::optional<std::uint64_t> parse_number(const char* text, std::uint64_t most) {
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long parsed = std::strtoull(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || parsed > most) {
+    return std::nullopt;
+  }
+  return parsed;
+}
+
+std::function<bool(const char*)> text(std::string& to) {
+  return [&to](const char* value) {
+    to = value;
+    return true;
+  };
+}
+
+std::function<bool(const char*)> number(std::uint64_t& to) {
+  return [&to](const char* value) {
+    const auto found = parse_number(value, std::numeric_limits<std::uint64_t>::max());
+    to = found.value_or(to);
+    return found.has_value();
+  };
+}
+
+std::function<bool(const char*)> number(std::function<void(int)> to, int least) {
+  return [to = std::move(to), least](const char* value) {
+    const auto found = parse_number(value, std::numeric_limits<int>::max());
+    if (!found || static_cast<int>(*found) < least) {
+      return false;
+    }
+    to(static_cast<int>(*found));
+    return true;
+  };
+}
+
+std::function<bool(const char*)> present(bool& to) {
+  return [&to](const char*) { return to = true; };
+}
+
+std::vector<Flag> load_flags(Options& options) {
+  const auto spec = [&options](const char* key) {
+    return [&options, key](const char* value) {
+      options.set(key, value == nullptr ? Options::Value(true) : Options::Value(std::string(value)));
+      return true;
+    };
+  };
+  return {
+      {"budget-bytes", "N", "memory that weights may occupy, in bytes; without a budget the least possible one",
+       spec("weight_offload_budget_bytes")},
+      {"budget-mb", "N", "the same in MB of 1,048,576 bytes", number([&](int mb) { options.budget_mb(mb); })},
+      {"budget", "auto", "what is free on the device, less what the method takes beside its weights",
+       spec("weight_offload_budget")},
+      {"host", "MODE", "how the bytes to copy are held on the host: auto, mapped, pinned or staged",
+       spec("weight_offload_host")},
+      {"staging-mb", "N", "size of the ring of 'staged', in MB of 1,048,576 bytes",
+       number([&](int mb) { options.staging_mb(mb); })},
+      {"gather", "MODE", "tables of which only rows are read, in place: auto (default), on or off",
+       spec("weight_offload_gather")},
+      {"link-gbps", "X", "what the link to the GPU carries, in GB/s, for plans; auto (default): timed at load",
+       spec("weight_offload_link_gbps")},
+      {"kernel-times", "FILE", "how long kernels run: read if FILE exists, otherwise written once they are timed (GPU)",
+       spec("weight_offload_kernel_times")},
+      {"device", "N", "index of the device", number([&](int index) { options.device(index); })},
+      {"policy", "NAME", "planned (the default) or lru", spec("weight_offload_policy")},
+      {"verify", "WHEN",
+       "off; load: compare each weight with its checksum at load; every_read: at load, and on the\n"
+       "device before each read (slow)",
+       spec("weight_offload_verify")},
+      {"sync", nullptr, "wait for every kernel, so that a fault of one names what it had leased (GPU; slow)",
+       spec("weight_offload_sync")},
+      {"cuda-graph", nullptr, "replay passes as a CUDA graph, captured after two passes over the same shapes (GPU)",
+       spec("weight_offload_cuda_graph")},
+      {"pte-sha256", "HEX", "SHA-256 that MODEL.pte must have", spec("weight_offload_pte_sha256")},
+  };
+}
+
+std::optional<int> parse(const Command& command, int argc, char** argv, Files& files) {
+  std::vector<option> options;
+  for (const Flag& flag : command.flags) {
+    options.push_back({flag.name, flag.value == nullptr ? no_argument : required_argument, nullptr, 0});
+  }
+  options.push_back({"help", no_argument, nullptr, 0});
+  options.push_back({nullptr, 0, nullptr, 0});
   int index = 0;
-  for (int id = 0; (id = getopt_long(argc, argv, "", kOptions, &index)) != -1;) {
-    if (id == '?') {
-      return wrong("wrong arguments");
+  for (int found = 0; (found = getopt_long(argc, argv, "", options.data(), &index)) != -1;) {
+    if (found == '?') {
+      return wrong(command, "wrong arguments");
     }
-    if (id == kHelpId) {
-      std::fputs(kHelp, stdout);
-      return parsed;
+    const auto at = static_cast<std::size_t>(index);
+    if (at == command.flags.size()) {
+      print_help(command);
+      return 0;
     }
-    if (!take(id, parsed.arguments)) {
-      return wrong(std::string("--") + kOptions[index].name + " does not take '" + optarg + "'");
+    if (!command.flags[at].take(optarg)) {
+      return wrong(command, std::string("--") + options[at].name + " does not take '" + optarg + "'");
     }
   }
   if (argc - optind != 2) {
-    return wrong("expected MODEL.pte and WEIGHTS.ptd, found " + std::to_string(argc - optind) + " paths");
+    return wrong(command, "expected MODEL.pte and WEIGHTS.ptd, found " + std::to_string(argc - optind) + " paths");
   }
-  parsed.arguments.program = argv[optind];
-  parsed.arguments.weights = argv[optind + 1];
-  parsed.run = true;
-  return parsed;
+  files = {argv[optind], argv[optind + 1]};
+  return std::nullopt;
+}
+
+void check(executorch::runtime::Error error, const std::string& doing) {
+  if (error != executorch::runtime::Error::Ok) {
+    const std::string text = last_error();
+    throw std::runtime_error(doing + ": " + (text.empty() ? executorch::runtime::to_string(error) : text));
+  }
 }
 
 }  // namespace weightstream::tool

@@ -1,7 +1,10 @@
-// Command line of weightstream-run.
+// Command lines of the tools: tables of flags, the help that is written from them, and the flags of a load, which all
+// tools have.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,25 +12,43 @@
 
 namespace weightstream::tool {
 
-struct Arguments {
+struct Flag {
+  const char* name;   // without its dashes
+  const char* value;  // what the help calls its value; null if it takes none
+  const char* help;   // lines of at most 97 columns
+  // Takes a value, null if the flag has none; false if it is wrong.
+  std::function<bool(const char*)> take;
+};
+
+struct Command {
+  const char* name;
+  const char* purpose;
+  std::vector<Flag> flags;  // in the order of the help
+};
+
+// What each tool is given first.
+struct Files {
   std::string program;
   std::string weights;
-  std::string method = "forward";
-  Options options;
-  int passes = 1;
-  std::uint64_t seed = 0;
-  bool json = false;
-  std::vector<std::string> inputs;  // files with the raw bytes of inputs, in order
-  std::string output;               // prefix for the raw bytes of outputs; empty: none are written
 };
 
-// What parsing came to: go on, or end the process with this code (help was shown, or an error).
-struct Parsed {
-  bool run = false;
-  int exit_code = 0;
-  Arguments arguments;
-};
+// Gives each flag its value, and finds both files. Returns the code to end the process with, if it is to end: help was
+// shown, or an argument is wrong and standard error says which.
+std::optional<int> parse(const Command& command, int argc, char** argv, Files& files);
 
-Parsed parse(int argc, char** argv);
+// The flags of a load. What the backend checks itself is passed on as it is.
+std::vector<Flag> load_flags(Options& options);
+
+// How flags take their values.
+std::function<bool(const char*)> text(std::string& to);
+std::function<bool(const char*)> number(std::uint64_t& to);
+std::function<bool(const char*)> number(std::function<void(int)> to, int least = 0);
+std::function<bool(const char*)> present(bool& to);
+
+// A decimal number without sign, spaces or anything after it, at most `most`.
+std::optional<std::uint64_t> parse_number(const char* text, std::uint64_t most);
+
+// Ends the tool with the text of the last failure, if there was one.
+void check(executorch::runtime::Error error, const std::string& doing);
 
 }  // namespace weightstream::tool

@@ -1,11 +1,15 @@
 // weightstream-run: runs a program under a budget and prints what it took.
 
+#include <algorithm>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "inputs.h"
@@ -15,8 +19,59 @@ namespace weightstream::tool {
 
 namespace {
 
-using executorch::runtime::Error;
 using executorch::runtime::EValue;
+
+struct Arguments {
+  Files files;
+  std::string method;  // empty: the program's only one
+  Options options;
+  int passes = 1;
+  std::uint64_t seed = 0;
+  bool json = false;
+  std::vector<std::string> inputs;  // files with the raw bytes of inputs, in order
+  std::string output;               // prefix for the raw bytes of outputs; empty: none are written
+};
+
+Command command(Arguments& arguments) {
+  std::vector<Flag> flags = {
+      {"method", "NAME", "method to run; it can be left out where the program has one", text(arguments.method)}};
+  for (Flag& flag : load_flags(arguments.options)) {
+    flags.push_back(std::move(flag));
+  }
+  const auto input = [&](const char* path) {
+    arguments.inputs.push_back(path);
+    return true;
+  };
+  flags.insert(flags.end(),
+               {{"passes", "K", "number of passes (1)", number([&](int passes) { arguments.passes = passes; }, 1)},
+                {"seed", "S", "seed of the random inputs (0)", number(arguments.seed)},
+                {"input", "FILE", "raw bytes of an input, once for each input in order, instead of random ones", input},
+                {"output", "PREFIX", "write the raw bytes of the last pass's outputs to PREFIX0.bin, PREFIX1.bin, ...",
+                 text(arguments.output)},
+                {"json", nullptr, "print one JSON object", present(arguments.json)}});
+  return {"weightstream-run", "Runs a method of a program with its weights inside a budget, and prints what it took.",
+          std::move(flags)};
+}
+
+// The method that is meant where none was given: the only one, or the one that ExecuTorch runs where none is named.
+std::string chosen(const Module& module, const std::string& given) {
+  if (!given.empty()) {
+    return given;
+  }
+  const auto methods = module.methods();
+  check(methods.error(), "load");
+  if (std::find(methods->begin(), methods->end(), "forward") != methods->end() || methods->empty()) {
+    return "forward";
+  }
+  if (methods->size() == 1) {
+    return methods->front();
+  }
+  std::string names;
+  for (const std::string& name : *methods) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw std::runtime_error("the program has the methods " + names + ": choose one with --method");
+}
 
 // FNV-1a over the bytes of all outputs.
 std::uint64_t checksum(const std::vector<EValue>& outputs) {
@@ -49,13 +104,6 @@ void write(const std::string& prefix, const std::vector<EValue>& outputs) {
   }
 }
 
-void check(Error error, const char* doing) {
-  if (error != Error::Ok) {
-    const std::string text = last_error();
-    throw std::runtime_error(std::string(doing) + ": " + (text.empty() ? executorch::runtime::to_string(error) : text));
-  }
-}
-
 struct Result {
   double ms_per_pass = 0;
   std::uint64_t checksum = 0;  // of the last pass
@@ -63,12 +111,13 @@ struct Result {
 };
 
 Result run(const Arguments& arguments) {
-  Module module(arguments.program, arguments.weights, arguments.options);
-  check(module.load_method(arguments.method), "load");
-  const auto meta = module.method_meta(arguments.method);
+  Module module(arguments.files.program, arguments.files.weights, arguments.options);
+  const std::string name = chosen(module, arguments.method);
+  check(module.load_method(name), "load");
+  const auto meta = module.method_meta(name);
   check(meta.error(), "load");
   const auto tensors = make_inputs(*meta, arguments.inputs, arguments.seed);
-  const auto method = module.method(arguments.method);
+  const auto method = module.method(name);
   check(method.error(), "load");
   std::vector<EValue> inputs;
   for (std::size_t index = 0; index < tensors.size(); ++index) {
@@ -82,7 +131,7 @@ Result run(const Arguments& arguments) {
   Result result;
   for (int pass = 0; pass < arguments.passes; ++pass) {
     const auto start = std::chrono::steady_clock::now();
-    const auto outputs = module.execute(arguments.method, inputs);
+    const auto outputs = module.execute(name, inputs);
     result.ms_per_pass += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     check(outputs.error(), "execute");
     if (pass + 1 == arguments.passes) {
@@ -93,7 +142,7 @@ Result run(const Arguments& arguments) {
     }
   }
   result.ms_per_pass /= arguments.passes;
-  const auto stats = module.stats(arguments.method);
+  const auto stats = module.stats(name);
   check(stats.error(), "stats");
   result.stats = *stats;
   return result;
@@ -120,20 +169,21 @@ void print_text(const Result& result) {
 
 int main(int argc, char** argv) {
   using namespace weightstream::tool;
-  const Parsed parsed = parse(argc, argv);
-  if (!parsed.run) {
-    return parsed.exit_code;
+  Arguments arguments;
+  const Command flags = command(arguments);
+  if (const auto code = parse(flags, argc, argv, arguments.files)) {
+    return *code;
   }
   try {
-    const Result result = run(parsed.arguments);
-    if (parsed.arguments.json) {
+    const Result result = run(arguments);
+    if (arguments.json) {
       print_json(result);
     } else {
       print_text(result);
     }
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "weightstream-run: %s\n", error.what());
+    std::fprintf(stderr, "%s: %s\n", flags.name, error.what());
     return 1;
   }
 }

@@ -18,7 +18,9 @@ FILES = {
     "src/store.rs": "// Vanished is a name in a comment.\npub struct Store; pub fn load_weight() {}",
     "src/command/mod.rs": "enum Command {\n    Plan(plan::Arguments),\n}\n#[arg(long, short)]\nbudget: u64,",
     "python/weightstream/_command.py": '"""Docstring of vanished_word."""\nparser.add_argument("--device", help="cpu or cuda")\n',
-    "cpp/tools/arguments.cpp": 'const char* kHelp = "  --passes K   number of passes\\n";',
+    "cpp/tools/arguments.cpp": 'return {{"device", "N", "index of the device", number(device)}};',
+    "cpp/tools/runner.cpp": '{"passes", "K", "number of passes", number(passes)}, {"json", nullptr, "print JSON", present(json)}',
+    "cpp/tools/generate.cpp": '{"tokens", "N,N,...", "the prompt", tokens(prompt)}',
     "Makefile": "demo: build ## runs\n\ttrue\n",
     ".gitignore": "/build\n",
     "docs/api.md": "# Interfaces\n\n## The `load` of a store\nText.\n",
@@ -29,6 +31,7 @@ RIGHT = (
 `src/*.rs`, `docs/`, `build/x.so`, `model.pte`.
 `weight_offload_policy=lru`, `weight_offload_*`, `WEIGHTSTREAM_POLICY=lru`, `make demo`, `--passes`.
 `weightstream plan m.pte --budget 5`, `weightstream export --device cpu`, plain `words`.
+`weightstream-run m.pte --json --device 1`, `weightstream-generate m.pte --tokens 1,2 --device 1`.
 [The API](docs/api.md#the-load-of-a-store), [here](#title), [there](https://example.com/gone.md).
 
 | tables may be wide | """
@@ -75,6 +78,7 @@ def test_what_exists_may_be_named(tmp_path):
         ("`weightstream plan --device cpu`", "weightstream --device"),
         ("```sh\nweightstream plan m.pte --sweep 3\n```", ":2: weightstream --sweep"),
         ("`weightstream-run m.pte --budget 3`", "weightstream-run --budget"),
+        ("`weightstream-generate m.pte --passes 3`", "weightstream-generate --passes"),
         ("`--colour`", "flag --colour"),
         ("[x](docs/gone.md)", "link to docs/gone.md"),
         ("[x](docs/api.md#gone)", "link to docs/api.md#gone"),

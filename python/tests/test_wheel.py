@@ -85,6 +85,7 @@ def test_the_commands(python, files):
     run(command, "export", "model.pt2", "n.pte", "n.ptd", "--default", "weight_offload_budget_mb=3", **options)
     text = run(python.parent / "weightstream-run", "n.pte", "n.ptd", "--json", **options)
     assert '"weight_offload_budget_mb": {"value": 3, "from": "program"}' in text
+    assert "--tokens" in run(python.parent / "weightstream-generate", "--help", **options)
     failed = subprocess.run([command, "inspect", "nowhere.pte"], capture_output=True, text=True, **options)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "nowhere.pte" in failed.stderr

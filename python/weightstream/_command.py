@@ -31,10 +31,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run() -> int:
     """Becomes the program ``weightstream-run``, which runs a program's files; returns only if that is not there."""
-    program = Path(__file__).parent / "bin" / "weightstream-run"
+    return _become("weightstream-run")
+
+
+def generate() -> int:
+    """Becomes the program ``weightstream-generate``, which generates tokens; returns only if that is not there."""
+    return _become("weightstream-generate")
+
+
+def _become(name: str) -> int:
+    program = Path(__file__).parent / "bin" / name
     if program.is_file():
         os.execv(program, [str(program), *sys.argv[1:]])
-    print(f"weightstream-run: {program} is missing: install the package with pip", file=sys.stderr)
+    print(f"{name}: {program} is missing: install the package with pip", file=sys.stderr)
     return 1
 
 

@@ -18,6 +18,7 @@ namespace weightstream {
 
 class DenseInputs;
 class Loads;
+struct SessionWeights;
 
 // Options of a load: the runtime specs of the backend, by name. Nothing is checked here: an unknown key or
 // a wrong value is refused at load, with the key and what is accepted.
@@ -147,7 +148,7 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
 
  private:
   // A session of the program that `first` has loaded.
-  Module(const Module& first, std::unique_ptr<executorch::runtime::DataLoader> weights);
+  Module(const Module& first, SessionWeights&& weights);
 
   // What every constructor does.
   void begin();
@@ -169,6 +170,7 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   std::shared_ptr<DenseInputs> dense_;
   std::vector<executorch::runtime::BackendOption> specs_;
   std::atomic<bool> executing_{false};
+  bool has_options_ = false;
   bool checked_ = false;
   bool asked_for_inputs_ = false;
 };
