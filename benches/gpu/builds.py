@@ -79,9 +79,9 @@ class Build:
 class Runner:
     """One build's `weightstream-run`: a process for each run of several passes."""
 
-    def __init__(self, program: str, library: str, files: list[str], passes: int):
+    def __init__(self, program: str, library: str, files: list[str], passes: int, zeros: Path):
         self.command = [os.path.abspath(program), *files, "--json", "--passes", str(passes)]
-        self.zeros = tempfile.NamedTemporaryFile(suffix=".bin")
+        self.zeros = zeros
         folders = [str(Path(library).resolve().parent), os.environ.get("LD_LIBRARY_PATH", "")]
         self.environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
         self.budget = 0
@@ -89,9 +89,9 @@ class Runner:
     def ask(self, budget: int | None = None, sizes: list[int] | None = None) -> dict[str, Any]:
         if budget is not None and sizes is not None:
             self.budget = budget
-            Path(self.zeros.name).write_bytes(bytes(8 * math.prod(sizes)))
+            self.zeros.write_bytes(bytes(8 * math.prod(sizes)))
             return {}
-        command = [*self.command, "--budget-bytes", str(self.budget), "--input", self.zeros.name]
+        command = [*self.command, "--budget-bytes", str(self.budget), "--input", str(self.zeros)]
         found = json.loads(subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
         return {"seconds": found["ms_per_pass"] / 1e3, "copied": found["bytes_copied_last_pass"]}
 
@@ -135,11 +135,8 @@ def bytes_of(name: str, floor: int, whole: int) -> int:
     return special[name] if name in special else max(floor, whole * int(name.rstrip("%")) // 100)
 
 
-def main() -> int:
-    if sys.argv[1:2] == ["--serve"]:
-        serve(*sys.argv[2:])
-        return 0
-    args = parse()
+def run(args: argparse.Namespace, folder: Path) -> float:
+    """Prints a line for each size and budget; the largest ratio."""
     files = [args.model, args.data]
     builds: dict[str, Any] = {"old": Build(args.old, args.old_python, files), "new": Build(args.new, args.new_python, files)}
     whole = Path(args.data).stat().st_size
@@ -147,8 +144,8 @@ def main() -> int:
     floor = max(build.ask(floor=True)["floor"] for build in builds.values())
     warm, count = WARM, args.passes
     if args.runners:
-        libraries = (args.old, args.new)
-        builds = {n: Runner(p, lib, files, args.passes) for n, p, lib in zip(builds, args.runners, libraries, strict=True)}
+        of_each = zip(builds, args.runners, (args.old, args.new), strict=True)
+        builds = {name: Runner(program, library, files, args.passes, folder / "zeros.bin") for name, program, library in of_each}
         warm, count = 0, args.runs
     worst = 0.0
     for sizes in args.sizes:
@@ -158,7 +155,16 @@ def main() -> int:
             worst = max(worst, ratio)
             about = "weightstream-run " if args.runners else ""
             print(f"{about}{sizes} {name}: {line}" + (f"  ABOVE {args.bar}" if ratio > args.bar else ""), flush=True)
-    return int(worst > args.bar)
+    return worst
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--serve"]:
+        serve(*sys.argv[2:])
+        return 0
+    args = parse()
+    with tempfile.TemporaryDirectory() as folder:
+        return int(run(args, Path(folder)) > args.bar)
 
 
 if __name__ == "__main__":
