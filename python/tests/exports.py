@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 from device_under_test import DEVICE, ON_GPU, SM, exact_products, kind
 
 HERE = Path(__file__).resolve().parent
@@ -132,9 +133,9 @@ def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> N
     export_one(name, folder)
 
 
-#: Forks those processes from one that has imported what they need, which takes a third of an export. Not where an import may ask for
-#: a GPU: the driver does not survive a fork.
-CHILDREN = multiprocessing.get_context("spawn" if ON_GPU and not SM else "forkserver")
+#: Forks those processes from one that has imported what they need, which takes a third of an export. Not where there is a GPU,
+#: whatever the export is for: an import may ask for it, and the driver does not survive a fork.
+CHILDREN = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
 CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._backend", "weightstream._save", "models"])
 #: Starting and reaping a child looks at all of them.
 REAPING = threading.Lock()
