@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Two builds of the library against each other on one GPU, in turns: what a change costs or gains.
 
-    python benches/gpu/builds.py OLD.so NEW.so MODEL.pte MODEL.ptd --sizes 1x1 1x512 --passes 30
+    python benches/gpu/builds.py OLD.so NEW.so MODEL.pte MODEL.ptd --sizes 1x1 1x512 --turns 7
     python benches/gpu/builds.py OLD.so NEW.so MODEL.pte MODEL.ptd --runners OLD/weightstream-run NEW/weightstream-run
 
-Each build runs in a process of its own. For each budget both are loaded in turn, and a pass of one follows a pass of the other, so
-that whatever else the machine does meets both. Prints new over old for each budget: of the medians, and the middle half of the pairs
-of passes that follow each other; and how many bytes a pass copies. The status is 1 if a ratio of the medians is above `--bar`.
+Each build runs in a process of its own. For each budget both are loaded, and take turns of a few passes, so that whatever else the
+machine does meets both. The first pass of a turn does not count: copies of the other build's last pass may still run then. Prints
+new over old for each budget: of the medians, and the middle half of the pairs of turns; and how many bytes a pass copies. The status
+is 1 if a ratio of the medians is above `--bar`.
 
 A build that another Python package drives gets that package: `--old-python FOLDER`, the folder that holds `weightstream/`. With
 `--runners`, whole runs of `weightstream-run` take turns instead; `--sizes` must be the largest, and the first passes count there too.
@@ -29,8 +30,10 @@ from typing import Any
 
 #: Budgets as parts of the file of the weights, between the floor and everything.
 SHARES = (0.25, 0.5, 0.75, 0.9)
-#: Passes that load, fill the ring, time kernels and follow the new plan.
-WARM = 4
+#: Timed passes of one turn.
+TURN = 5
+#: Turns in which a build loads, fills the ring, times kernels and follows the new plan.
+WARM = 1
 
 
 def serve(model: str, data: str) -> None:
@@ -51,9 +54,11 @@ def serve(model: str, data: str) -> None:
             inputs = torch.zeros(*request["sizes"], dtype=torch.int64)
             answer = {}
         else:
-            begin = time.perf_counter()
             module.forward(inputs)
-            answer = {"seconds": time.perf_counter() - begin, "copied": module.stats()["bytes_copied_last_pass"]}
+            begin = time.perf_counter()
+            for _ in range(TURN):
+                module.forward(inputs)
+            answer = {"seconds": (time.perf_counter() - begin) / TURN, "copied": module.stats()["bytes_copied_last_pass"]}
         print(json.dumps(answer), flush=True)
 
 
@@ -120,13 +125,13 @@ def parse() -> argparse.Namespace:
     for name in ("old", "new", "model", "data"):
         parser.add_argument(name)
     parser.add_argument("--sizes", nargs="+", default=["1x1"], help="sizes of the input, as 1x512")
-    parser.add_argument("--passes", type=int, default=30, help="timed passes of each build (of each run, with --runners)")
+    parser.add_argument("--turns", type=int, default=7, help=f"of {TURN} timed passes each, or runs with --runners")
+    parser.add_argument("--passes", type=int, default=30, help="passes of a run, with --runners")
     parser.add_argument("--budgets", nargs="+", default=["floor", *(f"{share:.0%}" for share in SHARES), "everything"])
     parser.add_argument("--bar", type=float, default=math.inf, help="the most that new over old may be")
     parser.add_argument("--old-python", metavar="FOLDER", help="holds the package `weightstream` that drives the old build")
     parser.add_argument("--new-python", metavar="FOLDER", help="likewise")
     parser.add_argument("--runners", nargs=2, metavar=("OLD", "NEW"), help="time these instead of the Python module")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each, with --runners")
     return parser.parse_args()
 
 
@@ -142,16 +147,16 @@ def run(args: argparse.Namespace, folder: Path) -> float:
     whole = Path(args.data).stat().st_size
     # Two builds may differ in the least that they take.
     floor = max(build.ask(floor=True)["floor"] for build in builds.values())
-    warm, count = WARM, args.passes
+    warm = WARM
     if args.runners:
         of_each = zip(builds, args.runners, (args.old, args.new), strict=True)
         builds = {name: Runner(program, library, files, args.passes, folder / "zeros.bin") for name, program, library in of_each}
-        warm, count = 0, args.runs
+        warm = 0
     worst = 0.0
     for sizes in args.sizes:
         for name in args.budgets:
             given = [int(size) for size in sizes.split("x")]
-            ratio, line = compare(builds, bytes_of(name, floor, whole), given, warm, count)
+            ratio, line = compare(builds, bytes_of(name, floor, whole), given, warm, args.turns)
             worst = max(worst, ratio)
             about = "weightstream-run " if args.runners else ""
             print(f"{about}{sizes} {name}: {line}" + (f"  ABOVE {args.bar}" if ratio > args.bar else ""), flush=True)
