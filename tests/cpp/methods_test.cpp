@@ -156,8 +156,8 @@ Floats run(ws_model* model, Tokens tokens, std::size_t start) {
   Tokens places = positions(start, tokens.size());
   const std::int64_t sizes[] = {1, static_cast<std::int64_t>(tokens.size())};
   ws_tensor inputs[2] = {};
-  inputs[0] = {tokens.data(), tokens.size() * 8, 4, 2, sizes, nullptr};
-  inputs[1] = {places.data(), places.size() * 8, 4, 1, sizes + 1, nullptr};
+  inputs[0] = {tokens.data(), tokens.size() * 8, 4, 2, sizes, nullptr, 0, 0};
+  inputs[1] = {places.data(), places.size() * 8, 4, 1, sizes + 1, nullptr, 0, 0};
   ws_outputs* outputs = nullptr;
   EXPECT_EQ(ws_execute(model, inputs, 2, &outputs), WS_OK) << ws_last_error();
   ws_tensor output{};
