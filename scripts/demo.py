@@ -39,7 +39,7 @@ LLM_COLUMNS: Columns = [
     ("bytes per token", 16),
     ("prefill ms", 11),
     ("tokens/s", 9),
-    ("tokens", 22),
+    ("tokens", 25),
 ]
 
 

@@ -35,6 +35,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Not a model of ours: a package of torch's own ahead-of-time compiler, for the test that mixes the two.
 TORCH_PACKAGE = "torch_package"
+#: The LLM of python/examples, small: not a model of these tests either.
+LLM = "llm"
 #: What the names of programs with several methods start with.
 SEVERAL = "methods_"
 #: What a model that is carried weighs at most: random numbers do not get smaller when they are packed.
@@ -136,12 +138,14 @@ def source_files() -> list[Path]:
             "decoder_models.py",
             "fact_models.py",
             "form_models.py",
+            "llm_models.py",
             "methods_models.py",
             "operator_models.py",
             "exports.py",
         )
     ]
     inputs += sorted((HERE / "public_models").glob("*.py"))
+    inputs += sorted((HERE.parent / "examples").glob("*.py"))
     return sorted(p for p in package.rglob("*") if p.suffix in SOURCES and "__pycache__" not in p.parts) + inputs
 
 
@@ -157,8 +161,15 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def export_llm(folder: Path) -> None:
+    import llm_models
+
+    llm_models.export(folder)
+
+
 def export_one(name: str, folder: Path) -> None:
-    export_torch_package(folder) if name == TORCH_PACKAGE else export_model(name, folder)
+    others = {TORCH_PACKAGE: export_torch_package, LLM: export_llm}
+    others[name](folder) if name in others else export_model(name, folder)
 
 
 def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,27 @@ from typing import Any
 import pytest
 import torch
 import weightstream as ws
+from exports import LLM, Exports
+from llm_models import CONTEXT, END, example, small
 from support import error_of
 from torch import nn
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build"
-COUNT, CONTEXT = 32, 64
+BUILD = Path(__file__).resolve().parents[2] / "build"
+COUNT = 32
 #: Two texts with many different tokens, whose largest logits are far apart.
 PROMPTS = [[0, 77, 301], [0, *range(20, 40)]]
 PARTS = [0.0, 0.5, 1.0]
 
-pytestmark = pytest.mark.cpu_only("the programs of C++ are not in the bundle; methods and sessions have tests for each device")
+pytestmark = [
+    pytest.mark.cpu_only("the programs of C++ are not in the bundle; methods and sessions have tests for each device"),
+    pytest.mark.models(LLM),
+]
 
 
 @pytest.fixture(scope="module")
 def llm() -> Any:
     """The example that the demo and the documents use."""
-    folder = str(ROOT / "python" / "examples")
-    sys.path.insert(0, folder)
-    try:
-        import llm
-    finally:
-        sys.path.remove(folder)
-    return llm
+    return example()
 
 
 @dataclass
@@ -50,8 +47,7 @@ class Exported:
     def until_its_end(self, number: int) -> list[int]:
         """A text up to the token that ends it, if it has one."""
         text = self.expected[number]
-        end = self.model.config.eos_token_id
-        return text[: text.index(end) + 1] if end in text else text
+        return text[: text.index(END) + 1] if END in text else text
 
     def budget(self, part: float) -> int:
         return max(self.floor, int(self.whole * part))
@@ -61,22 +57,16 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(llm, tmp_path_factory) -> Exported:
-    """A model of 7.6 MB, exported once for all tests of this file."""
-    folder = tmp_path_factory.mktemp("llm")
-    sizes = {"vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
-    model = llm.build({**llm.SCALED, **sizes, **heads}, context=CONTEXT, seed=3)
+def exported(llm, exports: Exports) -> Exported:
+    """The small LLM, and what transformers makes of it."""
+    model, found = small(), exports.files(LLM)
     texts = [llm.reference(model, prompt, COUNT) for prompt in PROMPTS]
     assert all(gap > 1e-3 for _, gap in texts), "rounding could choose another token"
-    # So that the first text ends early wherever ends are looked for.
-    model.config.eos_token_id = texts[0][0][10]
-    llm.export(model, folder, context=CONTEXT)
-    files = folder / "model.pte", folder / "model.ptd"
-    with ws.Module(*files) as module:
+    with ws.Module(found.pte, found.ptd) as module:
         stats = module.stats()
-    assert stats["floor_bytes"] == ws.required_budget(files[0])
-    return Exported(model, files, stats["floor_bytes"], stats["total_weight_bytes"] + stats["direct_bytes"], [text for text, _ in texts])
+    assert stats["floor_bytes"] == ws.required_budget(found.pte)
+    whole = stats["total_weight_bytes"] + stats["direct_bytes"]
+    return Exported(model, (found.pte, found.ptd), stats["floor_bytes"], whole, [text for text, _ in texts])
 
 
 def tool(name: str) -> Path:
@@ -198,7 +188,7 @@ def test_what_the_runner_asks_the_program_for(exported):
         "get_max_context_len": [CONTEXT],
         "get_vocab_size": [512],
         "get_bos_id": [0],
-        "get_eos_ids": [exported.model.config.eos_token_id],
+        "get_eos_ids": [END],
         "use_kv_cache": [True],
         "use_sdpa_with_kv_cache": [False],
         "enable_dynamic_shape": [True],
