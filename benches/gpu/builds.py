@@ -1,26 +1,39 @@
 #!/usr/bin/env python3
 """Two builds of the library against each other on one GPU, in turns: what a change costs or gains.
 
-    python benches/gpu/builds.py OLD.so NEW.so MODEL.pte MODEL.ptd --sizes 1x1 1x512 --passes 30
+    python benches/gpu/builds.py OLD.so NEW.so MODEL.pte MODEL.ptd --sizes 1x1 1x512 --turns 7
+    python benches/gpu/builds.py OLD.so NEW.so MODEL.pte MODEL.ptd --runners OLD/weightstream-run NEW/weightstream-run
 
-Each build runs in a process of its own. For each budget both are loaded in turn, and a pass of one follows a pass of the other, so
-that whatever else the machine does meets both. Prints new over old for each budget, and how many bytes a pass copies.
+Each build runs in a process of its own. For each budget both are loaded, and take turns of a few passes, so that whatever else the
+machine does meets both. The first pass of a turn does not count: copies of the other build's last pass may still run then. Prints
+new over old for each budget: of the medians, and the middle half of the pairs of turns; and how many bytes a pass copies. The status
+is 1 if a ratio of the medians is above `--bar`.
+
+A build that another Python package drives gets that package: `--old-python FOLDER`, the folder that holds `weightstream/`. With
+`--runners`, whole runs of `weightstream-run` take turns instead; `--sizes` must be the largest, and the first passes count there too.
+`benches/gpu/llama.py` exports models for this.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 #: Budgets as parts of the file of the weights, between the floor and everything.
 SHARES = (0.25, 0.5, 0.75, 0.9)
+#: Timed passes of one turn.
+TURN = 5
+#: Turns in which a build loads, fills the ring, times kernels and follows the new plan.
+WARM = 1
 
 
 def serve(model: str, data: str) -> None:
@@ -29,26 +42,33 @@ def serve(model: str, data: str) -> None:
     import weightstream as ws
 
     module, inputs = None, None
+    answer: dict[str, Any]
     for line in sys.stdin:
         request = json.loads(line)
-        if "budget" in request:
+        if "floor" in request:
+            answer = {"floor": ws.required_budget(model)}
+        elif "budget" in request:
             if module is not None:
                 module.close()
             module = ws.Module(model, data, weight_offload_budget_bytes=request["budget"])
             inputs = torch.zeros(*request["sizes"], dtype=torch.int64)
-            answer: dict[str, Any] = {}
+            answer = {}
         else:
-            begin = time.perf_counter()
             module.forward(inputs)
-            answer = {"seconds": time.perf_counter() - begin, "copied": module.stats()["bytes_copied_last_pass"]}
+            begin = time.perf_counter()
+            for _ in range(TURN):
+                module.forward(inputs)
+            answer = {"seconds": (time.perf_counter() - begin) / TURN, "copied": module.stats()["bytes_copied_last_pass"]}
         print(json.dumps(answer), flush=True)
 
 
 class Build:
     """One build of the library, in a process of its own."""
 
-    def __init__(self, library: str, files: list[str]):
-        environment = {**os.environ, "WEIGHTSTREAM_LIBRARY": library}
+    def __init__(self, library: str, python: str | None, files: list[str]):
+        environment = {**os.environ, "WEIGHTSTREAM_LIBRARY": os.path.abspath(library)}
+        if python:
+            environment["PYTHONPATH"] = os.pathsep.join([os.path.abspath(python), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, __file__, "--serve", *files]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -61,42 +81,95 @@ class Build:
         return json.loads(answer)
 
 
-def compare(builds: dict[str, Build], budget: int, sizes: list[int], passes: int) -> str:
+class Runner:
+    """One build's `weightstream-run`: a process for each run of several passes."""
+
+    def __init__(self, program: str, library: str, files: list[str], passes: int, zeros: Path):
+        self.command = [os.path.abspath(program), *files, "--json", "--passes", str(passes)]
+        self.zeros = zeros
+        folders = [str(Path(library).resolve().parent), os.environ.get("LD_LIBRARY_PATH", "")]
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
+        self.budget = 0
+
+    def ask(self, budget: int | None = None, sizes: list[int] | None = None) -> dict[str, Any]:
+        if budget is not None and sizes is not None:
+            self.budget = budget
+            self.zeros.write_bytes(bytes(8 * math.prod(sizes)))
+            return {}
+        command = [*self.command, "--budget-bytes", str(self.budget), "--input", str(self.zeros)]
+        found = json.loads(subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        return {"seconds": found["ms_per_pass"] / 1e3, "copied": found["bytes_copied_last_pass"]}
+
+
+def compare(builds: dict[str, Any], budget: int, sizes: list[int], warm: int, count: int) -> tuple[float, str]:
+    """The ratio of the medians, and a line that tells it."""
     for build in builds.values():
         build.ask(budget=budget, sizes=sizes)
     seconds: dict[str, list[float]] = {name: [] for name in builds}
     copied: dict[str, int] = {}
-    for at in range(passes + 4):  # loads, fills the ring, times kernels, follows the new plan
+    for at in range(warm + count):
         for name, build in builds.items():
             answer = build.ask()
             copied[name] = answer["copied"]
-            if at >= 4:
+            if at >= warm:
                 seconds[name].append(answer["seconds"])
     old, new = (statistics.median(seconds[name]) for name in builds)
+    pairs = sorted(after / before for before, after in zip(*seconds.values(), strict=True))
+    middle = f"{pairs[len(pairs) // 4]:.3f} to {pairs[-1 - len(pairs) // 4]:.3f}"
     bytes_ratio = copied["new"] / copied["old"] if copied["old"] else 1.0
-    return f"new over old {new / old:.3f}, bytes copied {bytes_ratio:.3f}, old {1e3 * old:.2f} ms"
+    return new / old, f"new over old {new / old:.3f} (pairs {middle}), bytes copied {bytes_ratio:.3f}, old {1e3 * old:.2f} ms"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("old", "new", "model", "data"):
+        parser.add_argument(name)
+    parser.add_argument("--sizes", nargs="+", default=["1x1"], help="sizes of the input, as 1x512")
+    parser.add_argument("--turns", type=int, default=7, help=f"of {TURN} timed passes each, or runs with --runners")
+    parser.add_argument("--passes", type=int, default=30, help="passes of a run, with --runners")
+    parser.add_argument("--budgets", nargs="+", default=["floor", *(f"{share:.0%}" for share in SHARES), "everything"])
+    parser.add_argument("--bar", type=float, default=math.inf, help="the most that new over old may be")
+    parser.add_argument("--old-python", metavar="FOLDER", help="holds the package `weightstream` that drives the old build")
+    parser.add_argument("--new-python", metavar="FOLDER", help="likewise")
+    parser.add_argument("--runners", nargs=2, metavar=("OLD", "NEW"), help="time these instead of the Python module")
+    return parser.parse_args()
+
+
+def bytes_of(name: str, floor: int, whole: int) -> int:
+    special = {"floor": floor, "everything": 2 * whole}
+    return special[name] if name in special else max(floor, whole * int(name.rstrip("%")) // 100)
+
+
+def run(args: argparse.Namespace, folder: Path) -> float:
+    """Prints a line for each size and budget; the largest ratio."""
+    files = [args.model, args.data]
+    builds: dict[str, Any] = {"old": Build(args.old, args.old_python, files), "new": Build(args.new, args.new_python, files)}
+    whole = Path(args.data).stat().st_size
+    # Two builds may differ in the least that they take.
+    floor = max(build.ask(floor=True)["floor"] for build in builds.values())
+    warm = WARM
+    if args.runners:
+        of_each = zip(builds, args.runners, (args.old, args.new), strict=True)
+        builds = {name: Runner(program, library, files, args.passes, folder / "zeros.bin") for name, program, library in of_each}
+        warm = 0
+    worst = 0.0
+    for sizes in args.sizes:
+        for name in args.budgets:
+            given = [int(size) for size in sizes.split("x")]
+            ratio, line = compare(builds, bytes_of(name, floor, whole), given, warm, args.turns)
+            worst = max(worst, ratio)
+            about = "weightstream-run " if args.runners else ""
+            print(f"{about}{sizes} {name}: {line}" + (f"  ABOVE {args.bar}" if ratio > args.bar else ""), flush=True)
+    return worst
 
 
 def main() -> int:
     if sys.argv[1:2] == ["--serve"]:
         serve(*sys.argv[2:])
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("old", "new", "model", "data"):
-        parser.add_argument(name)
-    parser.add_argument("--sizes", nargs="+", default=["1x1"], help="sizes of the input, as 1x512")
-    parser.add_argument("--passes", type=int, default=30)
-    args = parser.parse_args()
-    import weightstream as ws
-
-    files = [args.model, args.data]
-    builds = {name: Build(os.path.abspath(library), files) for name, library in (("old", args.old), ("new", args.new))}
-    whole, floor = Path(args.data).stat().st_size, ws.required_budget(args.model)
-    budgets = {"floor": floor, **{f"{share:.0%}": max(floor, int(share * whole)) for share in SHARES}, "everything": 2 * whole}
-    for sizes in args.sizes:
-        for name, budget in budgets.items():
-            print(f"{sizes} {name}: {compare(builds, budget, [int(size) for size in sizes.split('x')], args.passes)}", flush=True)
-    return 0
+    args = parse()
+    with tempfile.TemporaryDirectory() as folder:
+        return int(run(args, Path(folder)) > args.bar)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,14 @@
-"""The model that is measured: a stack of Llama-like layers in bf16 with random weights, 16 layers and 7.0 GB by default."""
+"""The model that is measured: a stack of Llama-like layers in bf16 with random weights, 16 layers and 7.0 GB by default.
+
+    python benches/gpu/llama.py MODEL.pte MODEL.ptd --tokens 8192 --twice
+
+exports it for any number of tokens up to `--tokens` as one program, for `builds.py`. It needs the GPU, which draws the weights.
+"""
 
 from __future__ import annotations
+
+import argparse
+import time
 
 import torch
 import torch.nn.functional as F
@@ -30,10 +38,11 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token numbers in, logits of the last token out."""
+    """Token numbers in, logits of the last token out. Each layer runs `turns` times, one time after the other."""
 
-    def __init__(self, layers: int, dim: int = 4096, heads: int = 32, hidden: int = 11008):
+    def __init__(self, layers: int, dim: int = 4096, heads: int = 32, hidden: int = 11008, turns: int = 1):
         super().__init__()
+        self.turns = turns
         self.embed = nn.Embedding(VOCABULARY, dim)
         self.layers = nn.ModuleList(Layer(dim, heads, hidden) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, VOCABULARY, bias=False)
@@ -41,14 +50,15 @@ class Llama(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embed(tokens)
         for layer in self.layers:
-            x = layer(x)
+            for _ in range(self.turns):
+                x = layer(x)
         return self.head(self.norm(x[:, -1:]))
 
 
-def build(layers: int, device: str = "cpu") -> nn.Module:
+def build(layers: int, device: str = "cpu", turns: int = 1) -> nn.Module:
     """The model; the same weights each time on one kind of GPU, where they are drawn: that takes seconds instead of minutes."""
     with torch.device("meta"):
-        model = Llama(layers)
+        model = Llama(layers, turns=turns)
     model = model.to(torch.bfloat16).to_empty(device=device).eval().requires_grad_(False)
     draw = torch.Generator("cuda").manual_seed(0)
     for name, weight in model.named_parameters():
@@ -69,3 +79,26 @@ def weight_sizes(layers: int) -> list[int]:
 
 def tokens(count: int) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (1, count), generator=torch.Generator().manual_seed(count))
+
+
+def main() -> None:
+    import weightstream as ws
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="MODEL.pte")
+    parser.add_argument("data", help="MODEL.ptd")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=8192, help="the largest number of tokens; kernels are chosen for it")
+    parser.add_argument("--fixed", action="store_true", help="this number of tokens and no other")
+    parser.add_argument("--twice", action="store_true", help="each layer runs twice")
+    parser.add_argument("--sm", help="compute capability: kernels are not tuned, which takes less time")
+    args = parser.parse_args()
+    begin = time.monotonic()
+    model = build(args.layers, turns=2 if args.twice else 1)
+    sizes = None if args.fixed else ({1: torch.export.Dim("tokens", min=1, max=args.tokens)},)
+    ws.export(model, tokens(args.tokens), args.model, args.data, device="cuda", dynamic_shapes=sizes, sm=args.sm)
+    print(f"{args.model}: exported in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

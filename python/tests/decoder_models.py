@@ -88,7 +88,7 @@ def inputs() -> list[Inputs]:
 
 
 DECODERS = [f"decoder_{family}" for family in FAMILIES]
-REFUSED_ON_A_GPU = {"qwen3_moe": "aten._grouped_mm"}
+REFUSED_ON_A_GPU = {"qwen3_moe": "transformers.grouped_mm_fallback"}
 for family in FAMILIES:
     register(
         Decoder(

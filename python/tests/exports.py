@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 from device_under_test import DEVICE, ON_GPU, SM, exact_products, kind
+from torch.utils._sympy.value_ranges import bound_sympy
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -41,6 +43,8 @@ SEVERAL = "methods_"
 LIGHT = 16 << 20
 SOURCES = {".py", ".txt", ".fbs", ".c", ".cpp", ".h", ".S"}
 TIME_LIMIT = 900
+#: A size from here on is none that anybody meant.
+UNBOUNDED = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,9 @@ def export_model(name: str, folder: Path) -> None:
     partitioner = ws.WeightStreamPartitioner(device=DEVICE, sm=SM, offload=spec.offload)
     edge = to_edge_transform_and_lower(ep, partitioner=[partitioner], compile_config=ws.edge_compile_config())
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
-    # For the runner, which makes up numbers: indices must lie in their tables. It wants tensors of the largest size.
+    # For the runner, which makes up numbers: indices must lie in their tables.
     largest = max(spec.passes(), key=lambda inputs: sum(x.numel() for x in inputs))
-    for number, data in enumerate(bits(list(largest))):
+    for number, data in enumerate(bits(of_the_largest_sizes(ep, largest))):
         (folder / f"input{number}.bin").write_bytes(data)
 
 
@@ -97,6 +101,17 @@ def export_methods(spec: Any, folder: Path) -> None:
         constant_methods=spec.constant_methods or None,
     )
     ws.save(edge, str(folder / "model.pte"), str(folder / "model.ptd"))
+
+
+def of_the_largest_sizes(program: torch.export.ExportedProgram, inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """What the runner wants: these inputs, and zeros up to the largest sizes of the program."""
+    sizes = {node.name: node.meta["val"].shape for node in program.graph.find_nodes(op="placeholder") if hasattr(node.meta["val"], "shape")}
+    found = []
+    for name, given in zip(program.graph_signature.user_inputs, inputs, strict=True):
+        bounds = [size if isinstance(size, int) else bound_sympy(size.node.expr, program.range_constraints).upper for size in sizes[name]]
+        found.append(given.new_zeros([int(bound) if bound < UNBOUNDED else size for bound, size in zip(bounds, given.shape, strict=True)]))
+        found[-1][tuple(slice(size) for size in given.shape)] = given
+    return found
 
 
 def export_torch_package(folder: Path) -> None:
@@ -167,9 +182,9 @@ def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> N
     export_one(name, folder)
 
 
-#: Forks those processes from one that has imported what they need, which takes a third of an export. Not where an import may ask for
-#: a GPU: the driver does not survive a fork.
-CHILDREN = multiprocessing.get_context("spawn" if ON_GPU and not SM else "forkserver")
+#: Forks those processes from one that has imported what they need, which takes a third of an export. Not where there is a GPU,
+#: whatever the export is for: an import may ask for it, and the driver does not survive a fork.
+CHILDREN = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
 CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._backend", "weightstream._save", "models", "methods_models"])
 #: Starting and reaping a child looks at all of them.
 REAPING = threading.Lock()

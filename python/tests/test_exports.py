@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from exports import ExportFailed, Exports
+from exports import ExportFailed, Exports, of_the_largest_sizes
+from models import ZOO
 
 
 def test_an_export_does_not_see_what_a_test_changes_in_the_environment(tmp_path, monkeypatch):
@@ -15,3 +16,14 @@ def test_an_export_does_not_see_what_a_test_changes_in_the_environment(tmp_path,
     with pytest.raises(ExportFailed, match="KeyError: 'no such model'"):
         exports.folder("no such model")
     exports.close()
+
+
+def test_the_runner_gets_inputs_of_the_largest_sizes():
+    """Models whose passes are all shorter than their programs allow."""
+    for name, largest in {"pages": [(16, 512)], "op_arrays": [(64, 9), (64, 9)]}.items():
+        given = ZOO[name].passes(1)[0]
+        found = of_the_largest_sizes(ZOO[name].export(), given)
+        assert [tuple(x.shape) for x in found] == largest
+        for x, y in zip(found, given, strict=True):
+            assert x[: len(y)].equal(y)
+            assert not x[len(y) :].any()

@@ -32,6 +32,8 @@ def test_methods_of_one_module_share_all_that_it_holds(write):
         assert files.records[method]["format_version"] == [5]
         assert files.keys(method) == {"weight": "weight", "bias": "bias", "cache": "cache"}
         assert files.kinds(method) == {"weight": WEIGHT, "bias": WEIGHT, "cache": MUTABLE}
+        # The state counts once.
+        assert files.records[method]["floor"] == [64 + 256 + 64]
     assert set(weight_entries(files.ptd)) == {"weight", "bias", "cache"}
     assert weight_entries(files.ptd)["weight"] == net.weight.numpy().tobytes()
 

@@ -64,8 +64,8 @@ def test_equal_weights_are_one_and_equal_states_are_not(write):
     norms = Norms()
     files = write(prefill=norms, decode=norms)
     assert files.keys("decode") == {"one": "one", "two": "one", "keys": "keys", "values": "values"}
-    # A pass holds both reads of the one weight with 64 bytes: beside them, there are two states.
-    assert files.records["decode"]["hard_minimum"] == [3 * 64]
+    # All that a pass reads is one weight of 64 bytes, beside two states.
+    assert files.records["decode"]["floor"] == [3 * 64]
 
 
 def test_names_of_one_library_are_never_one_by_name(write):
@@ -77,6 +77,27 @@ def test_names_of_one_library_are_never_one_by_name(write):
     entries = weight_entries(files.ptd)
     assert entries[one] == struct.pack("<8f", *(3.0, 4.0) * 4)
     assert entries[other] == struct.pack("<8f", *(1.0, 2.0) * 4)
+
+
+class Times(Net):
+    """ExecuTorch makes a buffer of the number, `_lifted_tensor_constantN`."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x):
+        return super().forward(x) * self.number
+
+
+def test_numbers_that_executorch_makes_buffers_of_have_no_name(write):
+    files = write(prefill=Times(1.5), decode=Times(2.5))
+    values = {}
+    for method in ("prefill", "decode"):
+        keys = [key for key in files.keys(method).values() if "tensor_constant" in key]
+        values[method] = {struct.unpack("<f", weight_entries(files.ptd)[key]) for key in keys if len(weight_entries(files.ptd)[key]) == 4}
+    assert (1.5,) in values["prefill"] - values["decode"]
+    assert (2.5,) in values["decode"] - values["prefill"]
 
 
 def test_names_of_one_library_are_one_by_bytes(write):

@@ -53,7 +53,8 @@ def test_compiled_methods_share_weights_and_state(name, compiled):
     assert any(len(methods) > 1 for methods in shared.values())
     for method, record in records.items():
         assert decode_others(found[method]) == [records[other] for other in sorted(records) if other != method]
-        assert record["floor"][0] >= record["hard_minimum"][0] > sum(direct.values())
+        # Not more where tables are read in place.
+        assert record["floor"][0] >= record["hard_minimum"][0] >= sum(direct.values())
     # Every weight of the model once: all that is more is literals.
 
     assert sum(map(len, entries.values())) <= weight_bytes(METHODS[name].model()) + 4096

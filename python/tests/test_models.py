@@ -6,11 +6,15 @@ import pytest
 import torch
 import weightstream as ws
 from conftest import PASSES
+from device_under_test import ON_GPU
 from doctor import KERNEL, PROBE, RELEASE, Pte, counted_bytes
 from fact_models import FACTS
 from models import MAIN, ZOO
 from support import BUDGETS, budget_of, open_module, run_passes
 from zoo import bits, largest_error
+
+#: What granules add to the bytes of activations, at most: 32 of a GPU's, 16 of the CPU's.
+ROUNDING = 32 * 512 if ON_GPU else 16 * 64
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -92,8 +96,8 @@ def test_activations_stay_within_what_the_export_recorded(name, exported):
     peak = module.stats()["activation_peak_bytes"]
     print(f"{name}: {peak} of {bound} bytes")
     assert 0 < peak <= bound
-    # What rounding up to the granule adds is little, unless all activations are tiny.
-    assert bound <= 1.1 * peak + 1024 or ZOO[name].dynamic_shapes
+    # The bound counts a whole granule for each activation: little, unless all of them are tiny.
+    assert bound <= 1.1 * peak + ROUNDING or ZOO[name].dynamic_shapes
 
 
 @pytest.mark.models("dynamic")

@@ -145,14 +145,15 @@ def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     torch.manual_seed(1)
     model, x = Programs().eval().requires_grad_(False), torch.randn(4, 4).t()
-    eager, sizes = copy.deepcopy(model).to(DEVICE), []
+    # On the CPU: `to` would close a buffer's gaps, and a copying reshape would become a view.
+    eager = copy.deepcopy(model)
     program = torch.export.export(model, (x,))
     edge = to_edge_transform_and_lower(
         ws.apply_weight_offload(program), partitioner=[ws.WeightStreamPartitioner(device=DEVICE)], compile_config=ws.edge_compile_config()
     )
     ws.save(edge, folder / "model.pte", folder / "model.ptd")
     with ws.Module(folder / "model.pte", folder / "model.ptd") as module:
-        rounds = [(list(module(x)), [y.to("cpu", copy=True) for y in eager(x.to(DEVICE))]) for _ in range(3)]
+        rounds = [(list(module(x)), [y.clone() for y in eager(x)]) for _ in range(3)]
     sizes = [len(part(x)) for part in copy.deepcopy(model).parts]
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return {

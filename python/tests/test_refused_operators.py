@@ -121,7 +121,7 @@ def test_a_number_that_the_host_reads_is_refused_for_a_gpu():
     assert "index_copy" in text
 
 
-@pytest.mark.parametrize("name", ["form_cursor", "op_experts"])
+@pytest.mark.parametrize("name", ["decoder_qwen3_moe", "form_cursor", "op_experts"])
 def test_the_test_models_that_a_gpu_refuses_say_why(name):
     partitioner = ws.WeightStreamPartitioner(device="cuda", sm="90")
     text = error_of(lambda: partitioner.transform_for_pre_decomposition(ZOO[name].export()), ws.ExportError)

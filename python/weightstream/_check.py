@@ -12,10 +12,6 @@ from ._progress import note, step
 _ELSEWHERE = ("this processor lacks", "out of memory:")
 
 
-#: Whether the runtime loads programs of several methods. THE PLACE TO SWITCH THE CHECK ON: set it to True once it does.
-_LOADS_SEVERAL_METHODS = False
-
-
 def check_loads(
     pte: str | os.PathLike[str], ptd: str | os.PathLike[str], records: dict[str, _record.Fields], *, has_budget: bool = False
 ) -> None:
@@ -24,8 +20,8 @@ def check_loads(
 
     Programs for a GPU are not loaded: the process that exports may hold most of its memory.
     """
-    method, fields = next(iter(records.items()))
-    if fields["device"] != ["cpu"] or (len(records) > 1 and not _LOADS_SEVERAL_METHODS):
+    fields = next(iter(records.values()))
+    if fields["device"] != ["cpu"]:
         return
     try:
         _native.library()
@@ -35,11 +31,8 @@ def check_loads(
     try:
         with step("loading the program to check it"):
             least = fields["offload"] == [1] and not has_budget
-            budget = max(_runtime.required_budget(pte, method) for method in records) if least else 0
-            module = _runtime.Module(pte, ptd, method, **({"weight_offload_budget_bytes": budget} if least else {}))
-            with module:
-                for other in [other for other in records if other != method]:
-                    module._load(other)
+            specs = {"weight_offload_budget_bytes": _runtime.required_budget(pte)} if least else {}
+            _runtime.Module(pte, ptd, **specs).close()
     except _native.Error as problem:
         if any(words in str(problem) for words in _ELSEWHERE):
             note(f"the files were not loaded to check them: {problem}")

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from ._errors import ExportError
 from ._index import NUMBERS
-from ._names import module_of, operator_of, place_of
+from ._names import module_of, operator_of, packet_of, place_of
 
 #: What the compiled code calls for every operator that has no C function of its own.
 _PROXY = "aoti_torch_proxy_executor_call_function"
@@ -30,22 +30,25 @@ _NUMBER = (
     "a number that the host reads in the middle of a pass would have to wait for the GPU; index with the tensor (index_copy, index_select), "
     "or make it a size of an input"
 )
-#: Operators that compile for a GPU and cannot run there.
+_GROUPED = (
+    "the compiler's kernel for grouped products reads outside of its inputs; export a mixture of experts for the CPU, or with experts "
+    "that are computed one by one"
+)
+#: Operators that cannot run on a GPU, by name. All but the second compile for one.
 _NOT_ON_A_GPU = {
     # An illegal memory access at the first pass (torch 2.11, H100).
-    torch.ops.aten._grouped_mm.default: (
-        "the compiler's kernel for grouped products reads outside of its inputs; export a mixture of experts for the CPU, or with experts "
-        "that are computed one by one"
-    ),
-    **dict.fromkeys(NUMBERS, _NUMBER),
+    "aten._grouped_mm": _GROUPED,
+    # The same product, as transformers writes it where the example is on the CPU.
+    "transformers.grouped_mm_fallback": _GROUPED,
+    **dict.fromkeys((str(number.overloadpacket) for number in NUMBERS), _NUMBER),
 }
 
 
 def refuse_on_a_gpu(program: ExportedProgram, device: str) -> None:
-    """Raises :class:`ExportError` for an operator that compiles for a GPU and cannot run there."""
+    """Raises :class:`ExportError` for an operator that cannot run on a GPU."""
     for node in program.graph.nodes:
-        if device == "cuda" and operator_of(node) in _NOT_ON_A_GPU:
-            raise ExportError(f"{place_of(node)} cannot run on a GPU: {_NOT_ON_A_GPU[operator_of(node)]}")
+        if device == "cuda" and (reason := _NOT_ON_A_GPU.get(str(packet_of(node)))):
+            raise ExportError(f"{place_of(node)} cannot run on a GPU: {reason}")
 
 
 def callers(graph: Any) -> dict[str, list[str]]:

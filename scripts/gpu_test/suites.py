@@ -19,8 +19,8 @@ from environment import BUNDLE, Settings
 TIME_LIMIT = 540
 STARTED = time.monotonic()
 #: Models of the C++ tests, and of the Rust tests that load models.
-CPP_MODELS = ["mlp", "demo"]
-RUST_MODELS = ["mlp", "kv_decoder", "fact_returned"]
+CPP_MODELS = ["mlp", "demo", "methods_decoder"]
+RUST_MODELS = ["mlp", "kv_decoder", "fact_returned", "methods_decoder"]
 #: With --quick: those of the C++ tests, and of the tests that are left.
 QUICK_MODELS = ["demo", "mlp", "mlp_baseline", "encoder", "kv_decoder", "experts", "dynamic"]
 #: Test files that take longest, started first.

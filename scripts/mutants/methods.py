@@ -36,7 +36,7 @@ MUTANTS = [
     ),
     Mutant(
         "floor-is-that-of-the-method-that-needs-most",
-        replace(">", "<"),
+        replace("next.bytes() > most.bytes()", "next.bytes() < most.bytes()"),
         "a budget is accepted with which a method cannot run",
         ("lib:store", "session_methods"),
     ),

@@ -1,94 +1,38 @@
 //! The compiled code, its session and the bytes of both, joined for a pass. Each of them leaves one
-//! promise to its user: this file makes these promises, and is the only unsafe code here.
+//! promise to its user: this file, `code` and `source` make these promises, and are the only unsafe code here.
 
 use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+mod code;
 mod dense;
 mod graphs;
 mod layouts;
 mod replay;
+mod source;
 
-use super::compiled::{check_signature, compiled, match_constants, open};
+pub(super) use code::Code;
+pub(super) use source::new_session;
+
+use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
 use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
-use super::load::{Data, LoadRequest};
 use super::locked;
 use super::option_checks::no_graph;
+use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
 use super::shared::{Running, SessionState, Shared};
 use super::tensor::{contiguous_strides, InputTensor};
-use crate::aoti::container::{Binding, Container, Input};
+use crate::aoti::container::Input;
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
-use crate::config::{Options, Verify};
-use crate::device::{DevicePtr, HostBytes, HostFile, HostSource};
+use crate::config::Options;
+use crate::device::DevicePtr;
 use crate::error::{Error, Result};
-use crate::format::{ConstantKind, Record, Source};
-use crate::schedule::WeightIndex;
-use crate::session::{Session, State, Stats};
-use crate::store::{Methods, StoreOptions};
-use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
-
-/// The compiled code of one method.
-pub(super) struct Code<D: DelegateDevice> {
-    container: Container,
-    scope: D::Scope,
-    /// Which of the record's constants each of the container's constants is.
-    matched: Vec<usize>,
-}
-
-impl<D: DelegateDevice> Code<D> {
-    /// Held against the record. No constant is bound.
-    pub fn open(device: &D, request: &LoadRequest<'_>) -> Result<Code<D>> {
-        Code::open_by(device.scope(), &device.torch_name(), request)
-    }
-
-    fn open_by(scope: D::Scope, name: &str, request: &LoadRequest<'_>) -> Result<Code<D>> {
-        let record = request.records.own();
-        let mut container = compiled(&scope, "loading", || open(record, name, request.library))?;
-        check_signature(record, &container)?;
-        let matched = match_constants(&record.constants, container.constants())?;
-        // All as placeholders first: a container that refuses them does so before any weight is loaded.
-        let placeholders: Vec<_> = matched.iter().map(|_| Binding::Placeholder).collect();
-        // SAFETY: placeholders are the container's own memory; no address of ours is bound.
-        compiled(&scope, "binding placeholders to", || unsafe {
-            container.bind_constants(&placeholders)
-        })?;
-        Ok(Code {
-            container,
-            scope,
-            matched,
-        })
-    }
-}
-
-/// The session of a program whose bytes `data` holds, which must outlive it.
-pub(super) fn new_session<D: DelegateDevice>(
-    device: D,
-    methods: Methods,
-    data: &Data,
-    choices: StoreOptions,
-    options: &Options,
-) -> Result<Session<D>> {
-    let from = host_source(data);
-    // After the budget was accepted: a refused one costs no registration, and no copy.
-    let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
-    let source = |device: &mut D| {
-        let source = device.prepare_source(from, data.held);
-        source.map_err(|error| error.during(prepared))
-    };
-    let mut session = Session::with_source(device, methods, source, choices)?;
-    if options.verify == Verify::EveryRead {
-        session.verify_every_read(checksums(&data.catalog))?;
-    }
-    if options.sync {
-        session.wait_for_every_kernel();
-    }
-    Ok(session)
-}
+use crate::format::Source;
+use crate::session::{Session, Stats};
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled code points into the
 /// session's memory.
@@ -127,13 +71,8 @@ impl<D: DelegateDevice> Engine<D> {
         let index = shared.union.index.get(method);
         let index = index.ok_or_else(|| Error::Internal(format!("there is no method {method}")))?;
         let own = state.as_ref().and_then(|state| state.state());
-        let bindings = bindings(record, index, &running.session, own, &code.matched)?;
-        // SAFETY: the memory of direct constants is the session's or that of a state, both of which keep it in place for their whole
-        // life, and the container ends first: by the order of the engine's fields, and here because
-        // an error leaves nothing bound.
-        compiled(&code.scope, "binding direct constants to", || unsafe {
-            code.container.bind_constants(&bindings)
-        })?;
+        // SAFETY: the code ends first, by the order of the engine's fields, and here because an error ends it.
+        unsafe { code.bind(record, index, &running.session, own) }?;
         keep_times(&mut running);
         drop(running);
         Ok(Engine {
@@ -374,75 +313,13 @@ impl<D: DelegateDevice> Drop for Engine<D> {
     /// The session lives on where the program has other methods: it gets the memory of the graph back.
     fn drop(&mut self) {
         let captured = self.graph.take().and_then(|graph| graph.captured);
-        let (Some(captured), Ok(mut running)) = (captured, self.shared.turn()) else {
+        let (Some(captured), Some(mut running)) = (captured, self.shared.last_turn()) else {
             return;
         };
         if let Err(error) = graphs::give_back(&mut running.session, captured) {
             log::warn!("the memory of a graph could not be given back: {error}");
         }
     }
-}
-
-/// What each constant is copied from, by index.
-fn host_source(data: &Data) -> HostSource {
-    let segments = data.catalog.constants().iter();
-    let segments = segments.map(|constant| &data.catalog.segment(constant.segment).bytes);
-    let Some(file) = data.file.as_ref().map(MappedPtd::file) else {
-        // SAFETY: `Running` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
-        // session, and with it the device, first.
-        let bytes = |bytes: &KeptBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
-        return HostSource::Memory(segments.map(bytes).collect());
-    };
-    let all = file.bytes();
-    // SAFETY: `Running` keeps the mapping, and ends its session, and with it the device, first. A session that
-    // fails in `Session::with_source` ends there.
-    let mapping = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
-    let start = all.as_ptr().addr();
-    let range = |bytes: &KeptBytes| {
-        let offset = bytes.addr().addr().wrapping_sub(start) as u64;
-        // The address of no bytes may be any.
-        let offset = if bytes.is_empty() { 0 } else { offset };
-        offset..offset + bytes.len()
-    };
-    let file = HostFile::new(file.name(), file.file().clone(), mapping);
-    HostSource::File(file, segments.map(range).collect())
-}
-
-/// The recorded CRC-32 of each constant, by index.
-fn checksums(catalog: &Catalog) -> Vec<u32> {
-    let constants = catalog.constants().iter();
-    constants.map(|constant| constant.crc32).collect()
-}
-
-/// What each of the container's constants is bound to. `matched` says which of the record's it is, `index` where the program has
-/// each of the record's.
-fn bindings<'a, D: DelegateDevice>(
-    record: &'a Record,
-    index: &[WeightIndex],
-    session: &Session<D>,
-    state: Option<&State>,
-    matched: &[usize],
-) -> Result<Vec<Binding<'a>>> {
-    let binding = |&own: &usize| {
-        let constant = &record.constants[own];
-        if constant.kind == ConstantKind::Weight {
-            return Ok(Binding::Placeholder);
-        }
-        let at = index[own] as usize;
-        // rule: session-writes-its-own-state
-        let own = state.and_then(|state| state.address(at));
-        let ptr = own.or_else(|| session.store().direct_address(at));
-        let ptr = ptr.ok_or_else(|| {
-            Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
-        })?;
-        Ok(Binding::Direct {
-            ptr,
-            nbytes: constant.nbytes,
-            sizes: &constant.sizes,
-            strides: &constant.strides,
-        })
-    };
-    matched.iter().map(binding).collect()
 }
 
 /// The ring of 'staged' is filled by the host during each pass.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `program` | a `.pte` as a file or as bytes, for callers without ExecuTorch |
 //! | `load` | every check of a load of a method, in order, and what is made of it |
+//! | `request` | what a load is asked for |
 //! | `open` | the load of a program: what its methods share |
 //! | `shared` | a loaded program, and how its methods find it |
 //! | `compiled` | the compiled library, held against record and data |
@@ -32,6 +33,7 @@ mod open;
 mod option_checks;
 pub mod place;
 pub mod program;
+mod request;
 mod run_pass;
 mod shared;
 mod sizes;
@@ -51,10 +53,11 @@ pub use run_pass::TakeOutputs;
 use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
-pub use load::{applies, Beside, DataSource, LoadRequest};
+pub use load::applies;
 pub use open::program_of;
+pub use place::ProgramPlace;
 pub use program::Program;
-pub use shared::ProgramPlace;
+pub use request::{Beside, DataSource, LoadRequest};
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// One loaded method. May be shared between threads; one of them executes at a time.

@@ -6,7 +6,7 @@ use super::delegate_device::DelegateDevice;
 use super::engine::new_session;
 use super::gather;
 use super::host_storage::{self, HostStorage, Needs};
-use super::load::{Data, DataSource, LoadRequest};
+use super::request::{Data, DataSource, LoadRequest};
 use super::shared::Shared;
 use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};

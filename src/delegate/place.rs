@@ -5,8 +5,16 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::shared::ProgramPlace;
 use crate::error::{Error, Result};
+
+/// Which loaded program a method comes from. Two loads of one file are two programs: each has a state of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgramPlace {
+    /// The bytes of the program lie here, for as long as a method of it lives.
+    Address(usize),
+    /// A number that its owner has taken.
+    Number(u64),
+}
 
 /// What stands in each program with segments from byte 4 on, and the bytes up to the size of its tables after it (ExecuTorch,
 /// `schema/extended_header.h`).

@@ -5,22 +5,14 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use super::delegate_device::DelegateDevice;
-use super::load::{Beside, Data};
+use super::place::ProgramPlace;
+use super::request::{Beside, Data};
 use crate::config::{Concurrent, Options};
 use crate::counters::Stats;
 use crate::device::CallerStream;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{BuildId, Record, UnionConstants};
 use crate::session::{Session, State};
-
-/// Which loaded program a method comes from. Two loads of one file are two programs: each has a state of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProgramPlace {
-    /// The bytes of the program lie here, for as long as a method of it lives.
-    Address(usize),
-    /// A number that its owner has taken.
-    Number(u64),
-}
 
 /// A loaded program. Passes over it run one at a time.
 pub(super) struct Shared<D: DelegateDevice> {
@@ -103,6 +95,11 @@ impl<D: DelegateDevice> Shared<D> {
         }
     }
 
+    /// The same for what ends, which always waits; `None` after a panic.
+    pub fn last_turn(&self) -> Option<MutexGuard<'_, Running<D>>> {
+        self.running.lock().ok()
+    }
+
     /// Nothing of a later load may say something else than the first one did.
     pub fn check_options(&self, options: &Options, stream: Option<CallerStream>) -> Result<()> {
         options.check_like(&self.options)?;
@@ -154,8 +151,8 @@ impl<D: DelegateDevice> SessionState<D> {
 
 impl<D: DelegateDevice> Drop for SessionState<D> {
     fn drop(&mut self) {
-        let running = self.shared.running.lock();
-        let (Some(state), Ok(mut running)) = (self.state.take(), running) else {
+        let running = self.shared.last_turn();
+        let (Some(state), Some(mut running)) = (self.state.take(), running) else {
             return;
         };
         running.session_bytes -= state.bytes();

@@ -126,6 +126,14 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       true or false, or 1 or 0; the default is 0. For GPU programs.
  *       After two passes over the same shapes, captures one as a CUDA graph, copies included, and
  *       replays it. An error where the host has to take part in a pass.
+ *   weight_offload_method_share (string)
+ *       methods and their shares, as in 'decode=0.98,prefill=0.02'. For offloading programs.
+ *       How often each method of a program runs beside the others. Plans keep what the frequent
+ *       ones read. Without it all methods count the same. Unknown names are errors.
+ *   weight_offload_concurrent (string)
+ *       a string, one of 'turns', 'refuse'; the default is turns. For all programs.
+ *       What a call does while another method or session of the same program runs: it waits for its
+ *       turn, or is refused.
  *   weight_offload_data (string)
  *       the path of the .ptd, as a string. For all programs.
  *       The file of the weights, where the caller's named data is not mapped memory. Functions that
@@ -237,8 +245,8 @@ typedef struct ws_stats_data {
   uint64_t replans;
   /* since load: Inputs that were not row-major, and were copied so that they are. */
   uint64_t inputs_copied;
-  /* not in the budget: Device bytes of the mutable buffers of sessions beyond the first, whose state
-   * is in the budget. */
+  /* not in the budget: Device bytes of the mutable buffers of sessions beyond the first, whose
+   * state is in the budget. */
   uint64_t session_bytes;
 } ws_stats_data;
 

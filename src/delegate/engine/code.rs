@@ -1,0 +1,93 @@
+//! The compiled code of one method, and what its constants are bound to.
+
+use crate::aoti::container::{Binding, Container};
+use crate::delegate::compiled::{check_signature, compiled, match_constants, open};
+use crate::delegate::delegate_device::DelegateDevice;
+use crate::delegate::request::LoadRequest;
+use crate::error::{Error, Result};
+use crate::format::{ConstantKind, Record};
+use crate::schedule::WeightIndex;
+use crate::session::{Session, State};
+
+/// The compiled code of one method.
+pub(in crate::delegate) struct Code<D: DelegateDevice> {
+    pub(super) container: Container,
+    pub(super) scope: D::Scope,
+    /// Which of the record's constants each of the container's constants is.
+    matched: Vec<usize>,
+}
+
+impl<D: DelegateDevice> Code<D> {
+    /// Held against the record. No constant is bound.
+    pub fn open(device: &D, request: &LoadRequest<'_>) -> Result<Code<D>> {
+        Code::open_by(device.scope(), &device.torch_name(), request)
+    }
+
+    fn open_by(scope: D::Scope, name: &str, request: &LoadRequest<'_>) -> Result<Code<D>> {
+        let record = request.records.own();
+        let mut container = compiled(&scope, "loading", || open(record, name, request.library))?;
+        check_signature(record, &container)?;
+        let matched = match_constants(&record.constants, container.constants())?;
+        // All as placeholders first: a container that refuses them does so before any weight is loaded.
+        let placeholders: Vec<_> = matched.iter().map(|_| Binding::Placeholder).collect();
+        // SAFETY: placeholders are the container's own memory; no address of ours is bound.
+        compiled(&scope, "binding placeholders to", || unsafe {
+            container.bind_constants(&placeholders)
+        })?;
+        Ok(Code {
+            container,
+            scope,
+            matched,
+        })
+    }
+
+    /// Binds the direct constants. `index` has the program's index of each of the record's constants.
+    ///
+    /// # Safety
+    /// The session, and the state if there is one, must outlive this value.
+    pub unsafe fn bind(
+        &mut self,
+        record: &Record,
+        index: &[WeightIndex],
+        session: &Session<D>,
+        state: Option<&State>,
+    ) -> Result<()> {
+        let bindings = bindings(record, index, session, state, &self.matched)?;
+        // SAFETY: the memory of direct constants is the session's or that of a state, both of which keep it in place for their
+        // whole life; by this function's contract the container ends first. An error leaves nothing bound.
+        compiled(&self.scope, "binding direct constants to", || unsafe {
+            self.container.bind_constants(&bindings)
+        })
+    }
+}
+
+/// What each of the container's constants is bound to. `matched` says which of the record's it is, `index` where the program has
+/// each of the record's.
+fn bindings<'a, D: DelegateDevice>(
+    record: &'a Record,
+    index: &[WeightIndex],
+    session: &Session<D>,
+    state: Option<&State>,
+    matched: &[usize],
+) -> Result<Vec<Binding<'a>>> {
+    let binding = |&own: &usize| {
+        let constant = &record.constants[own];
+        if constant.kind == ConstantKind::Weight {
+            return Ok(Binding::Placeholder);
+        }
+        let at = index[own] as usize;
+        // rule: session-writes-its-own-state
+        let own = state.and_then(|state| state.address(at));
+        let ptr = own.or_else(|| session.store().direct_address(at));
+        let ptr = ptr.ok_or_else(|| {
+            Error::Internal(format!("direct constant '{}' has no memory", constant.fqn))
+        })?;
+        Ok(Binding::Direct {
+            ptr,
+            nbytes: constant.nbytes,
+            sizes: &constant.sizes,
+            strides: &constant.strides,
+        })
+    };
+    matched.iter().map(binding).collect()
+}

@@ -1,0 +1,66 @@
+//! The session of a program, over bytes that outlive it.
+
+use crate::config::{Options, Verify};
+use crate::delegate::delegate_device::DelegateDevice;
+use crate::delegate::request::Data;
+use crate::device::{HostBytes, HostFile, HostSource};
+use crate::error::Result;
+use crate::session::Session;
+use crate::store::{Methods, StoreOptions};
+use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
+
+/// The session of a program whose bytes `data` holds, which must outlive it.
+pub(in crate::delegate) fn new_session<D: DelegateDevice>(
+    device: D,
+    methods: Methods,
+    data: &Data,
+    choices: StoreOptions,
+    options: &Options,
+) -> Result<Session<D>> {
+    let from = host_source(data);
+    // After the budget was accepted: a refused one costs no registration, and no copy.
+    let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
+    let source = |device: &mut D| {
+        let source = device.prepare_source(from, data.held);
+        source.map_err(|error| error.during(prepared))
+    };
+    let mut session = Session::with_source(device, methods, source, choices)?;
+    if options.verify == Verify::EveryRead {
+        session.verify_every_read(checksums(&data.catalog))?;
+    }
+    if options.sync {
+        session.wait_for_every_kernel();
+    }
+    Ok(session)
+}
+
+/// What each constant is copied from, by index.
+fn host_source(data: &Data) -> HostSource {
+    let segments = data.catalog.constants().iter();
+    let segments = segments.map(|constant| &data.catalog.segment(constant.segment).bytes);
+    let Some(file) = data.file.as_ref().map(MappedPtd::file) else {
+        // SAFETY: `Running` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
+        // session, and with it the device, first.
+        let bytes = |bytes: &KeptBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
+        return HostSource::Memory(segments.map(bytes).collect());
+    };
+    let all = file.bytes();
+    // SAFETY: `Running` keeps the mapping, and ends its session, and with it the device, first. A session that
+    // fails in `Session::with_source` ends there.
+    let mapping = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
+    let start = all.as_ptr().addr();
+    let range = |bytes: &KeptBytes| {
+        let offset = bytes.addr().addr().wrapping_sub(start) as u64;
+        // The address of no bytes may be any.
+        let offset = if bytes.is_empty() { 0 } else { offset };
+        offset..offset + bytes.len()
+    };
+    let file = HostFile::new(file.name(), file.file().clone(), mapping);
+    HostSource::File(file, segments.map(range).collect())
+}
+
+/// The recorded CRC-32 of each constant, by index.
+fn checksums(catalog: &Catalog) -> Vec<u32> {
+    let constants = catalog.constants().iter();
+    constants.map(|constant| constant.crc32).collect()
+}
