@@ -87,16 +87,8 @@ impl Delegate {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
-        let (engine, budget) = engine(open, &request, options, stream)?;
-        let record = request.records.own();
-        let gpu = record.device != "cpu";
-        if options.budget == Budget::Floor && record.offload {
-            log::info!(
-                "method '{}': no budget was given, so its weights get the least possible one, {}",
-                record.method,
-                bytes_text(budget)
-            );
-        }
+        let engine = engine(open, &request, options, stream)?;
+        let gpu = request.records.own().device != "cpu";
         Ok(Delegate {
             records: request.records,
             wiring: request.wiring,
@@ -107,13 +99,13 @@ impl Delegate {
     }
 }
 
-/// The method over what its program shares; that is loaded if no method of it was before. Also the program's budget.
+/// The method over what its program shares; that is loaded if no method of it was before.
 fn engine<D: DelegateDevice + 'static>(
     open: impl FnOnce() -> Result<D>,
     request: &LoadRequest<'_>,
     options: &Options,
     stream: Option<CallerStream>,
-) -> Result<(Engine<D>, u64)> {
+) -> Result<Engine<D>> {
     let (records, record) = (&request.records, request.records.own());
     check_budget_has_effect(record, options)?;
     host_storage::check(record, options)?;
@@ -138,18 +130,26 @@ fn engine<D: DelegateDevice + 'static>(
         _ => (Found::Now(Arc::new(load()?)), None),
     };
     let shared = match found {
-        Found::Now(shared) => shared,
+        Found::Now(shared) => {
+            log_floor(record, options, &shared);
+            shared
+        }
         Found::Before(shared) => {
             shared.check_options(options, stream)?;
             shared
         }
     };
-    let budget = options_budget(&shared);
-    Ok((Engine::new(code, shared, state, request, options)?, budget))
+    Engine::new(code, shared, state, request, options)
 }
 
-fn options_budget<D: DelegateDevice>(shared: &Shared<D>) -> u64 {
-    super::locked(&shared.stats).budget_bytes
+fn log_floor<D: DelegateDevice>(record: &Record, options: &Options, shared: &Shared<D>) {
+    if options.budget == Budget::Floor && record.offload {
+        log::info!(
+            "method '{}': no budget was given, so its weights get the least possible one, {}",
+            record.method,
+            bytes_text(super::locked(&shared.stats).budget_bytes)
+        );
+    }
 }
 
 fn check_machine(record: &Record) -> Result<()> {
