@@ -5,16 +5,15 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-mod code;
 mod dense;
 mod graphs;
 mod layouts;
 mod replay;
 mod source;
 
-pub(super) use code::Code;
 pub(super) use source::new_session;
 
+use super::code::Code;
 use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
 use super::host_storage::HostStorage;
@@ -37,7 +36,8 @@ use crate::session::{Session, Stats};
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled code points into the
 /// session's memory.
 pub(super) struct Engine<D: DelegateDevice> {
-    code: Code<D>,
+    /// Taken when it ends.
+    code: Option<Code<D>>,
     shared: Arc<Shared<D>>,
     /// Where the buffers lie that it writes; `None`: with the direct constants.
     state: Option<Arc<SessionState<D>>>,
@@ -64,19 +64,20 @@ impl<D: DelegateDevice> Engine<D> {
             check_no_ring(running.data.held)?;
             running.session.allow_capture()?;
         }
-        let mut code = match code {
+        let mut code = match code.or_else(|| shared.take_code(method)) {
             Some(code) => code,
             None => Code::open(running.session.device(), request)?,
         };
         let index = shared.union.index.get(method);
         let index = index.ok_or_else(|| Error::Internal(format!("there is no method {method}")))?;
         let own = state.as_ref().and_then(|state| state.state());
-        // SAFETY: the code ends first, by the order of the engine's fields, and here because an error ends it.
+        // SAFETY: the code ends before the session, by the order of the fields of `Engine` and of `Shared`, and here because an
+        // error ends it. It runs only for this engine, which keeps the state; another one binds it again first.
         unsafe { code.bind(record, index, &running.session, own) }?;
         keep_times(&mut running);
         drop(running);
         Ok(Engine {
-            code,
+            code: Some(code),
             shared,
             state,
             method,
@@ -264,8 +265,9 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
             inputs_copied,
             ..
         } = &mut *running;
+        let ended = || Error::Internal("a method ran that had ended".to_owned());
         let mut turn = Turn {
-            code: &mut self.code,
+            code: self.code.as_mut().ok_or_else(ended)?,
             session,
             poisoned,
             io_bytes,
@@ -310,14 +312,19 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
 }
 
 impl<D: DelegateDevice> Drop for Engine<D> {
-    /// The session lives on where the program has other methods: it gets the memory of the graph back.
+    /// The session lives on where the program has other methods or sessions: it gets the memory of the graph back, and the next
+    /// session of this method the compiled code.
     fn drop(&mut self) {
         let captured = self.graph.take().and_then(|graph| graph.captured);
-        let (Some(captured), Some(mut running)) = (captured, self.shared.last_turn()) else {
+        let Some(mut running) = self.shared.last_turn() else {
             return;
         };
-        if let Err(error) = graphs::give_back(&mut running.session, captured) {
+        let given = captured.map(|captured| graphs::give_back(&mut running.session, captured));
+        if let Some(Err(error)) = given {
             log::warn!("the memory of a graph could not be given back: {error}");
+        }
+        if let Some(code) = self.code.take().filter(|_| running.poisoned.is_none()) {
+            self.shared.keep_code(self.method, code);
         }
     }
 }

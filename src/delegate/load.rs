@@ -4,8 +4,9 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
+use super::code::Code;
 use super::delegate_device::{self, DelegateDevice};
-use super::engine::{Code, Engine};
+use super::engine::Engine;
 use super::host_storage;
 use super::open::open as open_program;
 use super::option_checks::{

@@ -7,6 +7,7 @@
 //! | `request` | what a load is asked for |
 //! | `open` | the load of a program: what its methods share |
 //! | `shared` | a loaded program, and how its methods find it |
+//! | `code` | the compiled code of one method, and what its constants are bound to |
 //! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
@@ -19,6 +20,7 @@
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
 mod budget;
+mod code;
 mod compiled;
 mod delegate_device;
 mod engine;

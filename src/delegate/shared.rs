@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
+use super::code::Code;
 use super::delegate_device::DelegateDevice;
 use super::place::ProgramPlace;
 use super::request::{Beside, Data};
@@ -14,8 +15,12 @@ use crate::error::{bytes_text, Error, Result};
 use crate::format::{BuildId, Record, UnionConstants};
 use crate::session::{Session, State};
 
-/// A loaded program. Passes over it run one at a time.
+/// A loaded program. Passes over it run one at a time. The order of the fields is the order in which they end: the compiled code
+/// points into the session's memory.
 pub(super) struct Shared<D: DelegateDevice> {
+    /// Compiled code of sessions that have ended, with its method, for the next ones: on a GPU each loads its kernels, and never
+    /// unloads them.
+    spare: Mutex<Vec<(usize, Code<D>)>>,
     running: Mutex<Running<D>>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     pub stats: Arc<Mutex<Stats>>,
@@ -74,6 +79,7 @@ impl<D: DelegateDevice> Shared<D> {
             session_bytes: 0,
         };
         Shared {
+            spare: Mutex::default(),
             stats: Arc::new(Mutex::new(running.stats())),
             running: Mutex::new(running),
             union,
@@ -95,7 +101,20 @@ impl<D: DelegateDevice> Shared<D> {
         }
     }
 
-    /// The same for what ends, which always waits; `None` after a panic.
+    /// Compiled code of this method that nobody uses, whatever it is bound to.
+    pub fn take_code(&self, method: usize) -> Option<Code<D>> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = spare.iter().position(|(other, _)| *other == method)?;
+        Some(spare.swap_remove(found).1)
+    }
+
+    /// Keeps the compiled code of a session that ends.
+    pub fn keep_code(&self, method: usize, code: Code<D>) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push((method, code));
+    }
+
+    /// The turn of what ends, which always waits; `None` after a panic.
     pub fn last_turn(&self) -> Option<MutexGuard<'_, Running<D>>> {
         self.running.lock().ok()
     }

@@ -1,16 +1,16 @@
 //! The compiled code of one method, and what its constants are bound to.
 
+use super::compiled::{check_signature, compiled, match_constants, open};
+use super::delegate_device::DelegateDevice;
+use super::request::LoadRequest;
 use crate::aoti::container::{Binding, Container};
-use crate::delegate::compiled::{check_signature, compiled, match_constants, open};
-use crate::delegate::delegate_device::DelegateDevice;
-use crate::delegate::request::LoadRequest;
 use crate::error::{Error, Result};
 use crate::format::{ConstantKind, Record};
 use crate::schedule::WeightIndex;
 use crate::session::{Session, State};
 
 /// The compiled code of one method.
-pub(in crate::delegate) struct Code<D: DelegateDevice> {
+pub(super) struct Code<D: DelegateDevice> {
     pub(super) container: Container,
     pub(super) scope: D::Scope,
     /// Which of the record's constants each of the container's constants is.
@@ -44,7 +44,7 @@ impl<D: DelegateDevice> Code<D> {
     /// Binds the direct constants. `index` has the program's index of each of the record's constants.
     ///
     /// # Safety
-    /// The session, and the state if there is one, must outlive this value.
+    /// The session must outlive this value. So must the state, if there is one, unless this is bound again before it runs.
     pub unsafe fn bind(
         &mut self,
         record: &Record,
