@@ -329,3 +329,82 @@ register(
         constant_methods={"get_max_seq_len": LONGEST, "get_vocab_size": VOCABULARY},
     )
 )
+
+
+MELS, FRAMES = 16, 40
+
+
+class Speech(nn.Module):
+    """A spectrogram in, half as many vectors out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(MELS, DIM, 3, padding=1), nn.Conv1d(DIM, DIM, 3, stride=2, padding=1)
+        self.place = nn.Parameter(torch.randn(FRAMES // 2, DIM), requires_grad=False)
+        self.blocks = nn.ModuleList(Layer(cached=False) for _ in range(2))
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, spectrogram: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(self.second(F.gelu(self.first(spectrogram)))).transpose(1, 2) + self.place
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+class Listener(nn.Module):
+    """A layer of the decoder, and attention to what was heard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = Layer(cached=True), nn.LayerNorm(DIM)
+        self.q, self.kv, self.o = nn.Linear(DIM, DIM), nn.Linear(DIM, 2 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: torch.Tensor, heard: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x, position)
+        k, v = (heads(part) for part in self.kv(heard).chunk(2, dim=-1))
+        seen = torch.ones(x.shape[1], heard.shape[1], dtype=torch.bool)
+        return x + self.o(attend(heads(self.q(self.norm(x))), k, v, seen))
+
+
+class Transcriber(nn.Module):
+    """What the encoder gives, a token and its position in; logits out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, DIM)
+        self.listeners = nn.ModuleList(Listener() for _ in range(2))
+        self.last = nn.LayerNorm(DIM)
+
+    def forward(self, token: torch.Tensor, heard: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        x = self.embed(token)
+        for listener in self.listeners:
+            x = listener(x, heard, position)
+        return F.linear(self.last(x), self.embed.weight)
+
+
+class SpeechToText(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Speech(), Transcriber()
+
+
+def speech_calls() -> list[Call]:
+    """A recording and four tokens of its text, twice."""
+
+    def recording() -> list[Call]:
+        heard = torch.randn(1, FRAMES // 2, DIM)
+        tokens = [tokens_at(at, 1) for at in range(4)]
+        return [("encoder", (torch.randn(1, MELS, FRAMES),)), *(("text_decoder", (token, heard, place)) for token, place in tokens)]
+
+    return recording() + recording()
+
+
+register(
+    Methods(
+        "methods_speech",
+        SpeechToText,
+        lambda model: {"encoder": model.encoder, "text_decoder": model.decoder},
+        speech_calls,
+        "a speech encoder, and a decoder that takes what it gives as an input; they share no weight",
+    )
+)
