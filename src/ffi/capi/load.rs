@@ -32,18 +32,22 @@ pub unsafe extern "C" fn ws_required_budget(
     bytes: *mut u64,
 ) -> Status {
     guarded(|| {
-        // SAFETY: both by this function's contract.
-        let (path, bytes) = unsafe {
+        // SAFETY: all three by this function's contract.
+        let (path, method, bytes) = unsafe {
+            let method = match method.is_null() {
+                true => None,
+                false => Some(args::text("method", method)?),
+            };
             (
                 args::path("pte_path", pte_path)?,
+                method,
                 args::output("bytes", bytes)?,
             )
         };
         let program = Program::open(&path)?;
-        *bytes = match method.is_null() {
-            true => program.least_budget()?,
-            // SAFETY: by this function's contract.
-            false => program.required_budget(unsafe { args::text("method", method) }?)?,
+        *bytes = match method {
+            None => program.least_budget()?,
+            Some(method) => program.required_budget(method)?,
         };
         Ok(())
     })
