@@ -99,8 +99,8 @@ def test_the_file_says_where_inputs_and_outputs_lie(cpu_edge, tmp_path, monkeypa
     """On a program for the CPU, since that is what can be compiled anywhere: the placement is ExecuTorch's."""
     device_of_io = _save._device_of_io
 
-    def as_for_cuda(method, fields, device_io):
-        return device_of_io(method, {**fields, "device": ["cuda"]}, device_io)
+    def as_for_cuda(found, device_io):
+        return device_of_io({name: ({**fields, "device": ["cuda"]}, delegate) for name, (fields, delegate) in found.items()}, device_io)
 
     monkeypatch.setattr(_save, "_device_of_io", as_for_cuda)
     # Saved again and again: nothing of one save is left in the next.
