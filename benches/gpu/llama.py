@@ -70,6 +70,20 @@ def build(layers: int, device: str = "cpu", turns: int = 1) -> nn.Module:
     return model
 
 
+def build_on_cpu(layers: int, **sizes: int) -> nn.Module:
+    """The same weights each time, on the CPU."""
+    with torch.device("meta"):
+        model = Llama(layers, **sizes)
+    model = model.to(torch.bfloat16).to_empty(device="cpu").eval().requires_grad_(False)
+    draw = torch.Generator().manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.fill_(1)
+        else:
+            weight.normal_(0, weight.shape[-1] ** -0.5, generator=draw)
+    return model
+
+
 def weight_sizes(layers: int) -> list[int]:
     """Bytes of each weight, in the order of their names."""
     with torch.device("meta"):

@@ -25,24 +25,6 @@ LONGEST, TURNS, DECODES = 64, 6, 10
 llama.VOCABULARY = 4096
 
 
-def model_of(layers: int) -> torch.nn.Module:
-    """The same weights each time, on the CPU."""
-    with torch.device("meta"):
-        model = llama.Llama(layers, dim=1024, heads=8, hidden=4096)
-    model = model.to(torch.bfloat16).to_empty(device="cpu").eval().requires_grad_(False)
-    draw = torch.Generator().manual_seed(0)
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.fill_(1)
-        else:
-            weight.normal_(0, weight.shape[-1] ** -0.5, generator=draw)
-    return model
-
-
-def tokens(count: int) -> torch.Tensor:
-    return llama.tokens(count)
-
-
 def export(model: torch.nn.Module, files: list[Path], sm: str) -> None:
     import weightstream as ws
 
@@ -50,7 +32,7 @@ def export(model: torch.nn.Module, files: list[Path], sm: str) -> None:
     begin = time.monotonic()
     ws.export(
         {"prefill": model, "decode": model},
-        {"prefill": (tokens(LONGEST),), "decode": (tokens(1),)},
+        {"prefill": (llama.tokens(LONGEST),), "decode": (llama.tokens(1),)},
         *files,
         dynamic_shapes={"prefill": {"tokens": {1: length}}},
         device="cuda",
@@ -74,7 +56,7 @@ def check(files: list[str], budget: int, expected: dict[str, torch.Tensor]) -> b
     """Outputs and bytes at one budget."""
     import weightstream as ws
 
-    given = {"prefill": tokens(LONGEST), "decode": tokens(1)}
+    given = {"prefill": llama.tokens(LONGEST), "decode": llama.tokens(1)}
     with ws.Module(*files, weight_offload_budget_bytes=budget) as module:
         worst = 0.0
         for number in range(20):
@@ -100,7 +82,7 @@ def graph(files: list[str], budget: int, expected: dict[str, torch.Tensor]) -> b
     """Milliseconds of a decode pass beside prefill passes, with a graph and without."""
     import weightstream as ws
 
-    given, found, worst = {"prefill": tokens(LONGEST), "decode": tokens(1)}, {}, 0.0
+    given, found, worst = {"prefill": llama.tokens(LONGEST), "decode": llama.tokens(1)}, {}, 0.0
     for on in (False, True):
         with ws.Module(*files, weight_offload_budget_bytes=budget, weight_offload_cuda_graph=on) as module:
             times, first = [], []
@@ -132,12 +114,12 @@ def main() -> int:
 
     args.folder.mkdir(parents=True, exist_ok=True)
     files = [args.folder / f"methods-{args.layers}-layers.{end}" for end in ("pte", "ptd")]
-    model = model_of(args.layers)
+    model = llama.build_on_cpu(args.layers, dim=1024, heads=8, hidden=4096)
     if not files[0].exists():
         export(model, files, args.sm)
     eager = model.to("cuda")
     with torch.no_grad():
-        expected = {name: eager(tokens(count).cuda()).cpu() for name, count in (("prefill", LONGEST), ("decode", 1))}
+        expected = {name: eager(llama.tokens(count).cuda()).cpu() for name, count in (("prefill", LONGEST), ("decode", 1))}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.layers} layers", flush=True)
     floor, whole, paths = ws.required_budget(files[0]), files[1].stat().st_size, [str(path) for path in files]
     budgets = [floor, max(floor, whole // 2), max(floor, whole * 3 // 4), 2 * whole]

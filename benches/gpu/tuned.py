@@ -32,20 +32,6 @@ WARM, PASSES = 5, 30
 llama.VOCABULARY = 512
 
 
-def model_of(layers: int) -> torch.nn.Module:
-    """The same weights each time, on the CPU."""
-    with torch.device("meta"):
-        model = llama.Llama(layers)
-    model = model.to(torch.bfloat16).to_empty(device="cpu").eval().requires_grad_(False)
-    draw = torch.Generator().manual_seed(0)
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.fill_(1)
-        else:
-            weight.normal_(0, weight.shape[-1] ** -0.5, generator=draw)
-    return model
-
-
 def files_of(args: Any, kind: str, count: int) -> list[Path]:
     return [args.folder / f"{kind}-{args.layers}-layers-{count}-tokens.{end}" for end in ("pte", "ptd")]
 
@@ -61,7 +47,7 @@ def export(args: Any, kind: str, count: int) -> None:
     parts = [path.with_name(f"part-{path.name}") for path in files]
     named = {"sm": args.sm} if kind == "untuned" else {}
     begin = time.monotonic()
-    ws.export(model_of(args.layers), tokens(count), *parts, device="cuda", attention="math", **named)
+    ws.export(llama.build_on_cpu(args.layers), tokens(count), *parts, device="cuda", attention="math", **named)
     # The program last: it says that both are there.
     for part, path in reversed(list(zip(parts, files))):
         part.replace(path)

@@ -77,12 +77,6 @@ MUTANTS = [
         ("delegate_methods",),
     ),
     Mutant(
-        "session-fits-beside-the-budget",
-        never(),
-        "the state of a session takes memory that nobody has",
-        ("delegate_methods",),
-    ),
-    Mutant(
         "options-of-a-program-are-one",
         never(),
         "a budget that a later load gives is silently ignored",

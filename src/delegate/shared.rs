@@ -144,7 +144,6 @@ impl<D: DelegateDevice> SessionState<D> {
         let needed = running.session.state_bytes();
         let free = running.session.device().free_bytes();
         let free = free.map_err(|error| error.during(|| "the memory of a session".into()))?;
-        // rule: session-fits-beside-the-budget
         if needed > free {
             return Err(Error::OutOfMemory {
                 what: format!(
