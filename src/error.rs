@@ -53,6 +53,15 @@ pub enum Error {
         /// The parts of the floor, ready to print.
         parts: String,
     },
+    /// A cap for several tenants is below what they need at least.
+    CapTooSmall {
+        /// The cap asked for, bytes.
+        cap: u64,
+        /// The least cap that is accepted, bytes.
+        least: u64,
+        /// The tenants with their floors, ready to print.
+        floors: String,
+    },
     /// A runtime spec is unknown, of the wrong type, or cannot take effect.
     Option {
         /// The key as given.
@@ -177,6 +186,12 @@ impl fmt::Display for Error {
                  (weight_offload_budget_mb = {}): {parts}",
                 bytes_text(*budget),
                 floor.div_ceil(1 << 20)
+            ),
+            Error::CapTooSmall { cap, least, floors } => write!(
+                f,
+                "a cap of {} is too small: the tenants need at least {}: {floors}",
+                bytes_text(*cap),
+                bytes_text(*least)
             ),
             Error::Option { key, what } => write!(f, "option '{key}': {what}"),
             Error::Unsupported(what) => write!(f, "unsupported: {what}"),

@@ -10,6 +10,7 @@
 //! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
 //! | [`store`] | the weights of a program on a device: memory, copies, both rules of stream order |
 //! | [`session`] | one loaded method: a store and a pass over it |
+//! | [`elastic`] | who may hold how much of a device that several models share; pure |
 //! | [`figures`] | plain data about devices that plans need: sizes, costs of copies, views of memory |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`counters`] | what is counted since load: one table for every interface |
@@ -30,6 +31,7 @@ pub mod config;
 pub mod counters;
 pub mod delegate;
 pub mod device;
+pub mod elastic;
 pub mod error;
 pub mod ffi;
 pub mod figures;

@@ -37,7 +37,7 @@ impl From<&Error> for Status {
             Error::Io { .. } => Status::Io,
             Error::Missing { .. } => Status::Missing,
             Error::Mismatch { .. } => Status::Mismatch,
-            Error::BudgetTooSmall { .. } => Status::BudgetTooSmall,
+            Error::BudgetTooSmall { .. } | Error::CapTooSmall { .. } => Status::BudgetTooSmall,
             Error::Option { .. } => Status::InvalidOption,
             Error::Unsupported(_) => Status::Unsupported,
             Error::Divergence { .. } => Status::Divergence,

@@ -1,0 +1,366 @@
+use super::*;
+use crate::elastic::test_support::Random;
+
+fn wants(name: &str, total: u64, floor: u64, priority: i64) -> Wants {
+    Wants {
+        name: name.to_owned(),
+        total,
+        floor,
+        priority,
+    }
+}
+
+/// Two or more of one size, without floors.
+fn equals<const N: usize>(cap: u64, total: u64) -> (Arbiter, [TenantId; N]) {
+    let mut arbiter = Arbiter::new(cap, 1);
+    let ids = [(); N].map(|()| arbiter.join(wants("one", total, 0, 0)).unwrap());
+    (arbiter, ids)
+}
+
+fn take_turns(arbiter: &mut Arbiter, ids: &[TenantId], rounds: usize) {
+    for _ in 0..rounds {
+        ids.iter().for_each(|&id| arbiter.pass(id));
+    }
+}
+
+#[test]
+fn a_tenant_holds_its_floor_until_it_passes() {
+    let mut arbiter = Arbiter::new(1000, 64);
+    let a = arbiter.join(wants("a", 700, 100, 0)).unwrap();
+    let b = arbiter.join(wants("b", 500, 90, 0)).unwrap();
+    assert_eq!((arbiter.grant(a), arbiter.grant(b)), (100, 90));
+    arbiter.pass(a);
+    assert_eq!((arbiter.grant(a), arbiter.grant(b)), (700, 90));
+    arbiter.leave(a);
+    assert_eq!(arbiter.grants().collect::<Vec<_>>(), [(b, 90)]);
+    assert_eq!(arbiter.grant(a), 0);
+    let again = arbiter.join(wants("a", 700, 100, 0)).unwrap();
+    assert_ne!(again, a);
+}
+
+#[test]
+fn floors_above_the_cap_are_refused_with_the_least_cap() {
+    let mut arbiter = Arbiter::new(1000, 1);
+    arbiter.join(wants("encoder", 700, 600, 0)).unwrap();
+    let error = arbiter.join(wants("decoder", 900, 500, 0)).unwrap_err();
+    let expected = "a cap of 1000 bytes is too small: the tenants need at least 1100 bytes: \
+                    'encoder' 600 bytes, 'decoder' 500 bytes";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(arbiter.grants().count(), 1);
+    let error = arbiter.set_cap(599).unwrap_err();
+    assert!(matches!(&error, Error::CapTooSmall { cap: 599, least: 600, .. }), "{error}");
+    assert_eq!(arbiter.cap(), 1000);
+    arbiter.set_cap(1100).unwrap();
+    arbiter.join(wants("decoder", 900, 500, 0)).unwrap();
+}
+
+#[test]
+fn a_lower_cap_takes_from_the_lowest() {
+    let (mut arbiter, [a, b, c]) = equals(300, 100);
+    take_turns(&mut arbiter, &[a, b, c, c, c, b], 10);
+    arbiter.set_priority(a, 1);
+    arbiter.set_cap(150).unwrap();
+    assert_eq!(arbiter.grant(a), 100);
+    assert_eq!(arbiter.grant(b) + arbiter.grant(c), 50);
+    arbiter.set_cap(300).unwrap();
+    assert_eq!(arbiter.grants().map(|(_, bytes)| bytes).sum::<u64>(), 150);
+}
+
+#[test]
+fn open_leases_are_never_taken() {
+    let (mut arbiter, [a, b]) = equals(100, 100);
+    take_turns(&mut arbiter, &[a], 3);
+    arbiter.set_least(a, 80);
+    take_turns(&mut arbiter, &[b], 500);
+    assert_eq!((arbiter.grant(a), arbiter.grant(b)), (80, 20));
+    let error = arbiter.set_cap(79).unwrap_err().to_string();
+    assert!(error.contains("at least 80 bytes") && error.contains("open leases 80"), "{error}");
+    arbiter.set_cap(80).unwrap();
+    assert_eq!((arbiter.grant(a), arbiter.grant(b)), (80, 0));
+    arbiter.set_least(a, 0);
+    take_turns(&mut arbiter, &[b], 500);
+    assert_eq!((arbiter.grant(a), arbiter.grant(b)), (0, 80));
+    // Leases above the grant: others give what they can.
+    arbiter.set_least(b, 70);
+    arbiter.set_least(a, 30);
+    assert_eq!((arbiter.grant(a), arbiter.grant(b)), (10, 70));
+}
+
+#[test]
+fn a_priority_comes_before_every_rule() {
+    let mut arbiter = Arbiter::new(1000, 1);
+    let low = arbiter.join(wants("low", 900, 50, 0)).unwrap();
+    let high = arbiter.join(wants("high", 800, 50, 7)).unwrap();
+    take_turns(&mut arbiter, &[low], 100);
+    arbiter.pass(high);
+    assert_eq!((arbiter.grant(low), arbiter.grant(high)), (200, 800));
+    take_turns(&mut arbiter, &[low], 1000);
+    assert_eq!((arbiter.grant(low), arbiter.grant(high)), (200, 800));
+    let text = arbiter.explain(low);
+    assert!(text.ends_with("above it: 'high'"), "{text}");
+    arbiter.set_priority(low, 8);
+    arbiter.pass(low);
+    assert_eq!((arbiter.grant(low), arbiter.grant(high)), (900, 100));
+}
+
+/// Little is not worth a change, but bytes of a lower priority are never kept from a higher one.
+#[test]
+fn a_priority_takes_even_little() {
+    let mut arbiter = Arbiter::new(1000, 1);
+    let low = arbiter.join(wants("low", 10, 0, 0)).unwrap();
+    arbiter.pass(low);
+    let high = arbiter.join(wants("high", 1000, 0, 1)).unwrap();
+    arbiter.pass(high);
+    assert_eq!((arbiter.grant(low), arbiter.grant(high)), (0, 1000));
+}
+
+#[test]
+fn equal_tenants_in_turn_share_what_is_there() {
+    let (mut arbiter, [a, b]) = equals(1000, 1000);
+    take_turns(&mut arbiter, &[a], 10);
+    take_turns(&mut arbiter, &[a, b], 100);
+    for id in [a, b] {
+        assert!(arbiter.grant(id) >= 450, "{}", arbiter.explain(id));
+    }
+}
+
+#[test]
+fn a_tenant_that_joins_late_gets_its_part() {
+    let (mut arbiter, [a, b]) = equals(1000, 1000);
+    take_turns(&mut arbiter, &[a, b], 1000);
+    let late = arbiter.join(wants("late", 1000, 10, 0)).unwrap();
+    take_turns(&mut arbiter, &[a, b, late], 30);
+    for id in [a, b, late] {
+        assert!((250..=420).contains(&arbiter.grant(id)), "{}", arbiter.explain(id));
+    }
+}
+
+/// What the idle tenant holds is less than a change is worth.
+#[test]
+fn hysteresis_starves_nobody() {
+    let mut arbiter = Arbiter::new(120, 1);
+    let idle = arbiter.join(wants("idle", 20, 0, 0)).unwrap();
+    arbiter.pass(idle);
+    let busy = arbiter.join(wants("busy", 1000, 100, 0)).unwrap();
+    take_turns(&mut arbiter, &[busy], 100);
+    assert_eq!((arbiter.grant(idle), arbiter.grant(busy)), (0, 120));
+}
+
+/// The sum of changes of all grants in a pass.
+fn change(arbiter: &mut Arbiter, id: TenantId) -> u64 {
+    let before: Vec<_> = arbiter.grants().collect();
+    arbiter.pass(id);
+    let pairs = before.iter().zip(arbiter.grants());
+    pairs.map(|(old, new)| old.1.abs_diff(new.1)).sum()
+}
+
+#[test]
+fn grants_come_to_rest() {
+    for cap in [20, 500, 1000, 1500, 1980, 1995] {
+        let (mut arbiter, [a, b]) = equals(cap, 1000);
+        take_turns(&mut arbiter, &[a, b], 200);
+        let rounds = 0..100;
+        let moved = rounds.map(|_| change(&mut arbiter, a) + change(&mut arbiter, b));
+        assert_eq!(moved.sum::<u64>(), 0, "cap {cap}");
+        assert!(arbiter.grant(a) > 0 && arbiter.grant(b) > 0, "cap {cap}");
+    }
+}
+
+#[test]
+fn a_grant_is_explained_in_a_sentence() {
+    let (mut arbiter, [a, _]) = equals(1500, 1000);
+    arbiter.pass(a);
+    assert_eq!(
+        arbiter.explain(a),
+        "'one' may hold 1000 bytes of 1000 bytes (floor 0 bytes, priority 0) after 1 passes by the rule 'pass rate'; \
+         above it: nobody"
+    );
+}
+
+/// What a random program knows of a tenant.
+#[derive(Clone)]
+struct Known {
+    id: TenantId,
+    total: u64,
+    floor: u64,
+    priority: i64,
+    least: u64,
+}
+
+struct Program {
+    random: Random,
+    arbiter: Arbiter,
+    unit: u64,
+    known: Vec<Known>,
+    log: Vec<u64>,
+}
+
+impl Program {
+    fn new(seed: u64) -> Program {
+        let mut random = Random::new(seed);
+        let unit = [1, 1, 16, 64][random.below(4) as usize];
+        let cap = 200 + random.below(3000);
+        Program {
+            random,
+            arbiter: Arbiter::new(cap, unit),
+            unit,
+            known: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn step(&mut self) {
+        match (self.random.below(40), self.known.len()) {
+            (0..=1, 0..=7) | (_, 0) => self.join(),
+            (2, _) => {
+                let at = self.random.below(self.known.len() as u64) as usize;
+                self.arbiter.leave(self.known.remove(at).id);
+            }
+            (3..=4, _) => self.set_cap(),
+            (5, _) => {
+                let priority = self.random.below(3) as i64;
+                let at = self.one();
+                self.known[at].priority = priority;
+                self.arbiter.set_priority(self.known[at].id, priority);
+            }
+            (6..=9, _) => self.set_least(),
+            _ => self.pass(),
+        }
+        self.check();
+    }
+
+    fn one(&mut self) -> usize {
+        // The first ones more often.
+        let end = 1 + self.random.below(self.known.len() as u64);
+        self.random.below(end) as usize
+    }
+
+    fn least_cap(&self) -> u64 {
+        self.known.iter().map(|one| self.lowest(one)).sum()
+    }
+
+    fn join(&mut self) {
+        let (total, floor) = (1 + self.random.below(1500), self.random.below(300));
+        let priority = self.random.below(2) as i64;
+        let least = self.least_cap() + floor;
+        match self.arbiter.join(wants("one", total, floor, priority)) {
+            Ok(id) => {
+                assert!(least <= self.arbiter.cap());
+                assert_eq!(self.arbiter.grant(id), floor);
+                self.known.push(Known {
+                    id,
+                    total: total.max(floor),
+                    floor,
+                    priority,
+                    least: 0,
+                });
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::CapTooSmall { least: said, .. } if said == least));
+                self.arbiter.set_cap(least).unwrap();
+            }
+        }
+    }
+
+    fn set_cap(&mut self) {
+        let (cap, least) = (self.random.below(4000), self.least_cap());
+        assert_eq!(self.arbiter.set_cap(cap).is_ok(), cap >= least);
+        self.arbiter.set_cap(cap.max(least)).unwrap();
+    }
+
+    fn set_least(&mut self) {
+        let at = self.one();
+        let bytes = self.random.below(2) * self.random.below(self.known[at].total + 100);
+        self.arbiter.set_least(self.known[at].id, bytes);
+        let grant = self.arbiter.grant(self.known[at].id);
+        let wanted = bytes.min(self.known[at].total);
+        self.known[at].least = wanted.min(grant);
+        let mut others = self.known.iter().filter(|one| one.id != self.known[at].id);
+        let all_at_least = others.all(|one| self.arbiter.grant(one.id) == self.lowest(one));
+        assert!(grant >= wanted || all_at_least);
+    }
+
+    fn pass(&mut self) {
+        let at = self.one();
+        let own = self.known[at].clone();
+        let before: Vec<_> = self.arbiter.grants().collect();
+        self.arbiter.pass(own.id);
+        for (known, (id, before)) in self.known.iter().zip(before) {
+            let after = self.arbiter.grant(id);
+            assert!(id == own.id || after <= before, "only the one that passes grows");
+            assert!(known.priority <= own.priority || after == before, "a higher one gave");
+        }
+        self.check_priority(&own);
+    }
+
+    /// What a tenant lacks after its pass, those of lower priority do not hold.
+    fn check_priority(&self, own: &Known) {
+        let grant = self.arbiter.grant(own.id);
+        if grant == own.total {
+            return;
+        }
+        let lower = self.known.iter().filter(|one| one.priority < own.priority);
+        let spare: u64 = lower.map(|one| self.arbiter.grant(one.id) - self.lowest(one)).sum();
+        let free = self.arbiter.cap() - self.sum();
+        let next = ((grant / self.unit + 1) * self.unit).min(own.total);
+        assert!(spare == 0 || free + spare < next - grant, "{}", self.arbiter.explain(own.id));
+    }
+
+    fn sum(&self) -> u64 {
+        self.arbiter.grants().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The least grant that covers floor and leases.
+    fn lowest(&self, one: &Known) -> u64 {
+        match one.least > one.floor {
+            true => (one.least.div_ceil(self.unit) * self.unit).min(one.total),
+            false => one.floor,
+        }
+    }
+
+    fn check(&mut self) {
+        assert!(self.sum() <= self.arbiter.cap(), "grants exceed the cap");
+        assert_eq!(self.arbiter.grants().count(), self.known.len());
+        for (one, (id, grant)) in self.known.iter().zip(self.arbiter.grants()) {
+            assert_eq!(id, one.id);
+            assert!(grant >= one.floor.max(one.least) && grant <= one.total);
+            assert!(grant % self.unit == 0 || grant == one.floor || grant == one.total);
+            self.log.push(grant);
+        }
+    }
+}
+
+#[test]
+fn random_programs_keep_every_rule_and_repeat() {
+    for seed in 0..300 {
+        let run = || {
+            let mut program = Program::new(seed);
+            (0..600).for_each(|_| program.step());
+            program.log
+        };
+        let log = run();
+        assert!(seed % 10 > 0 || log == run(), "seed {seed} differs");
+    }
+}
+
+/// A figure to read, not a limit: run it with `--release -- --nocapture`.
+#[test]
+fn time_of_a_decision() {
+    for tenants in [4, 32] {
+        let mut arbiter = Arbiter::new(tenants * 500, 1);
+        let ids: Vec<_> = (0..tenants)
+            .map(|_| arbiter.join(wants("one", 1000, 10, 0)).unwrap())
+            .collect();
+        let mut random = Random::new(3);
+        let in_turn: Vec<_> = (0..20_000).map(|at| ids[at % ids.len()]).collect();
+        let at_random: Vec<_> = (0..20_000)
+            .map(|_| ids[random.below(tenants) as usize])
+            .collect();
+        for (how, passes) in [("in turn", in_turn), ("at random", at_random)] {
+            let begun = std::time::Instant::now();
+            passes.iter().for_each(|&id| arbiter.pass(id));
+            let ns = begun.elapsed().as_nanos() / passes.len() as u128;
+            println!("{tenants} tenants {how}: {ns} ns a pass");
+        }
+    }
+}

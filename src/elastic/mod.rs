@@ -1,0 +1,39 @@
+//! Elastic residency: several models share the memory of one device.
+//!
+//! Each model is a tenant. It says what it wants, and reports when a pass begins. The arbiter answers with grants: bytes that
+//! each tenant may hold. It is arithmetic only. It knows no device, no clock and no lock.
+//!
+//! ```text
+//!  cap  |<- a ------------------------>|<- b ---------->|<- c ->|  free |
+//!       [ floor ][ more              ] [ floor ][ more ] [ floor ]
+//!                                  <~~ bytes move when a tenant passes
+//! ```
+//!
+//! Invariants, after every call:
+//!
+//! - The sum of grants is at most the cap.
+//! - A grant is at least the tenant's floor, and at least what its open leases hold.
+//! - A grant is a multiple of the unit, or the floor, or everything.
+//! - A pass grows the grant of the tenant that passes, and no other. So nobody holds bytes that no pass has copied.
+//! - A pass takes nothing from a tenant of higher priority.
+//! - The same calls give the same grants.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `arbiter` | who may hold how much |
+//! | `rule` | three orders of value, and what a pass may take from whom |
+//! | `tenant` | what one tenant wants, and how often it passed |
+#![deny(unsafe_code)]
+
+mod arbiter;
+mod rule;
+mod tenant;
+#[cfg(test)]
+mod test_support;
+#[cfg(test)]
+#[path = "trace_tests.rs"]
+mod traces;
+
+pub use arbiter::Arbiter;
+pub use rule::Rule;
+pub use tenant::{TenantId, Wants};
