@@ -24,7 +24,7 @@ def test_every_rule_stands_in_one_place():
     assert int(done.stdout.split()[0]) >= 100
 
 
-@pytest.mark.parametrize("rules", ["session", "residency", "planned", "schedule", "files", "device"])
+@pytest.mark.parametrize("rules", ["session", "residency", "planned", "schedule", "files", "device", "elastic"])
 def test_every_mutant_of_a_list_fits_the_code(rules: str):
     done = run("--check", "--only", rules)
     assert done.returncode == 0, done.stdout + done.stderr

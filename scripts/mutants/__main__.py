@@ -23,12 +23,13 @@ from mutant import Mutant, RuleError, markers, problems
 from workspace import Outcome, Workspace
 
 import device
+import elastic
 import residency
 import schedule
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, files, methods, device)}
+RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, files, methods, device, elastic)}
 MUTANTS: list[Mutant] = [mutant for rules in RULES.values() for mutant in rules]
 
 

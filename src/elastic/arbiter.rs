@@ -14,7 +14,7 @@ const FADE: f64 = 1.0 - 1.0 / 32.0;
 /// Another rule is followed once its shadow copied less than this share.
 const BETTER: f64 = 0.9;
 
-/// A grant grows by at least this part of the total.
+/// A grant grows by at least one of so many parts of the total.
 const SMALL: u64 = 32;
 
 /// Rates look back on this many passes of each tenant.
@@ -33,7 +33,7 @@ pub struct Arbiter {
     rule: Rule,
     /// What each rule's shadow copied lately.
     copied: [f64; RULES],
-    /// Indices of tenants that may lose bytes, the first to lose first. Its memory is taken when tenants join.
+    /// Indices of tenants that may lose bytes. Its memory is taken when tenants join.
     losers: Vec<usize>,
 }
 
@@ -131,12 +131,12 @@ impl Arbiter {
         }
         self.offers(at, Lane::GRANTS, self.rule);
         if !self.is_worth_it(at) {
-            // Rates move no byte to and fro, so little is enough.
-            self.offers(at, Lane::GRANTS, Rule::Rate);
             // rule: hysteresis-starves-nobody
             if !self.may_take_little(at) {
                 return;
             }
+            // Rates move no byte to and fro.
+            self.offers(at, Lane::GRANTS, Rule::Rate);
         }
         self.take(at, Lane::GRANTS);
     }
@@ -169,7 +169,11 @@ impl Arbiter {
             return "this tenant left".to_owned();
         };
         let own = &self.tenants[at];
-        let above = |other: &&Tenant| self.rule.order(own, other, self.now).is_lt();
+        let value = |tenant: &Tenant| self.rule.value(&tenant.history, self.now);
+        let above = |other: &&Tenant| {
+            let same = other.priority == own.priority && value(other) > value(own);
+            other.priority > own.priority || same
+        };
         let above = self.tenants.iter().filter(above);
         let above: Vec<_> = above.map(|tenant| format!("'{}'", tenant.name)).collect();
         format!(
@@ -241,12 +245,13 @@ impl Arbiter {
     /// Follows another rule where that copies clearly less.
     fn choose(&mut self) {
         let copied = |rule: Rule| self.copied[rule.number()];
-        let best = Rule::ALL.into_iter().fold(self.rule, |best, rule| {
-            match copied(rule) < copied(best) {
-                true => rule,
-                false => best,
-            }
-        });
+        let best =
+            Rule::ALL
+                .into_iter()
+                .fold(self.rule, |best, rule| match copied(rule) < copied(best) {
+                    true => rule,
+                    false => best,
+                });
         if copied(best) < BETTER * copied(self.rule) {
             self.rule = best;
         }
@@ -257,18 +262,23 @@ impl Arbiter {
         for tenant in &mut self.tenants {
             tenant.gives = 0;
         }
-        let mut need = self.tenants[at].missing(lane).saturating_sub(self.free(lane));
+        let mut need = self.tenants[at]
+            .missing(lane)
+            .saturating_sub(self.free(lane));
         if need == 0 {
             return;
         }
-        self.rank(lane, rule, Some(at));
-        for &loser in &self.losers {
+        self.list(lane, rule, Some(at));
+        let mut losers = std::mem::take(&mut self.losers);
+        losers.retain(|&loser| self.gives(rule, at, loser, (lane, need)) > 0);
+        self.losers = losers;
+        while need > 0 {
+            let Some(loser) = self.next_loser() else {
+                break;
+            };
             let gives = self.gives(rule, at, loser, (lane, need));
             need = need.saturating_sub(gives);
             self.tenants[loser].gives = gives;
-            if need == 0 {
-                break;
-            }
         }
     }
 
@@ -281,7 +291,10 @@ impl Arbiter {
             Claim::All => loser.down(held - need.min(held), unit),
             Claim::Even => {
                 let above = |tenant: &Tenant, held: u64| {
-                    (held.saturating_sub(tenant.floor), tenant.total - tenant.floor)
+                    (
+                        held.saturating_sub(tenant.floor),
+                        tenant.total - tenant.floor,
+                    )
                 };
                 let got = passing.total - need;
                 let part = even(above(passing, got), above(loser, held));
@@ -292,13 +305,23 @@ impl Arbiter {
     }
 
     /// Fills `losers` with all that hold more than they must, but for one.
-    fn rank(&mut self, lane: Lane, rule: Rule, except: Option<usize>) {
-        let (unit, now, tenants) = (self.unit_of(lane), self.now, &self.tenants);
-        let spare = |&at: &usize| Some(at) != except && tenants[at].spare(lane, unit) > 0;
+    fn list(&mut self, lane: Lane, rule: Rule, except: Option<usize>) {
+        let (unit, now) = (self.unit_of(lane), self.now);
         self.losers.clear();
-        self.losers.extend((0..tenants.len()).filter(spare));
-        self.losers
-            .sort_unstable_by(|&one, &other| rule.order(&tenants[one], &tenants[other], now));
+        for (at, tenant) in self.tenants.iter_mut().enumerate() {
+            if Some(at) != except && tenant.spare(lane, unit) > 0 {
+                tenant.value = rule.value(&tenant.history, now);
+                self.losers.push(at);
+            }
+        }
+    }
+
+    /// Takes out the one that loses its bytes first. Few are asked for, so sorting all of them takes longer.
+    fn next_loser(&mut self) -> Option<usize> {
+        let order = |one: usize, other: usize| self.tenants[one].order(&self.tenants[other]);
+        let all = 0..self.losers.len();
+        let first = all.min_by(|&one, &other| order(self.losers[one], self.losers[other]))?;
+        Some(self.losers.swap_remove(first))
     }
 
     /// What the tenant that passes holds once it took what others offer.
@@ -307,9 +330,7 @@ impl Arbiter {
         // rule: grants-stay-under-the-cap
         let room = self.free(lane).saturating_add(self.given());
         let most = tenant.held(lane).saturating_add(room);
-        tenant
-            .down(most, self.unit_of(lane))
-            .max(tenant.held(lane))
+        tenant.down(most, self.unit_of(lane)).max(tenant.held(lane))
     }
 
     fn given(&self) -> u64 {
@@ -321,20 +342,24 @@ impl Arbiter {
         let (tenant, grown) = (&self.tenants[at], self.grown(at, Lane::GRANTS));
         let gain = grown - tenant.held(Lane::GRANTS);
         let completes = grown == tenant.total && self.given() == 0;
-        gain >= (tenant.total / SMALL).max(1) || completes
+        gain >= small(tenant) || completes
     }
 
-    /// Whether less is enough: for a tenant that holds its least, and from tenants of lower priority.
+    /// Whether less is enough: for a tenant that holds little above its least, and from tenants of lower priority.
     fn may_take_little(&self, at: usize) -> bool {
-        let tenant = &self.tenants[at];
-        let below = |other: &Tenant| other.gives > 0 && other.priority < tenant.priority;
-        self.grown(at, Lane::GRANTS) > tenant.held(Lane::GRANTS)
-            && (tenant.spare(Lane::GRANTS, self.unit) == 0 || self.tenants.iter().any(below))
+        let (tenant, unit) = (&self.tenants[at], self.unit);
+        let gives = |other: &Tenant| {
+            other.priority < tenant.priority && other.spare(Lane::GRANTS, unit) > 0
+        };
+        tenant.spare(Lane::GRANTS, unit) < small(tenant) || self.tenants.iter().any(gives)
     }
 
     /// Moves what others offer to the tenant that passes.
     fn take(&mut self, at: usize, lane: Lane) {
         let grown = self.grown(at, lane);
+        if grown == self.tenants[at].held(lane) {
+            return;
+        }
         for tenant in &mut self.tenants {
             tenant.set_held(lane, tenant.held(lane) - tenant.gives);
         }
@@ -343,11 +368,14 @@ impl Arbiter {
 
     /// Tenants of the lowest value shrink, until `need` bytes are free or all but one hold their least.
     fn make_room(&mut self, (lane, rule): (Lane, Rule), need: u64, except: Option<usize>) {
-        self.rank(lane, rule, except);
+        self.list(lane, rule, except);
         let unit = self.unit_of(lane);
         let held: u64 = self.tenants.iter().map(|one| one.held(lane)).sum();
         let mut over = held.saturating_add(need).saturating_sub(self.cap);
-        for &loser in &self.losers {
+        while over > 0 {
+            let Some(loser) = self.next_loser() else {
+                break;
+            };
             let tenant = &mut self.tenants[loser];
             let held = tenant.held(lane);
             let left = tenant
@@ -355,9 +383,6 @@ impl Arbiter {
                 .max(tenant.lowest(lane, unit));
             tenant.set_held(lane, left);
             over = over.saturating_sub(held - left);
-            if over == 0 {
-                break;
-            }
         }
     }
 
@@ -374,6 +399,11 @@ impl Arbiter {
         let [newest, rate, predicted] = Rule::ALL.map(shadow);
         [newest, rate, predicted, (Lane::GRANTS, self.rule)]
     }
+}
+
+/// Bytes that are not worth a change of a grant.
+fn small(tenant: &Tenant) -> u64 {
+    (tenant.total / SMALL).max(1)
 }
 
 #[cfg(test)]

@@ -48,7 +48,17 @@ fn floors_above_the_cap_are_refused_with_the_least_cap() {
     assert_eq!(error.to_string(), expected);
     assert_eq!(arbiter.grants().count(), 1);
     let error = arbiter.set_cap(599).unwrap_err();
-    assert!(matches!(&error, Error::CapTooSmall { cap: 599, least: 600, .. }), "{error}");
+    assert!(
+        matches!(
+            &error,
+            Error::CapTooSmall {
+                cap: 599,
+                least: 600,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(arbiter.cap(), 1000);
     arbiter.set_cap(1100).unwrap();
     arbiter.join(wants("decoder", 900, 500, 0)).unwrap();
@@ -74,7 +84,10 @@ fn open_leases_are_never_taken() {
     take_turns(&mut arbiter, &[b], 500);
     assert_eq!((arbiter.grant(a), arbiter.grant(b)), (80, 20));
     let error = arbiter.set_cap(79).unwrap_err().to_string();
-    assert!(error.contains("at least 80 bytes") && error.contains("open leases 80"), "{error}");
+    assert!(
+        error.contains("at least 80 bytes") && error.contains("open leases 80"),
+        "{error}"
+    );
     arbiter.set_cap(80).unwrap();
     assert_eq!((arbiter.grant(a), arbiter.grant(b)), (80, 0));
     arbiter.set_least(a, 0);
@@ -131,7 +144,11 @@ fn a_tenant_that_joins_late_gets_its_part() {
     let late = arbiter.join(wants("late", 1000, 10, 0)).unwrap();
     take_turns(&mut arbiter, &[a, b, late], 30);
     for id in [a, b, late] {
-        assert!((250..=420).contains(&arbiter.grant(id)), "{}", arbiter.explain(id));
+        assert!(
+            (250..=420).contains(&arbiter.grant(id)),
+            "{}",
+            arbiter.explain(id)
+        );
     }
 }
 
@@ -141,6 +158,19 @@ fn hysteresis_starves_nobody() {
     let mut arbiter = Arbiter::new(120, 1);
     let idle = arbiter.join(wants("idle", 20, 0, 0)).unwrap();
     arbiter.pass(idle);
+    let busy = arbiter.join(wants("busy", 1000, 100, 0)).unwrap();
+    take_turns(&mut arbiter, &[busy], 100);
+    assert_eq!((arbiter.grant(idle), arbiter.grant(busy)), (0, 120));
+}
+
+/// Even where its part among equals is next to nothing at first.
+#[test]
+fn a_small_part_at_first_is_not_the_last() {
+    let mut arbiter = Arbiter::new(120, 1);
+    let idle = arbiter.join(wants("idle", 10_000, 0, 0)).unwrap();
+    arbiter.pass(idle);
+    arbiter.set_cap(20).unwrap();
+    arbiter.set_cap(120).unwrap();
     let busy = arbiter.join(wants("busy", 1000, 100, 0)).unwrap();
     take_turns(&mut arbiter, &[busy], 100);
     assert_eq!((arbiter.grant(idle), arbiter.grant(busy)), (0, 120));
@@ -287,8 +317,14 @@ impl Program {
         self.arbiter.pass(own.id);
         for (known, (id, before)) in self.known.iter().zip(before) {
             let after = self.arbiter.grant(id);
-            assert!(id == own.id || after <= before, "only the one that passes grows");
-            assert!(known.priority <= own.priority || after == before, "a higher one gave");
+            assert!(
+                id == own.id || after <= before,
+                "only the one that passes grows"
+            );
+            assert!(
+                known.priority <= own.priority || after == before,
+                "a higher one gave"
+            );
         }
         self.check_priority(&own);
     }
@@ -300,10 +336,16 @@ impl Program {
             return;
         }
         let lower = self.known.iter().filter(|one| one.priority < own.priority);
-        let spare: u64 = lower.map(|one| self.arbiter.grant(one.id) - self.lowest(one)).sum();
+        let spare: u64 = lower
+            .map(|one| self.arbiter.grant(one.id) - self.lowest(one))
+            .sum();
         let free = self.arbiter.cap() - self.sum();
         let next = ((grant / self.unit + 1) * self.unit).min(own.total);
-        assert!(spare == 0 || free + spare < next - grant, "{}", self.arbiter.explain(own.id));
+        assert!(
+            spare == 0 || free + spare < next - grant,
+            "{}",
+            self.arbiter.explain(own.id)
+        );
     }
 
     fn sum(&self) -> u64 {

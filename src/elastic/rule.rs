@@ -23,6 +23,9 @@ pub(super) const RULES: usize = 3;
 /// A rate is clearly lower if it is below this share of another one.
 const CLEARLY: f64 = 0.8;
 
+/// Shares are about equal if one is not above the other by this factor.
+const ABOUT: f64 = 1.0 + 1.0 / 16.0;
+
 /// What a tenant that passes may take from another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
@@ -50,20 +53,12 @@ impl Rule {
     }
 
     /// The tenant of a higher value keeps its bytes longer.
-    fn value(self, history: &History, now: u64) -> f64 {
+    pub(super) fn value(self, history: &History, now: u64) -> f64 {
         match self {
             Rule::Newest => history.last.map_or(-1.0, |last| last as f64),
             Rule::Rate => history.rate,
             Rule::Predicted => -history.next(now),
         }
-    }
-
-    /// The tenant that loses its bytes first comes first.
-    pub(super) fn order(self, one: &Tenant, other: &Tenant, now: u64) -> Ordering {
-        let value = |tenant: &Tenant| self.value(&tenant.history, now);
-        let priorities = one.priority.cmp(&other.priority);
-        let values = || value(one).total_cmp(&value(other));
-        priorities.then_with(values).then(other.id.cmp(&one.id))
     }
 
     /// What `passing`, whose pass begins, may take from `other`.
@@ -88,12 +83,13 @@ impl Rule {
 }
 
 /// What `from` gives to `to`, so that both hold the same share of what they can hold above their floors. Each is what the
-/// tenant holds above its floor, and what it can hold.
+/// tenant holds above its floor, and what it can hold. Shares that are about equal stay.
 pub(super) fn even((to, room): (u64, u64), (from, its_room): (u64, u64)) -> u64 {
-    let wide = u128::from;
-    if wide(from) * wide(room) <= wide(to) * wide(its_room) {
+    let (to, room, from_now, its_room) = (to as f64, room as f64, from as f64, its_room as f64);
+    // Where there is no room at all, this compares with no number.
+    if !(from_now / its_room > ABOUT * (to / room)) {
         return 0;
     }
-    let part = (wide(from) + wide(to)) * wide(its_room) / (wide(room) + wide(its_room));
-    from.saturating_sub(part as u64)
+    let share = (from_now + to) / (room + its_room);
+    from.saturating_sub((share * its_room).ceil() as u64)
 }

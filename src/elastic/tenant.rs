@@ -1,6 +1,7 @@
 //! One tenant: what it wants, what it holds, how often it passed.
 
 use super::rule::RULES;
+use std::cmp::Ordering;
 
 /// Who wants memory. No number is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +50,8 @@ pub(super) struct Tenant {
     held: [u64; LANES],
     /// What it gives to the tenant that passes, while that is being decided.
     pub(super) gives: u64,
+    /// By the rule that is being asked.
+    pub(super) value: f64,
     pub(super) history: History,
 }
 
@@ -64,8 +67,16 @@ impl Tenant {
             least: 0,
             held: [wants.floor; LANES],
             gives: 0,
+            value: 0.0,
             history: History::default(),
         }
+    }
+
+    /// The tenant that loses its bytes first comes first.
+    pub(super) fn order(&self, other: &Tenant) -> Ordering {
+        let values = self.value.total_cmp(&other.value);
+        let priorities = self.priority.cmp(&other.priority);
+        priorities.then(values).then(other.id.cmp(&self.id))
     }
 
     pub(super) fn held(&self, lane: Lane) -> u64 {

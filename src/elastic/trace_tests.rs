@@ -47,7 +47,11 @@ fn regular() -> [Trace; 4] {
     [
         trace("4 of 10, cap 30, alternate", (&[10; 4], 30), in_turn(4, 1)),
         trace("2 of 10, cap 15, alternate", (&[10; 2], 15), in_turn(2, 1)),
-        trace("2 of 10, cap 15, phases of 20", (&[10; 2], 15), in_turn(2, 20)),
+        trace(
+            "2 of 10, cap 15, phases of 20",
+            (&[10; 2], 15),
+            in_turn(2, 20),
+        ),
         trace(speculative, (&[2, 10, 6], 12), steps()),
     ]
 }
@@ -55,8 +59,16 @@ fn regular() -> [Trace; 4] {
 fn random(seed: u64) -> [Trace; 2] {
     let (zipf, bursts) = (zipf(seed), bursts(seed));
     [
-        trace("6 of 10, cap 30, Zipf(1)", (&[10; 6], 30), Box::new(zipf.into_iter())),
-        trace("5 of 10, cap 25, bursts of 1 to 30", (&[10; 5], 25), Box::new(bursts.into_iter())),
+        trace(
+            "6 of 10, cap 30, Zipf(1)",
+            (&[10; 6], 30),
+            Box::new(zipf.into_iter()),
+        ),
+        trace(
+            "5 of 10, cap 25, bursts of 1 to 30",
+            (&[10; 5], 25),
+            Box::new(bursts.into_iter()),
+        ),
     ]
 }
 
@@ -227,7 +239,11 @@ fn other_random_traces_are_no_worse() {
 #[test]
 fn turns_of_many_models_cost_what_exceeds_the_cap() {
     for models in [2, 3, 5, 8, 16, 32] {
-        let turns = trace("turns", (&vec![10; models], 5 * models as u64), in_turn(models, 1));
+        let turns = trace(
+            "turns",
+            (&vec![10; models], 5 * models as u64),
+            in_turn(models, 1),
+        );
         let ours = arbiter(&turns);
         assert!((4.9..=5.1).contains(&ours), "{models} models: {ours}");
     }
