@@ -202,7 +202,7 @@ fn a_grant_is_explained_in_a_sentence() {
     arbiter.pass(a);
     assert_eq!(
         arbiter.explain(a),
-        "'one' may hold 1000 bytes of 1000 bytes (floor 0 bytes, priority 0) after 1 passes by the rule 'pass rate'; \
+        "'one' may hold 1000 bytes of 1000 bytes (floor 0 bytes, priority 0, passes 1) by the rule 'pass rate'; \
          above it: nobody"
     );
 }

@@ -20,12 +20,14 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `arbiter` | who may hold how much |
+//! | `arbiter` | which rule is followed, and which change is worth it |
+//! | `ledger` | who holds how much in each residency; how bytes move |
 //! | `rule` | three orders of value, and what a pass may take from whom |
 //! | `tenant` | what one tenant wants, and how often it passed |
 #![deny(unsafe_code)]
 
 mod arbiter;
+mod ledger;
 mod rule;
 mod tenant;
 #[cfg(test)]
