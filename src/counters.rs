@@ -88,7 +88,8 @@ counters! {
         "Device bytes that all weights would occupy together. Weights that are only read in place \
          do not count.";
     peak_bytes: Budget,
-        "The most that weights and direct constants occupied at one time; never above the budget.";
+        "The most that weights and direct constants occupied at one time under the present budget; \
+         never above it.";
     passes: Passes, "Complete passes.";
     hits: Passes, "Probes that found their weight on the device, or its copy issued.";
     misses: Passes, "Probes that had to wait for a copy issued on demand.";
@@ -111,6 +112,7 @@ counters! {
     inputs_copied: Load, "Inputs that were not row-major, and were copied so that they are.";
     session_bytes: Beside,
         "Device bytes of the mutable buffers of sessions beyond the first, whose state is in the budget.";
+    budget_changes: Load, "How often the budget was changed after load.";
 }
 
 impl Stats {

@@ -292,3 +292,33 @@ fn a_pass_that_leaves_another_state_cannot_be_captured() {
     );
     captures_afresh(&model, &mut session);
 }
+
+/// A graph holds the addresses and the copies of its plan: another one's are elsewhere, even if nothing of it streams.
+#[test]
+fn a_graph_of_another_budget_is_never_replayed() {
+    let model = chain(&[4096; 12]);
+    let all = model.floor().everything;
+    for (first, second) in [(all, all / 2), (all / 2, all), (all / 2, all / 4 * 3)] {
+        let sim = Sim::in_one_block(Order::Random(first));
+        let mut session = model
+            .session_by(PolicyKind::Planned, sim, Some(all / 3 * 2))
+            .unwrap();
+        session.set_budget(first).unwrap();
+        let graph = captured(&model, &mut session).unwrap();
+        assert!(session.prime(&graph).unwrap() && !session.is_outdated(&graph));
+        session.replay(&graph).unwrap();
+        session.set_budget(second).unwrap();
+        computed(&model, &mut session).unwrap();
+        session.set_budget(first).unwrap();
+        for _ in 0..2 {
+            assert!(session.is_outdated(&graph) && !session.prime(&graph).unwrap());
+            assert!(session.replay(&graph).is_err());
+            computed(&model, &mut session).unwrap();
+        }
+        session.forget_graph(graph).unwrap();
+        let (again, _) = capture(&model, &mut session).unwrap();
+        session.replay(&again).unwrap();
+        session.forget_graph(again).unwrap();
+        session.device_mut().verdict().unwrap();
+    }
+}

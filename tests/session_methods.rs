@@ -76,6 +76,7 @@ impl Program {
             budget: Some(budget),
             policy,
             times: None,
+            ..StoreOptions::default()
         };
         Session::new(device, self.all(), self.methods[0].host_bytes(), options)
     }

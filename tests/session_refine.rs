@@ -94,6 +94,7 @@ fn session_with_times(model: &Model, sim: Sim, budget: u64, times: &KernelTimes)
         budget: Some(budget),
         policy: PolicyKind::Planned,
         times: Some(times.clone()),
+        ..StoreOptions::default()
     };
     Session::new(sim, model.program(), model.host_bytes(), options).unwrap()
 }

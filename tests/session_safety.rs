@@ -306,6 +306,7 @@ fn a_weight_whose_eviction_failed_is_there_whatever_was_planned_behind_it() {
         budget: Some(256),
         policy: PolicyKind::Lru,
         times: None,
+        ..StoreOptions::default()
     };
     let sim = Sim::new(Order::KernelsFirst);
     let session = Session::with_any_budget(sim, model.program(), model.host_bytes(), options);

@@ -64,6 +64,17 @@ Error refused(const rust::Error& error) {
   return to_error(static_cast<ws_status>(rs::last_status()));
 }
 
+// Asks something of a loaded method.
+template <typename Action>
+Error tell(const LoadedPtr& loaded, const Action& action) {
+  try {
+    action(**loaded);
+    return Error::Ok;
+  } catch (const rust::Error& error) {
+    return refused(error);
+  }
+}
+
 // Checks the options and both files before ExecuTorch opens them: its own errors name neither the file nor the place.
 Error check_files(const std::string& pte, const std::string& ptd, const Options& options) {
   try {
@@ -394,15 +405,12 @@ et::Result<std::unique_ptr<Module>> Module::new_session() {
 
 Error Module::reset_state() {
   const Error loaded = load_any();
-  if (loaded != Error::Ok) {
-    return loaded;
-  }
-  try {
-    (*loads_->any())->reset_state();
-    return Error::Ok;
-  } catch (const rust::Error& error) {
-    return refused(error);
-  }
+  return loaded != Error::Ok ? loaded : tell(loads_->any(), [](const rs::Loaded& one) { one.reset_state(); });
+}
+
+Error Module::set_budget(std::uint64_t bytes) {
+  const Error loaded = load_any();
+  return loaded != Error::Ok ? loaded : tell(loads_->any(), [bytes](const rs::Loaded& one) { one.set_budget(bytes); });
 }
 
 et::Result<Stats> Module::stats(const std::string& method_name) const {

@@ -376,4 +376,12 @@ int32_t wsm_reset_state(wsm_module* module) {
   });
 }
 
+int32_t wsm_set_budget(wsm_module* module, uint64_t bytes) {
+  rs::clear_error();
+  return guarded([&] {
+    require(module, "module");
+    return module->module.set_budget(bytes);
+  });
+}
+
 void wsm_close(wsm_module* module) { delete module; }

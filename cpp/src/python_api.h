@@ -70,6 +70,9 @@ wsm_module* wsm_new_session(wsm_module* module);
 /* Gives the buffers that the methods write their initial bytes back: those of this session. */
 int32_t wsm_reset_state(wsm_module* module);
 
+/* Another budget from the next pass on, in bytes. */
+int32_t wsm_set_budget(wsm_module* module, uint64_t bytes);
+
 /* Ends a handle; NULL is allowed. */
 void wsm_close(wsm_module* module);
 

@@ -83,6 +83,7 @@ _SIGNATURES = {
     "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
     "wsm_new_session": (ctypes.c_void_p, [ctypes.c_void_p]),
     "wsm_reset_state": (ctypes.c_int32, [ctypes.c_void_p]),
+    "wsm_set_budget": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_uint64]),
     "wsm_close": (None, [ctypes.c_void_p]),
 }
 

@@ -164,6 +164,20 @@ class Module:
             if self._lib.wsm_reset_state(self._open_handle()) != 0:
                 raise Error(last_error())
 
+    def set_budget(self, bytes: int) -> None:
+        """Another budget for all methods and sessions of the program, from the next pass on.
+
+        ``bytes`` is device memory for weights and direct constants. Weights that stay under both budgets are kept where the device can
+        do that; the others are loaded before this returns. A budget below the least one is an error that names it, and leaves the budget
+        as it was. The program has to run under ``weight_offload_policy="planned"``, the default.
+        """
+        if isinstance(bytes, bool) or not isinstance(bytes, int) or not 0 <= bytes < 1 << 64:
+            raise Error(f"set_budget: a number of bytes from 0 up is expected, found {bytes!r}")
+        self._check_process()
+        with self._turn:
+            if self._lib.wsm_set_budget(self._open_handle(), bytes) != 0:
+                raise Error(last_error())
+
     def _load(self, method: str) -> None:
         if self._lib.wsm_load_method(self._open_handle(), method.encode()) != 0:
             raise Error(last_error())

@@ -216,7 +216,8 @@ impl SpecValue {
     }
 }
 
-fn quoted(text: &str) -> String {
+/// The text as a string of JSON.
+pub fn quoted(text: &str) -> String {
     let mut json = String::from("\"");
     for letter in text.chars() {
         match letter {

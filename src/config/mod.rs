@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::error::Error;
 
-pub use layers::{check_defaults, from_program, get_default, set_defaults, Applies};
+pub use layers::{check_defaults, from_program, get_default, quoted, set_defaults, Applies};
 pub use options::{Given, Options, Origin, SHARES};
 pub use policy::PolicyKind;
 pub use table::{Reach, Row, Values, ROWS};
@@ -58,6 +58,8 @@ pub enum Budget {
     Auto,
     /// So many.
     Bytes(u64),
+    /// What the device's pool grants, beside other stores.
+    Shared,
 }
 
 /// How the bytes that are copied to a GPU are held on the host.
@@ -98,12 +100,14 @@ pub enum LinkRate {
     Given(u64),
 }
 
-/// Key of a budget that is chosen at load: `auto`.
+/// Key of a budget that is chosen at load, `auto`, or that changes with the device's other stores, `shared`.
 pub const BUDGET: &str = "weight_offload_budget";
 /// Key of the budget in MB (1,048,576 bytes): an integer.
 pub const BUDGET_MB: &str = "weight_offload_budget_mb";
 /// Key of the budget in bytes: a decimal string, since ExecuTorch's integers have 32 bits.
 pub const BUDGET_BYTES: &str = "weight_offload_budget_bytes";
+/// Key of whose bytes come first in the device's pool: an integer.
+pub const PRIORITY: &str = "weight_offload_priority";
 /// Key of the residency policy: `lru`.
 pub const POLICY: &str = "weight_offload_policy";
 /// Key of the checksum policy: `off`, `load` or `every_read`.

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use super::table::{group, unknown};
 use super::values::{
-    budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path,
+    budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path, priority,
     refuse_cut, shares, switch, word,
 };
 use super::{
     refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec,
     Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
-    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 use crate::error::Result;
 
@@ -60,6 +60,8 @@ const PER_METHOD: [&str; 1] = [CUDA_GRAPH];
 pub struct Options {
     /// The budget.
     pub budget: Budget,
+    /// Whose bytes come first, where the budget is shared.
+    pub priority: i64,
     /// How the bytes to copy are held on the host.
     pub host: HostMemory,
     /// Bytes of the ring of `staged`; `None` means the default.
@@ -136,6 +138,10 @@ impl Options {
             BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?),
             BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec)?)),
             BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?)),
+            PRIORITY => {
+                self.priority = priority(spec)?;
+                Ok(())
+            }
             HOST => {
                 self.host = word(spec)?;
                 Ok(())

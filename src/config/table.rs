@@ -6,7 +6,7 @@ use super::policy::FOR_TESTS;
 use super::{
     refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
     BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
-    LINK_GBPS, METHOD_SHARE, POLICY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    LINK_GBPS, METHOD_SHARE, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
 };
 use crate::error::Error;
 
@@ -42,8 +42,10 @@ impl Reach {
 pub enum Values {
     /// One of some words.
     Words(fn() -> Vec<&'static str>),
-    /// The word `auto`; sizes have keys of their own.
+    /// The words `auto` and `shared`; sizes have keys of their own.
     Auto,
+    /// An integer.
+    Whole,
     /// A size in MB.
     Mb {
         /// The least one.
@@ -73,7 +75,10 @@ impl Values {
                 let quoted: Vec<_> = all().iter().map(|word| format!("'{word}'")).collect();
                 format!("a string, one of {}", quoted.join(", "))
             }
-            Values::Auto => format!("'auto'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}"),
+            Values::Auto => {
+                format!("'auto' or 'shared'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}")
+            }
+            Values::Whole => "an int".to_owned(),
             Values::Mb { least } => format!("an int from {least} up, in MB of 1,048,576 bytes"),
             Values::Bytes => "a number of bytes, as a string of decimal digits".to_owned(),
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
@@ -92,7 +97,10 @@ impl Values {
 
     /// Whether a text that holds a number is meant as a number.
     pub fn are_ints(&self) -> bool {
-        matches!(self, Values::Mb { .. } | Values::Index | Values::Switch)
+        matches!(
+            self,
+            Values::Mb { .. } | Values::Index | Values::Switch | Values::Whole
+        )
     }
 }
 
@@ -133,14 +141,15 @@ fn words<T: Words>() -> Vec<&'static str> {
 }
 
 /// All of them, in the order of the documentation.
-pub const ROWS: [Row; 17] = [
+pub const ROWS: [Row; 18] = [
     row(
         BUDGET,
         Values::Auto,
         Reach::Offloaded,
         "",
-        "Chooses the budget at load: what is free on the device, less what the method takes \
-         beside its weights, and at most what all weights occupy. Give one of the three \
+        "'auto' chooses the budget at load: what is free on the device, less what the method takes \
+         beside its weights, and at most what all weights occupy. 'shared' lets the store share the \
+         device's memory with others: its budget changes between passes. Give one of the three \
          budgets. Without any, the budget is the floor, the least possible one.",
     ),
     row(
@@ -157,6 +166,14 @@ pub const ROWS: [Row; 17] = [
         "",
         "The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken \
          as well.",
+    ),
+    row(
+        PRIORITY,
+        Values::Whole,
+        Reach::Offloaded,
+        "0",
+        "Of a store with the budget 'shared': the bytes that a store of higher priority wants come \
+         before those of a lower one. Floors come first in any case.",
     ),
     row(
         POLICY,

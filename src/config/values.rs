@@ -54,6 +54,7 @@ pub(super) fn switch(spec: &Spec) -> Result<bool> {
 pub(super) fn budget_from_word(spec: &Spec) -> Result<Budget> {
     match &spec.value {
         SpecValue::Text(text) if text == "auto" => Ok(Budget::Auto),
+        SpecValue::Text(text) if text == "shared" => Ok(Budget::Shared),
         _ => Err(wrong(spec)),
     }
 }
@@ -70,6 +71,13 @@ pub(super) fn link_rate(spec: &Spec) -> Result<LinkRate> {
     rate.filter(|rate| (1.0..=1e15).contains(rate))
         .map(|rate| LinkRate::Given(rate as u64))
         .ok_or_else(|| wrong(spec))
+}
+
+pub(super) fn priority(spec: &Spec) -> Result<i64> {
+    match spec.value {
+        SpecValue::Int(value) => Ok(value),
+        _ => Err(wrong(spec)),
+    }
 }
 
 pub(super) fn device_index(spec: &Spec) -> Result<u32> {

@@ -258,6 +258,7 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         let me = std::ptr::from_ref(self).addr();
         let again = running.last.replace(me) == Some(me);
         running.session.turn_to(self.method)?;
+        self.shared.take_grant(&mut running)?;
         let Running {
             session,
             poisoned,
@@ -280,6 +281,7 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         };
         let (copies, graph) = (&mut self.copies, &mut self.graph);
         let outcome = turn.run_any(copies, graph, signature, inputs, outputs);
+        self.shared.settle_grant(&mut running);
         keep_times(&mut running);
         *locked(&self.shared.stats) = running.stats();
         let session = &running.session;
@@ -296,6 +298,21 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         }
         let own = self.state.as_ref().and_then(|state| state.state());
         running.session.reset_state(own)
+    }
+
+    fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        let mut running = self.shared.turn()?;
+        if let Some(why) = &running.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        if self.shared.membership.is_some() {
+            return Err(Error::InvalidInput(
+                "this program shares its device: its budget follows the device's, which ws_set_device_budget changes".to_owned(),
+            ));
+        }
+        let changed = running.session.set_budget(bytes);
+        *locked(&self.shared.stats) = running.stats();
+        changed
     }
 
     fn parts(&self) -> Parts {

@@ -24,6 +24,10 @@ impl RunPass for Copying {
         Ok(())
     }
 
+    fn set_budget(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
     fn parts(&self) -> Parts {
         Parts {
             program: Arc::new(()),

@@ -10,9 +10,11 @@ use super::engine::Engine;
 use super::host_storage;
 use super::open::open as open_program;
 use super::option_checks::{
-    check_budget_has_effect, check_graph, check_link, check_no_pin, check_stream, check_sync,
+    check_budget_has_effect, check_graph, check_link, check_no_pin, check_shared, check_stream,
+    check_sync,
 };
 use super::request::LoadRequest;
+use super::share;
 use super::shared::{self, Found, Shared};
 use super::{Delegate, Live};
 use crate::config::{Applies, Budget, Options};
@@ -109,16 +111,20 @@ fn engine<D: DelegateDevice + 'static>(
 ) -> Result<Engine<D>> {
     let (records, record) = (&request.records, request.records.own());
     check_budget_has_effect(record, options)?;
+    check_shared(options)?;
     host_storage::check(record, options)?;
     check_sync(record, options)?;
     check_link(record, options)?;
     check_graph(record, options)?;
     let mut code: Option<Code<D>> = None;
     let load = || {
-        open_program(open()?, request, options, stream, |device| {
+        let opened = open_program(open()?, request, options, stream, |device| {
             code = Some(Code::open(device, request)?);
             Ok(())
-        })
+        })?;
+        let shared = Arc::new(opened);
+        share::attach(&shared);
+        Ok(shared)
     };
     let (found, state) = match (request.beside, request.place) {
         (Some(beside), _) => {
@@ -128,7 +134,7 @@ fn engine<D: DelegateDevice + 'static>(
         (None, Some(place)) if records.all().len() > 1 => {
             (shared::find_or_load(place, record.build_id, load)?, None)
         }
-        _ => (Found::Now(Arc::new(load()?)), None),
+        _ => (Found::Now(load()?), None),
     };
     let shared = match found {
         Found::Now(shared) => {

@@ -37,6 +37,7 @@ pub mod place;
 pub mod program;
 mod request;
 mod run_pass;
+pub mod share;
 mod shared;
 mod sizes;
 mod tensor;
@@ -119,6 +120,11 @@ impl Delegate {
     /// The buffers that the program writes get their initial bytes back: those of this session, for all its methods.
     pub fn reset_state(&self) -> Result<()> {
         self.live.get()?.turn()?.engine.reset_state()
+    }
+
+    /// Another budget for all methods and sessions of the program, from the next pass on. See [`Session::set_budget`].
+    pub fn set_budget(&self, bytes: u64) -> Result<()> {
+        self.live.get()?.turn()?.engine.set_budget(bytes)
     }
 
     /// The same with the outputs copied to memory that the caller has, which must not overlap that of the inputs

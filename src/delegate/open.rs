@@ -7,10 +7,12 @@ use super::engine::new_session;
 use super::gather;
 use super::host_storage::{self, HostStorage, Needs};
 use super::request::{Data, DataSource, LoadRequest};
+use super::share;
 use super::shared::Shared;
 use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
 use crate::device::CallerStream;
+use crate::elastic::Membership;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record, Records, UnionConstants};
 use crate::schedule::{Floor, Trace, WeightIndex, WeightKind, WeightSpec};
@@ -57,10 +59,15 @@ pub(super) fn open<D: DelegateDevice>(
     let floor = methods.floor(device.granule())?;
     check_data(record, options, &catalog)?;
     check_code(&device)?;
+    let membership = match options.budget {
+        Budget::Shared => Some(share::join(&device, request, &methods, options)?),
+        _ => None,
+    };
     let choices = StoreOptions {
         budget: match options.budget {
             Budget::Floor => None,
             Budget::Bytes(bytes) => Some(bytes),
+            Budget::Shared => membership.as_ref().map(Membership::held),
             Budget::Auto => Some(choose_budget(
                 records,
                 &methods.constants,
@@ -71,6 +78,7 @@ pub(super) fn open<D: DelegateDevice>(
         },
         policy: options.policy,
         times,
+        elastic: membership.is_some(),
     };
     let data = Data {
         catalog,
@@ -80,7 +88,8 @@ pub(super) fn open<D: DelegateDevice>(
         times_file,
     };
     let session = new_session(device, methods, &data, choices, options)?;
-    Ok(Shared::new(session, data, union, options, stream))
+    let shared = Shared::new(session, data, union, options, stream);
+    Ok(shared.in_pool(membership))
 }
 
 /// The bytes in the file, as far as they are to be compared with their checksums.

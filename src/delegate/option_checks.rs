@@ -2,8 +2,8 @@
 #![deny(unsafe_code)]
 
 use crate::config::{
-    Budget, LinkRate, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, LINK_GBPS,
-    POLICY, PTE_SHA256, SYNC, VERIFY,
+    Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
+    LINK_GBPS, POLICY, PRIORITY, PTE_SHA256, SYNC, VERIFY,
 };
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -94,6 +94,25 @@ pub(super) fn check_no_pin(options: &Options) -> Result<()> {
                    ws_init, or compare the file before ExecuTorch opens it"
                 .to_owned(),
         }),
+    }
+}
+
+/// A shared budget is one of plans; and a priority is one of a shared budget.
+pub(super) fn check_shared(options: &Options) -> Result<()> {
+    let shared = options.budget == Budget::Shared;
+    if shared && options.policy != PolicyKind::Planned {
+        return Err(Error::Option {
+            key: BUDGET.to_owned(),
+            what: format!("'shared' needs {POLICY} = 'planned': budgets of plans only can change"),
+        });
+    }
+    let given = options.given.iter().any(|given| given.spec.key == PRIORITY);
+    match given && !shared {
+        true => Err(Error::Option {
+            key: PRIORITY.to_owned(),
+            what: format!("is the priority of a store with {BUDGET} = 'shared', and this one has a budget of its own"),
+        }),
+        false => Ok(()),
     }
 }
 

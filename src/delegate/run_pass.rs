@@ -35,6 +35,9 @@ pub trait RunPass: Send {
     /// The buffers that the method writes get their initial bytes back.
     fn reset_state(&mut self) -> Result<()>;
 
+    /// Another budget for all methods and sessions of the program, from the next pass on.
+    fn set_budget(&mut self, bytes: u64) -> Result<()>;
+
     /// What another method or session of the program finds its weights by.
     fn parts(&self) -> Parts;
 

@@ -11,6 +11,7 @@ use super::request::{Beside, Data};
 use crate::config::{Concurrent, Options};
 use crate::counters::Stats;
 use crate::device::CallerStream;
+use crate::elastic::Membership;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{BuildId, Record, UnionConstants};
 use crate::session::{Session, State};
@@ -29,6 +30,8 @@ pub(super) struct Shared<D: DelegateDevice> {
     pub options: Options,
     /// The address of the caller's stream, if there is one.
     stream: Option<usize>,
+    /// Its place in the device's pool, if the budget is shared. It leaves once the session has given its memory back.
+    pub membership: Option<Membership>,
 }
 
 /// What a pass has for itself. The order of the fields is the order in which they end: the session's copies read the data.
@@ -85,7 +88,17 @@ impl<D: DelegateDevice> Shared<D> {
             union,
             options: options.clone(),
             stream: stream.map(|stream| stream.raw().addr()),
+            membership: None,
         }
+    }
+
+    pub fn in_pool(self, membership: Option<Membership>) -> Shared<D> {
+        Shared { membership, ..self }
+    }
+
+    /// The turn of something that does not wait for a pass.
+    pub fn turn_now(&self) -> Option<MutexGuard<'_, Running<D>>> {
+        self.running.try_lock().ok()
     }
 
     /// The turn of one pass: after those that run, or an error where that was asked for.
@@ -231,7 +244,7 @@ static LOADED: Mutex<Vec<(Key, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::
 pub(super) fn find_or_load<D: DelegateDevice + 'static>(
     place: ProgramPlace,
     build: BuildId,
-    load: impl FnOnce() -> Result<Shared<D>>,
+    load: impl FnOnce() -> Result<Arc<Shared<D>>>,
 ) -> Result<Found<D>> {
     // rule: store-is-found-by-its-program
     let key = (std::process::id(), build, place);
@@ -245,7 +258,7 @@ pub(super) fn find_or_load<D: DelegateDevice + 'static>(
         })?;
         return Ok(Found::Before(program));
     }
-    let program = Arc::new(load()?);
+    let program = load()?;
     let weak: Weak<Shared<D>> = Arc::downgrade(&program);
     loaded.push((key, weak));
     Ok(Found::Now(program))

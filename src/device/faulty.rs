@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 pub use faults::{Fault, Faults, FaultyEvent, Live};
 
-use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Link, View};
+use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, KeptPages, Link, View};
 use crate::error::Result;
 
 /// A device around another one. The order of the fields is the order in which they end.
@@ -144,6 +144,21 @@ impl<D: Device> Device for Faulty<D> {
         // Nothing was mapped for a view without bytes.
         self.faults.state().live.bytes -= self.mapped.remove(&ptr).unwrap_or(0);
         Ok(())
+    }
+
+    fn keeps_pages(&self) -> bool {
+        self.inner.keeps_pages()
+    }
+
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+        if let Err(error) = self.faults.take("remap", "weights' pages", view.memory) {
+            return self.unmap(ptr).and(Err(error));
+        }
+        self.faults.state().live.bytes -= self.mapped.remove(&ptr).unwrap_or(0);
+        let ptr = self.inner.remap(ptr, view, kept)?;
+        self.faults.state().live.bytes += view.memory;
+        self.mapped.insert(ptr, view.memory);
+        Ok(ptr)
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {

@@ -35,7 +35,7 @@ pub mod sim;
 use std::ffi::c_void;
 
 use crate::error::{Error, Result};
-use crate::figures::{DeviceModel, Link, View};
+use crate::figures::{DeviceModel, KeptPages, Link, View};
 
 pub use bytes::{DevicePtr, HostBytes};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
@@ -60,8 +60,9 @@ pub trait Device: Send {
     /// Allocation sizes are rounded up to this many bytes; the budget counts rounded sizes.
     fn granule(&self) -> u64;
 
-    /// The most that [`Device::alloc`] will be asked to hold at one time. Told once, before the first
-    /// allocation. A device that keeps a cap of its own sets it here, and refuses what it can never hold.
+    /// The most that [`Device::alloc`] and [`Device::map`] will be asked to hold at one time. Told before the first
+    /// allocation, and again when the budget changes. A device that keeps a cap of its own sets it here, and refuses what
+    /// it can never hold.
     fn set_budget(&mut self, _bytes: u64) -> Result<()> {
         Ok(())
     }
@@ -107,6 +108,22 @@ pub trait Device: Send {
     /// Gives back what [`Device::map`] returned, after everything that was issued.
     fn unmap(&mut self, _ptr: DevicePtr) -> Result<()> {
         Err(Error::Internal(format!("{} maps no memory", self.name())))
+    }
+
+    /// Whether [`Device::remap`] can keep pages.
+    fn keeps_pages(&self) -> bool {
+        false
+    }
+
+    /// Shows memory in another way: what [`Device::map`] returned is unmapped, and `view` is mapped, with the pages of the old
+    /// memory that are `kept`, bytes and all. The other pages hold nothing. Both streams are idle: the caller has waited for
+    /// them. On an error nothing is mapped any more.
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+        if !kept.is_empty() {
+            return Err(Error::Internal(format!("{} keeps no pages", self.name())));
+        }
+        self.unmap(ptr)?;
+        self.map(view)
     }
 
     /// The address at which kernels read these bytes of the host, which are never copied, as long as the device lives: only

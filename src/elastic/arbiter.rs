@@ -150,6 +150,11 @@ impl Arbiter {
         self.ledger.cap
     }
 
+    /// The least cap: what the floors and the open leases of all tenants need.
+    pub fn least_cap(&self) -> u64 {
+        self.ledger.least_cap()
+    }
+
     /// The rule that is followed now.
     pub fn rule(&self) -> Rule {
         self.rule

@@ -20,6 +20,9 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `pool` | a device's tenants: they hold their grants, and shrink between passes |
+//! | `cap` | a number, or what is free on the device |
+//! | `report` | who has what, and why |
 //! | `arbiter` | which rule is followed, and which change is worth it |
 //! | `ledger` | who holds how much in each residency; how bytes move |
 //! | `rule` | three orders of value, and what a pass may take from whom |
@@ -27,7 +30,10 @@
 #![deny(unsafe_code)]
 
 mod arbiter;
+mod cap;
 mod ledger;
+mod pool;
+mod report;
 mod rule;
 mod tenant;
 #[cfg(test)]
@@ -37,5 +43,7 @@ mod test_support;
 mod traces;
 
 pub use arbiter::Arbiter;
+pub use pool::{DevicePool, Membership, Tenant};
+pub use report::{Report, TenantReport};
 pub use rule::Rule;
 pub use tenant::{TenantId, Wants};

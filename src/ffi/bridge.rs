@@ -62,6 +62,7 @@ mod ffi {
         ) -> Result<Box<Loaded>>;
         fn methods(pte: &str) -> Result<Vec<String>>;
         fn reset_state(self: &Loaded) -> Result<()>;
+        fn set_budget(self: &Loaded, bytes: u64) -> Result<()>;
         fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
         fn get_default(key: &str) -> Result<RuntimeSpec>;
         fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
@@ -314,6 +315,10 @@ impl Loaded {
 
     fn reset_state(&self) -> Result<(), String> {
         crossing(|| Ok(self.delegate.reset_state()?))
+    }
+
+    fn set_budget(&self, bytes: u64) -> Result<(), String> {
+        crossing(|| Ok(self.delegate.set_budget(bytes)?))
     }
 
     fn count_inputs_copied(&self, count: u64) {

@@ -8,4 +8,4 @@ mod view;
 
 pub use device_model::DeviceModel;
 pub use link::Link;
-pub use view::{Piece, View};
+pub use view::{KeptPages, Piece, View};

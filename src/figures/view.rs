@@ -21,6 +21,17 @@ impl Piece {
     }
 }
 
+/// Neighbouring pages that keep what they hold when memory is seen in another way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptPages {
+    /// Bytes from the start of the old memory.
+    pub from: u64,
+    /// Bytes from the start of the new memory.
+    pub to: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// Addresses, and the memory that is behind them. One part of the memory may show at several addresses: a write through
 /// one is seen through all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::free_list::FreeList;
 use super::Pool;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
-use crate::figures::View;
+use crate::figures::{KeptPages, View};
 
 /// A pool in one block. First fit, lowest address first.
 #[derive(Debug)]
@@ -76,6 +76,22 @@ impl<D: Device> Pool<D> for Arena {
             ptr.0
         )))
     }
+
+    fn remap(
+        &mut self,
+        _device: &mut D,
+        ptr: DevicePtr,
+        _views: (&View, &View),
+        _kept: &[KeptPages],
+    ) -> Result<DevicePtr> {
+        Err(Error::Internal(format!(
+            "{:#x} was to be moved, and beside one block for all weights nothing is mapped",
+            ptr.0
+        )))
+    }
+
+    /// The block stays as it is.
+    fn set_cap(&mut self, _bytes: u64) {}
 
     fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
         self.take(device, bytes)

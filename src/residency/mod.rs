@@ -10,6 +10,7 @@ mod list;
 mod lru;
 #[cfg(feature = "sim")]
 mod most_recent;
+pub(crate) mod moves;
 mod offer;
 pub mod planned;
 mod policies;
@@ -23,7 +24,7 @@ pub use lru::Lru;
 #[cfg(feature = "sim")]
 pub use most_recent::MostRecent;
 pub use offer::{Request, Residency};
-pub use policies::{choose, replan};
+pub use policies::{choose, choose_elastic, least_elastic, replan};
 pub use pool::{Pool, StreamOrdered};
 
 use crate::error::Result;

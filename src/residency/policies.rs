@@ -24,6 +24,42 @@ pub fn choose(request: &Request<'_>) -> Residency {
     }
 }
 
+/// A plan for a store whose budget changes: also where everything stays, so that pages can be kept. An error says why there is
+/// none.
+pub fn choose_elastic(request: &Request<'_>) -> Result<Residency, String> {
+    let planned = planned::elastic(request)?;
+    let streams = planned.plan().is_some_and(|plan| !plan.streamed.is_empty());
+    // Direct constants in pages of their own may leave the plan a page less than the weights need.
+    match streams && request.total() <= request.capacity {
+        true => Ok(all_resident::offer(request)),
+        false => Ok(planned),
+    }
+}
+
+/// The least capacity for which there is such a plan: at least that of the request, and at most everything.
+pub fn least_elastic(request: &Request<'_>) -> u64 {
+    let enough = |capacity| {
+        choose_elastic(&Request {
+            capacity,
+            ..*request
+        })
+        .is_ok()
+    };
+    if enough(request.capacity) {
+        return request.capacity;
+    }
+    let (mut below, mut least) = (request.capacity, request.total());
+    // More capacity has all plans of less.
+    while least - below > request.model.granule {
+        let middle = below + (least - below) / 2;
+        match enough(middle) {
+            true => least = middle,
+            false => below = middle,
+        }
+    }
+    least
+}
+
 /// Once kernels were timed: a residency by which a pass takes less time than by this one, if it is worth a load of what
 /// stays. The request has the times and the link.
 pub fn replan(request: &Request<'_>, current: &Residency) -> Option<Residency> {

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
-use crate::figures::View;
+use crate::figures::{KeptPages, View};
 
 /// Hands out device memory in copy-stream order, never more than its cap.
 pub trait Pool<D: Device>: Send {
@@ -20,6 +20,19 @@ pub trait Pool<D: Device>: Send {
 
     /// Gives back what [`Pool::map`] returned for `view`.
     fn unmap(&mut self, device: &mut D, ptr: DevicePtr, view: &View) -> Result<()>;
+
+    /// Shows what [`Pool::map`] returned for the first view as the second one says, with the pages that are kept. On an error nothing is
+    /// mapped any more.
+    fn remap(
+        &mut self,
+        device: &mut D,
+        ptr: DevicePtr,
+        views: (&View, &View),
+        kept: &[KeptPages],
+    ) -> Result<DevicePtr>;
+
+    /// From now on the cap is so large. What is handed out may be more until it is given back.
+    fn set_cap(&mut self, bytes: u64);
 
     /// Whether all that is handed out lies in one allocation of the device.
     fn is_one_block(&self) -> bool {
@@ -72,7 +85,7 @@ impl StreamOrdered {
 impl StreamOrdered {
     fn check_room(&self, bytes: u64) -> Result<()> {
         // rule: pool-keeps-its-cap
-        match bytes > self.cap - self.used {
+        match bytes > self.cap.saturating_sub(self.used) {
             true => Err(Error::Internal(format!(
                 "{bytes} bytes asked of a pool that holds {} of {} bytes",
                 self.used, self.cap
@@ -115,6 +128,24 @@ impl<D: Device> Pool<D> for StreamOrdered {
         device.unmap(ptr)?;
         self.used -= view.memory;
         Ok(())
+    }
+
+    fn remap(
+        &mut self,
+        device: &mut D,
+        ptr: DevicePtr,
+        (from, to): (&View, &View),
+        kept: &[KeptPages],
+    ) -> Result<DevicePtr> {
+        self.used -= from.memory;
+        self.check_room(to.memory)?;
+        let ptr = device.remap(ptr, to, kept)?;
+        self.count(to.memory);
+        Ok(ptr)
+    }
+
+    fn set_cap(&mut self, bytes: u64) {
+        self.cap = bytes;
     }
 
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {

@@ -131,6 +131,11 @@ impl<D: Device> Session<D> {
         captured.pass.primed == self.store.state()
     }
 
+    /// Whether the weights were moved since the pass was captured: it can never be replayed again.
+    pub fn is_outdated(&self, captured: &CapturedPass<D>) -> bool {
+        self.store.has_moved_since(&captured.pass.primed)
+    }
+
     /// Brings the device to where the captured pass found it, if other passes ran since: the ring gets the tails that it had
     /// then. `false` if that cannot be had; then a complete pass brings it back.
     pub fn prime(&mut self, captured: &CapturedPass<D>) -> Result<bool> {

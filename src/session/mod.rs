@@ -12,6 +12,7 @@
 //! After a failure the pass has to be ended with `end_pass(false)`; the next one starts afresh.
 #![deny(unsafe_code)]
 
+mod budget;
 mod capture;
 mod captured;
 mod hooks;
@@ -32,6 +33,7 @@ pub use state::State;
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};
+use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
 use captured::Capture;
@@ -57,6 +59,12 @@ pub struct Session<D: Device> {
     timing: Option<Timing>,
     /// What was found when they were.
     times: Option<KernelTimes>,
+    /// What was given at load.
+    given_times: Option<KernelTimes>,
+    /// What copies cost, where that was measured or given at load.
+    link: Option<Link>,
+    /// The device beside the direct constants.
+    model: DeviceModel,
     /// If passes may be captured as graphs.
     capture: Option<Capture>,
     rehearsal: Rehearsal,
@@ -117,9 +125,16 @@ impl<D: Device> Session<D> {
             pass: first.unwrap_or_default(),
             parked,
             method: 0,
+            link: opened.link,
+            model: opened
+                .store
+                .device
+                .model()
+                .beside(opened.store.floor().direct),
             store: opened.store,
             timing,
             times: None,
+            given_times: options.times.clone(),
             capture: None,
             rehearsal: Rehearsal::default(),
         };

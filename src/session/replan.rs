@@ -140,7 +140,7 @@ impl<D: Device> Session<D> {
         self.move_to(residency)
     }
 
-    fn move_to(&mut self, residency: Residency) -> Result<()> {
+    pub(super) fn move_to(&mut self, residency: Residency) -> Result<()> {
         self.finish_replays()?;
         self.store.device.synchronize()?;
         let moved = self.store.move_to(residency);

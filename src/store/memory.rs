@@ -3,8 +3,8 @@
 use super::Store;
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr};
-use crate::error::{Error, Result};
-use crate::residency::{Arena, Backing, Residency, StreamOrdered};
+use crate::error::{bytes_text, Error, Result};
+use crate::residency::{moves, Action, Arena, Backing, Layout, Residency, StreamOrdered};
 use crate::schedule::WeightIndex;
 
 fn all_direct(doing: &'static str) -> impl FnOnce(Error) -> Error {
@@ -60,15 +60,17 @@ impl<D: Device> Store<D> {
     /// Everything that happens once the pool is there: direct constants, the layout's memory, the policy's first loads.
     pub(crate) fn load(&mut self) -> Result<()> {
         self.load_direct()?;
-        self.take_fixed()?;
+        let layout = self.residency.layout.clone();
+        self.take_fixed(&layout)?;
+        self.policy.start(&mut self.actions);
         self.load_resident()?;
         self.stats.prefetches = 0;
         Ok(())
     }
 
     /// The memory of a layout with windows.
-    fn take_fixed(&mut self) -> Result<()> {
-        let block = match &self.residency.layout.memory {
+    fn take_fixed(&mut self, layout: &Layout) -> Result<()> {
+        let block = match &layout.memory {
             Backing::PerWeight => return Ok(()),
             Backing::Block(bytes) => self.pool.take(&mut self.device, *bytes),
             // rule: mapped-memory-is-mapped
@@ -79,9 +81,8 @@ impl<D: Device> Store<D> {
         Ok(())
     }
 
-    /// The policy's first loads: what stays. What streams is copied by the passes.
+    /// Carries the first loads out: what stays. What streams is copied by the passes.
     fn load_resident(&mut self) -> Result<()> {
-        self.policy.start(&mut self.actions);
         let started = self.carry_out();
         if self.layout().is_per_weight() {
             self.warm_up()?;
@@ -136,28 +137,78 @@ impl<D: Device> Store<D> {
         written.map_err(|error| self.about(index, "writing the initial bytes of", error))
     }
 
-    /// Between passes, with both streams idle: gives the memory of all weights back, and loads what stays by `residency`.
+    /// The budget from now on: of the pool and of the device. What they hold may be more until the weights are moved.
+    pub(crate) fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        let told = self.device.set_budget(bytes);
+        told.map_err(|error| error.during(|| format!("the budget of {}", bytes_text(bytes))))?;
+        self.pool.set_cap(bytes);
+        self.stats.budget_bytes = bytes;
+        Ok(())
+    }
+
+    /// The peak is what is there now: it is one of the present budget.
+    pub(crate) fn forget_peak(&mut self) {
+        self.pool.forget_peak();
+    }
+
+    /// Between passes, with both streams idle: all weights move to where `residency` has them. What stays under both plans
+    /// is not copied, where the device keeps pages.
     pub(crate) fn move_to(&mut self, residency: Residency) -> Result<()> {
-        if self.block != DevicePtr::EMPTY {
-            match &self.residency.layout.memory {
-                Backing::Mapped(view) => self.pool.unmap(&mut self.device, self.block, view)?,
-                Backing::Block(bytes) => self.pool.give(&mut self.device, self.block, *bytes)?,
-                Backing::PerWeight => {}
-            }
-        }
-        self.block = DevicePtr::EMPTY;
+        // rule: moved-weights-are-of-another-generation
+        self.generation += 1;
         for (weight, there) in (0..).zip(&mut self.weights) {
             if self.constants.is_probed(weight) {
                 there.forget();
             }
         }
+        let loads = self.move_memory(&residency)?;
         self.policy = residency.policy();
         self.residency = residency;
-        self.take_fixed()?;
+        self.policy.start(&mut self.actions);
+        if let Some(loads) = loads {
+            self.place_resident();
+            self.actions.clear();
+            self.actions.extend(loads);
+        }
         // What stays is loaded ahead of no read of a pass.
         let prefetches = self.stats.prefetches;
         let loaded = self.load_resident();
         self.stats.prefetches = prefetches;
         loaded
+    }
+
+    /// The memory of the layout, by the pages of the present one if they can be kept. Then what has to be loaded.
+    fn move_memory(&mut self, residency: &Residency) -> Result<Option<Vec<Action>>> {
+        let block = std::mem::replace(&mut self.block, DevicePtr::EMPTY);
+        // Without a block there is nothing to keep: an earlier move has failed.
+        let keeps = block != DevicePtr::EMPTY && self.device.keeps_pages();
+        let page = self.device.page().filter(|_| keeps);
+        if let (Some(from), Some(to), Some(page)) = (self.residency.plan(), residency.plan(), page)
+        {
+            let moved = moves::between(from, to, page);
+            let views = (&from.view, &to.view);
+            let shown = self.pool.remap(&mut self.device, block, views, &moved.kept);
+            self.block = shown.map_err(|error| error.during(|| "moving all weights".into()))?;
+            return Ok(Some(moved.loads));
+        }
+        if block != DevicePtr::EMPTY {
+            match &self.residency.layout.memory {
+                Backing::Mapped(view) => self.pool.unmap(&mut self.device, block, view)?,
+                Backing::Block(bytes) => self.pool.give(&mut self.device, block, *bytes)?,
+                Backing::PerWeight => {}
+            }
+        }
+        self.take_fixed(&residency.layout)?;
+        Ok(None)
+    }
+
+    /// Where the weights lie whose loads are planned: they may be there already.
+    fn place_resident(&mut self) {
+        for action in &self.actions {
+            if let Action::Load { weight, window, .. } = *action {
+                let offset = self.residency.layout.windows[window as usize];
+                self.weights[weight as usize].at = self.block.offset(offset);
+            }
+        }
     }
 }

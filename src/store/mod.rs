@@ -22,6 +22,7 @@ mod open;
 mod verify;
 
 pub use constants::{Constants, Method, Methods, Table, WeightLayout};
+pub(crate) use open::ElasticBytes;
 pub use open::StoreOptions;
 
 use crate::counters::Stats;
@@ -64,6 +65,8 @@ pub struct Store<D: Device> {
     compactions: u64,
     /// The CRC-32 of each constant, if every read is verified.
     checksums: Option<Checksums>,
+    /// How often the weights were moved: what was captured before a move is not replayed after it.
+    generation: u64,
 }
 
 impl<D: Device> Store<D> {
@@ -225,15 +228,23 @@ impl<D: Device> Store<D> {
         StoreState {
             places: self.weights.iter().map(place).collect(),
             policy: self.policy.fingerprint(),
+            // rule: graph-is-of-one-plan
+            generation: self.generation,
         }
     }
 
     /// Copies what is not there of a state in which the store was, if its policy can say what that is.
     pub(crate) fn return_to(&mut self, state: &StoreState) -> Result<()> {
-        match self.policy.return_to(&state.policy, &mut self.actions) {
+        let known = state.generation == self.generation;
+        match known && self.policy.return_to(&state.policy, &mut self.actions) {
             true => self.carry_out(),
             false => Ok(()),
         }
+    }
+
+    /// Whether the weights were moved since the store was in this state: it does not come back.
+    pub(crate) fn has_moved_since(&self, state: &StoreState) -> bool {
+        state.generation != self.generation
     }
 
     /// The same for weights in memory of their own, whether bytes were copied there or not.
@@ -242,6 +253,8 @@ impl<D: Device> Store<D> {
         StoreState {
             places: self.weights.iter().map(place).collect(),
             policy: self.policy.fingerprint(),
+            // rule: graph-is-of-one-plan
+            generation: self.generation,
         }
     }
 
@@ -282,4 +295,5 @@ impl<D: Device> Store<D> {
 pub(crate) struct StoreState {
     places: Vec<Option<DevicePtr>>,
     policy: Vec<u32>,
+    generation: u64,
 }

@@ -18,6 +18,8 @@ pub struct StoreOptions {
     pub policy: PolicyKind,
     /// How long kernels run, if that is known. Otherwise they are timed, on devices that can tell.
     pub times: Option<KernelTimes>,
+    /// The budget will change often: everything is planned on pages, also where the budget covers all.
+    pub elastic: bool,
 }
 
 /// A store without memory, and what the caller has to know of it.
@@ -44,7 +46,8 @@ impl<D: Device> Store<D> {
         let granule = device.granule();
         let floor = methods.floor(granule)?;
         let everything = methods.everything(granule);
-        let (methods, tables) = match options.budget.is_some_and(|budget| budget >= everything) {
+        let covered = options.budget.is_some_and(|budget| budget >= everything);
+        let (methods, tables) = match covered && !options.elastic {
             true => (methods, Vec::new()),
             false => methods.in_place()?,
         };
@@ -93,12 +96,44 @@ impl<D: Device> Store<D> {
             fragmentation_misses: 0,
             compactions: 0,
             checksums: None,
+            generation: 0,
             constants,
         };
         Ok(Opened {
             store,
             methods: all,
             link,
+        })
+    }
+}
+
+/// What a store of this program can do with that many bytes of a device that other stores share.
+pub(crate) struct ElasticBytes {
+    /// The least budget: the floor, or what a plan takes on the device's pages.
+    pub least: u64,
+    /// Everything is resident then.
+    pub everything: u64,
+}
+
+impl ElasticBytes {
+    /// Of a program on a device with pages.
+    pub fn of<D: Device>(methods: &Methods, device: &D) -> Result<ElasticBytes> {
+        let granule = device.granule();
+        let floor = methods.floor(granule)?;
+        let (methods, _) = methods.in_place()?;
+        let (traced, model) = (methods.traced(), device.model().beside(floor.direct));
+        let least = residency::least_elastic(&Request {
+            kind: PolicyKind::Planned,
+            methods: &traced,
+            weights: &methods.constants.specs,
+            model: &model,
+            capacity: floor.bytes() - floor.direct,
+            link: None,
+            times: None,
+        });
+        Ok(ElasticBytes {
+            least: floor.direct + least,
+            everything: methods.everything(granule),
         })
     }
 }
@@ -112,20 +147,26 @@ fn choose<D: Device>(
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
     let capacity = stats.budget_bytes - stats.direct_bytes;
-    let streams = stats.total_weight_bytes > capacity && options.policy.plans();
+    let streams = stats.total_weight_bytes > capacity || options.elastic;
+    let streams = streams && options.policy.plans();
     let link = match streams {
         true => calibrate(device, &methods.constants, bytes, capacity)?,
         false => None,
     };
-    let residency = residency::choose(&Request {
+    let (traced, model) = (methods.traced(), device.model().beside(stats.direct_bytes));
+    let request = Request {
         kind: options.policy,
-        methods: &methods.traced(),
+        methods: &traced,
         weights: &methods.constants.specs,
-        model: &device.model().beside(stats.direct_bytes),
+        model: &model,
         capacity,
         link,
         times: options.times.as_ref(),
-    });
+    };
+    let residency = match options.elastic {
+        true => residency::choose_elastic(&request).map_err(Error::Unsupported)?,
+        false => residency::choose(&request),
+    };
     log::info!("policy '{}': {}", options.policy.name(), residency.why);
     Ok((residency, link))
 }

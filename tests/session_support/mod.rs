@@ -113,6 +113,7 @@ impl Model {
             budget,
             policy,
             times: None,
+            ..StoreOptions::default()
         };
         Session::new(device, self.program(), self.host_bytes(), options)
     }

@@ -140,6 +140,10 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   // The buffers that the program's methods write get their initial bytes back: those of this session.
   executorch::runtime::Error reset_state();
 
+  // Another budget for all methods and sessions of the program, in bytes, from the next pass on. Loads a method if none is
+  // loaded. After an error (a budget below the least one, which the error names) the budget is what it was.
+  executorch::runtime::Error set_budget(std::uint64_t bytes);
+
   // Counters of a loaded method; Error::NotFound if it is not loaded.
   executorch::runtime::Result<Stats> stats(const std::string& method_name = "forward") const;
 

@@ -210,8 +210,8 @@ typedef struct ws_stats_data {
   /* budget: Device bytes that all weights would occupy together. Weights that are only read in
    * place do not count. */
   uint64_t total_weight_bytes;
-  /* budget: The most that weights and direct constants occupied at one time; never above the
-   * budget. */
+  /* budget: The most that weights and direct constants occupied at one time under the present
+   * budget; never above it. */
   uint64_t peak_bytes;
   /* all passes: Complete passes. */
   uint64_t passes;
@@ -248,6 +248,8 @@ typedef struct ws_stats_data {
   /* not in the budget: Device bytes of the mutable buffers of sessions beyond the first, whose
    * state is in the budget. */
   uint64_t session_bytes;
+  /* since load: How often the budget was changed after load. */
+  uint64_t budget_changes;
 } ws_stats_data;
 
 /* Levels of log lines. */
@@ -364,6 +366,18 @@ ws_status ws_new_session(const ws_model* first, const ws_program* program, const
  * Returns: WS_OK; WS_BUSY if the model is executing.
  */
 ws_status ws_reset_state(const ws_model* model);
+
+/*
+ * Another budget for all methods and sessions of the program, from the next pass on. Weights that stay under both budgets
+ * are kept where the device can do that; the others are loaded before this returns. A CUDA graph is captured again.
+ *
+ * Parameters:
+ *   bytes: device memory for weights and direct constants.
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL, with the least budget; WS_UNSUPPORTED for a program that was loaded with another
+ *   policy than 'planned', or on a device without virtual memory; WS_BUSY if the model is executing. After an error the
+ *   budget is what it was.
+ */
+ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
 
 /*
  * The name of a method that runs here, in the order of names. Loads nothing.

@@ -32,6 +32,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
         if shapes != graph.shapes {
             self.forget(graph, &shapes)?;
         }
+        self.forget_outdated(graph)?;
         if graph.captured.is_none() && graph.passes >= WARM_UP && self.again {
             let captured = self.capture(signature, inputs);
             graph.captured = Some(captured.inspect_err(|error| {
@@ -55,6 +56,18 @@ impl<D: DelegateDevice> Turn<'_, D> {
                     Ok(()) => graph.passes + 1,
                 };
                 ran
+            }
+        }
+    }
+
+    /// Weights that have moved since lie elsewhere: another pass fills the ring, and then one is captured again.
+    fn forget_outdated(&mut self, graph: &mut Graphs<D>) -> Result<()> {
+        let outdated = |captured: &mut Captured<D>| self.session.is_outdated(&captured.pass);
+        match graph.captured.take_if(outdated) {
+            None => Ok(()),
+            Some(captured) => {
+                graph.passes = WARM_UP - 1;
+                give_back(self.session, captured)
             }
         }
     }

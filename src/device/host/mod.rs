@@ -5,12 +5,14 @@
 
 mod block;
 mod copier;
+mod frames;
+mod memory_file;
 mod pages;
 mod progress;
 
 use super::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
-use crate::figures::View;
+use crate::figures::{KeptPages, View};
 use block::{Block, Blocks};
 use copier::{Command, Copier};
 use pages::{only_read, Views};
@@ -184,6 +186,24 @@ impl Device for HostDevice {
         // rule: host-unmaps-after-its-copies
         self.synchronize()?;
         self.views.unmap(ptr)
+    }
+
+    fn keeps_pages(&self) -> bool {
+        true
+    }
+
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+        if ptr == DevicePtr::EMPTY || view.bytes == 0 {
+            self.unmap(ptr)?;
+            return self.map(view);
+        }
+        view.check(page().ok_or_else(no_pages)?)?;
+        // Queued copies may still write it.
+        // rule: host-unmaps-after-its-copies
+        self.synchronize()?;
+        let ptr = self.views.remap(ptr, view, kept)?;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes());
+        Ok(ptr)
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {

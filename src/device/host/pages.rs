@@ -3,14 +3,12 @@
 //! is a fault of the process instead of a wrong weight.
 
 use super::block::Target;
+use super::frames::{Frames, Run};
+use super::memory_file::{failed, too_large};
 use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
-use crate::figures::View;
-use crate::system_memory;
+use crate::figures::{KeptPages, View};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
 
 /// Allocation granule: the alignment that compiled code expects of its buffers.
 pub(in crate::device) const GRANULE: u64 = 64;
@@ -52,14 +50,14 @@ impl Addresses {
         }
     }
 
-    /// Shows `memory`, a range of the file, from the address `at` on, counted from the first.
-    fn show(&mut self, at: u64, file: &File, memory: Range<u64>, protection: i32) -> Result<()> {
-        let bytes = memory.end - memory.start;
+    /// Shows a part of the file from the address `at` on, counted from the first.
+    fn show(&mut self, at: u64, frames: &Frames, run: Run, protection: i32) -> Result<()> {
+        let Run { file, bytes, .. } = run;
         let inside = at
             .checked_add(bytes)
             .is_some_and(|end| end <= self.bytes as u64);
         assert!(inside, "a view was checked before it was mapped");
-        let offset = libc::off_t::try_from(memory.start).map_err(|_| too_large(memory.end))?;
+        let offset = libc::off_t::try_from(file).map_err(|_| too_large(file))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: the addresses are inside of our own, by the check, so that nothing of others is replaced.
         let shown = unsafe {
@@ -69,7 +67,7 @@ impl Addresses {
                 bytes as usize,
                 protection,
                 flags,
-                file.as_raw_fd(),
+                frames.file.as_raw_fd(),
                 offset,
             )
         };
@@ -94,30 +92,49 @@ pub(super) struct Mapped {
     shown: Addresses,
     /// The memory in its own order, writable.
     memory: Addresses,
+    frames: Frames,
 }
 
 impl Mapped {
-    /// `view` was checked, and has bytes.
-    fn new(view: &View) -> Result<Mapped> {
+    /// `view` was checked, and has bytes; `frames` are its memory.
+    fn new(view: &View, frames: Frames) -> Result<Mapped> {
         let whole = view.whole();
-        check_available(whole)?;
+        let runs = |range| {
+            let missing = || Error::Internal(format!("a view of {whole} bytes has less memory"));
+            frames.runs(range).ok_or_else(missing)
+        };
         let mut shown = Addresses::reserve(view.bytes)?;
         let mut memory = Addresses::reserve(whole)?;
-        let file = memory_file(whole)?;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        memory.show(0, &file, 0..whole, writable)?;
+        for run in runs(0..whole)? {
+            memory.show(run.memory, &frames, run, writable)?;
+        }
         let mut at = 0;
         for part in view.behind(0..view.bytes).unwrap_or_default() {
-            let bytes = part.end - part.start;
-            // rule: host-views-are-read-only
-            shown.show(at, &file, part, libc::PROT_READ)?;
-            at += bytes;
+            for run in runs(part)? {
+                // rule: host-views-are-read-only
+                shown.show(at, &frames, run, libc::PROT_READ)?;
+                at += run.bytes;
+            }
         }
         Ok(Mapped {
             view: view.clone(),
             shown,
             memory,
+            frames,
         })
+    }
+
+    /// The memory is seen as `view` says, with `kept` pages in it. Nobody uses the old addresses any more.
+    fn moved(self, view: &View, kept: &[KeptPages]) -> Result<Mapped> {
+        let Mapped {
+            shown,
+            memory,
+            frames,
+            ..
+        } = self;
+        drop((shown, memory));
+        Mapped::new(view, frames.moved(view.whole(), kept)?)
     }
 }
 
@@ -136,15 +153,35 @@ impl Views {
 
     /// Maps a view that was checked, and has bytes.
     pub(super) fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        let mapped = Mapped::new(view)?;
+        let mapped = Mapped::new(view, Frames::new(view.whole())?)?;
+        Ok(self.insert(mapped))
+    }
+
+    fn insert(&mut self, mapped: Mapped) -> DevicePtr {
         let address = mapped.shown.start as u64;
-        self.bytes += view.memory;
+        self.bytes += mapped.view.memory;
         self.by_address.insert(address, mapped);
-        Ok(DevicePtr(address))
+        DevicePtr(address)
+    }
+
+    /// Shows the memory of what [`Views::map`] returned as `view` says, which was checked, and has bytes. On an error nothing is
+    /// mapped. Nobody may be copying to the old addresses, or reading them.
+    pub(super) fn remap(
+        &mut self,
+        ptr: DevicePtr,
+        view: &View,
+        kept: &[KeptPages],
+    ) -> Result<DevicePtr> {
+        let mapped = self.take(ptr)?.moved(view, kept)?;
+        Ok(self.insert(mapped))
     }
 
     /// Unmaps what [`Views::map`] returned. Nobody may be copying to it, or reading it.
     pub(super) fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
+        self.take(ptr).map(drop)
+    }
+
+    fn take(&mut self, ptr: DevicePtr) -> Result<Mapped> {
         let mapped = self.by_address.remove(&ptr.0).ok_or_else(|| {
             Error::Internal(format!(
                 "host memory {:#x}: unmapped, but no view begins there",
@@ -152,7 +189,7 @@ impl Views {
             ))
         })?;
         self.bytes -= mapped.view.memory;
-        Ok(())
+        Ok(mapped)
     }
 
     /// Whether `ptr` is an address of one of the views.
@@ -219,67 +256,4 @@ fn leaves(ptr: DevicePtr, bytes: u64) -> Error {
         "host memory {:#x}: {bytes} bytes that leave their view",
         ptr.0
     ))
-}
-
-/// All pages are taken at once, and a system that runs out of them ends processes. Where it does not say what it has, the
-/// call that takes them will.
-fn check_available(bytes: u64) -> Result<()> {
-    match system_memory::available() {
-        Ok(available) if bytes > available.bytes() => Err(Error::OutOfMemory {
-            what: format!("weights' pages, of {available}"),
-            bytes,
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// A file of zeros that is nowhere but in memory, and is gone when it is mapped nowhere.
-#[cfg(target_os = "linux")]
-fn memory_file(bytes: u64) -> Result<File> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: the name is a C string, which the system only shows to people.
-    let raw = unsafe { libc::memfd_create(c"weightstream-pages".as_ptr(), libc::MFD_CLOEXEC) };
-    if raw < 0 {
-        return Err(failed("making a memory file with memfd_create", bytes));
-    }
-    // SAFETY: a descriptor that was just made, and that nobody else has.
-    let file = unsafe { File::from_raw_fd(raw) };
-    let size = libc::off_t::try_from(bytes).map_err(|_| too_large(bytes))?;
-    // All pages at once: one that is missing later would be a bus error in the middle of a pass.
-    // SAFETY: a call on a descriptor that is open.
-    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } {
-        0 => Ok(file),
-        _ => Err(failed("filling a memory file with fallocate", bytes)),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn memory_file(_bytes: u64) -> Result<File> {
-    Err(Error::Unsupported(
-        "memory files are there on Linux only".to_owned(),
-    ))
-}
-
-/// The system's last error, of a call for so many bytes.
-#[cold]
-fn failed(call: &'static str, bytes: u64) -> Error {
-    let error = std::io::Error::last_os_error();
-    match matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC)) {
-        true => Error::OutOfMemory {
-            what: format!("weights' pages ({call}: {error})"),
-            bytes,
-        },
-        false => Error::Device {
-            call,
-            what: format!("{bytes} bytes: {error}"),
-        },
-    }
-}
-
-#[cold]
-fn too_large(bytes: u64) -> Error {
-    Error::OutOfMemory {
-        what: "weights' pages".to_owned(),
-        bytes,
-    }
 }

@@ -58,6 +58,8 @@ pub enum What {
     Download,
     /// A copy within the device.
     CopyAcross,
+    /// Pages were moved, with what they hold.
+    Moved,
     /// Bytes were set to zero.
     Zero,
     /// The memory was given back.
@@ -94,6 +96,7 @@ impl fmt::Display for Access {
             What::Upload => f.write_str("an upload")?,
             What::Download => f.write_str("a download")?,
             What::CopyAcross => f.write_str("a copy within the device")?,
+            What::Moved => f.write_str("a move of pages")?,
             What::Zero => f.write_str("setting to zero")?,
             What::Free => f.write_str("giving the memory back")?,
             What::Discard => f.write_str("giving the bytes up")?,

@@ -3,10 +3,10 @@
 use super::clock::{Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
-use super::{space, stray, Issued, Sim, SimEvent};
+use super::{space, stray, Issued, Problem, Sim, SimEvent};
 use crate::device::{Device, DevicePtr, HostBytes, HostRoom};
 use crate::error::{Error, Result};
-use crate::figures::{Link, View};
+use crate::figures::{KeptPages, Link, View};
 
 const GRANULE: u64 = 64;
 
@@ -116,15 +116,7 @@ impl Device for Sim {
 
     fn map(&mut self, view: &View) -> Result<DevicePtr> {
         self.call("map")?;
-        let Some(page) = self.page else {
-            return Err(Error::Internal("this sim maps no memory".to_string()));
-        };
-        view.check(page)?;
-        if view.bytes == 0 {
-            return Ok(DevicePtr::EMPTY);
-        }
-        let memory = self.take("weights' pages", view.memory)?;
-        Ok(self.views.map(view, memory, page))
+        self.show(view)
     }
 
     fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
@@ -134,12 +126,24 @@ impl Device for Sim {
             return Ok(());
         }
         self.finish_all()?;
-        let memory = self.views.unmap(ptr).ok_or_else(|| stray(ptr, 0))?;
-        let range = self
-            .weights
-            .give(DevicePtr(memory.start), memory.end - memory.start)?;
-        self.lose(Actor::Copy, What::Free, ptr, vec![range]);
-        Ok(())
+        self.hide(ptr).map(drop)
+    }
+
+    fn keeps_pages(&self) -> bool {
+        self.page.is_some()
+    }
+
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+        self.graphs.refuse("moving memory")?;
+        if let Err(error) = self.call("remap") {
+            self.finish_all()?;
+            return self.hide(ptr).and(Err(error));
+        }
+        if !(self.copy_idle() && self.compute_idle()) {
+            // rule: sim-sees-pages-that-move-early
+            self.report(Problem::MovedEarly);
+        }
+        self.move_pages(ptr, view, kept)
     }
 
     fn tidy_up(&mut self) -> Result<()> {

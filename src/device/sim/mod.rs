@@ -24,6 +24,7 @@ mod device;
 mod faults;
 mod graph;
 mod issue;
+mod pages;
 mod problem;
 mod regions;
 mod replay;

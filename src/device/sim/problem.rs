@@ -41,6 +41,8 @@ pub enum Problem {
         /// The budget.
         budget: u64,
     },
+    /// Pages were moved before everything that was issued had run: unmapping waits for nobody.
+    MovedEarly,
     /// Neither stream can go on: they wait for each other.
     Deadlock,
 }
@@ -80,6 +82,9 @@ impl fmt::Display for Problem {
             Problem::OverBudget { live, budget } => write!(
                 f,
                 "{live} bytes live at one time, in a budget of {budget} bytes"
+            ),
+            Problem::MovedEarly => f.write_str(
+                "pages were moved while work was still to run: an unmap waits for no stream",
             ),
             Problem::Deadlock => f.write_str("the streams wait for each other"),
         }

@@ -55,6 +55,11 @@ impl Views {
         self.by_address.remove(&ptr.0).map(|shown| shown.memory())
     }
 
+    /// The memory of the view that begins at `ptr`.
+    pub(super) fn memory_of(&self, ptr: DevicePtr) -> Option<Range<u64>> {
+        self.by_address.get(&ptr.0).map(Shown::memory)
+    }
+
     /// Whether `ptr` is an address of one of them.
     pub(super) fn contain(&self, ptr: DevicePtr) -> bool {
         self.find(ptr).is_some()

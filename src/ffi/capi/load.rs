@@ -213,6 +213,19 @@ pub unsafe extern "C" fn ws_reset_state(model: *const Model) -> Status {
     })
 }
 
+/// Another budget for all methods and sessions of the program, from the next pass on.
+///
+/// # Safety
+/// `model` is NULL or a model.
+#[no_mangle]
+pub unsafe extern "C" fn ws_set_budget(model: *const Model, bytes: u64) -> Status {
+    guarded(|| {
+        // SAFETY: by this function's contract.
+        let model = unsafe { args::reference("model", model) }?;
+        Ok(model.delegate.set_budget(bytes)?)
+    })
+}
+
 thread_local! {
     static METHOD_NAME: RefCell<CString> = RefCell::default();
 }

@@ -16,20 +16,11 @@ const WORTH: u64 = 100;
 
 /// The plan, unless the LRU copies less; an error says why there is none.
 pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String> {
-    let Some(page) = request.model.page else {
-        return Err("this device maps no memory, and plans need that".to_owned());
-    };
     let times = Times::of(request);
     if request.times.is_some() && times.is_none() && request.link.is_none() {
         log::warn!("the times of kernels are of no use: what the link carries is not known");
     }
-    let Some(found) = search(request, times.as_ref(), u64::MAX) else {
-        return Err(format!(
-            "no plan on pages of {} fits into {}",
-            bytes_text(page),
-            bytes_text(request.capacity)
-        ));
-    };
+    let found = found(request, times.as_ref())?;
     let plan = match cheaper_lru(&found, request) {
         None => found,
         Some(lru) => {
@@ -54,6 +45,25 @@ pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String
             .map_or(String::new(), |link| in_time(link, plan.price))
     );
     Ok(of(request, plan).because(why))
+}
+
+/// The plan, whatever the LRU would copy.
+pub(in super::super) fn elastic(request: &Request<'_>) -> Result<Residency, String> {
+    let plan = found(request, Times::of(request).as_ref())?;
+    Ok(of(request, plan))
+}
+
+fn found(request: &Request<'_>, times: Option<&Times<'_>>) -> Result<Plan, String> {
+    let Some(page) = request.model.page else {
+        return Err("this device maps no memory, and plans need that".to_owned());
+    };
+    search(request, times, u64::MAX).ok_or_else(|| {
+        format!(
+            "no plan on pages of {} fits into {}",
+            bytes_text(page),
+            bytes_text(request.capacity)
+        )
+    })
 }
 
 /// A residency by which a pass takes less time than by this plan, if it is worth while: once kernels were timed.

@@ -209,6 +209,10 @@ impl Policy for Planned {
         "planned"
     }
 
+    fn everything_stays(&self) -> bool {
+        self.copies.is_empty()
+    }
+
     fn is_periodic(&self) -> bool {
         true
     }

@@ -123,14 +123,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What stays as a whole, at the end of the memory.
+    /// What stays as a whole, at the end of the memory. Weights of whole pages come first: they lie alike under every budget, so
+    /// that their pages can be kept when it changes.
     fn pack(&mut self, ring: &Ring) {
         let mut stays: Vec<bool> = self.problem.sizes.iter().map(|&size| size > 0).collect();
         for stream in ring.streams.iter().filter(|stream| stream.tail > 0) {
             stays[stream.weight as usize] = false;
         }
         let all = 0..stays.len() as WeightIndex;
-        let weights: Vec<WeightIndex> = all.filter(|&weight| stays[weight as usize]).collect();
+        let mut weights: Vec<WeightIndex> = all.filter(|&weight| stays[weight as usize]).collect();
+        weights.sort_by_key(|&weight| self.problem.size(weight) % self.problem.page > 0);
         let start = self.plan.view.memory;
         let end = start + self.problem.size_of(&weights);
         let mut at = self.show(start..end);

@@ -1,0 +1,103 @@
+//! A program as a tenant of its device's pool: it joins at load, holds its grant in each pass, and shrinks between passes when
+//! others are granted more.
+#![deny(unsafe_code)]
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+use super::budget::{AutoBudget, RESERVE};
+use super::delegate_device::DelegateDevice;
+use super::request::{DataSource, LoadRequest};
+use super::shared::{Running, Shared};
+use crate::config::{Options, BUDGET};
+use crate::elastic::{DevicePool, Membership, Tenant, Wants};
+use crate::error::{Error, Result};
+use crate::store::{ElasticBytes, Methods};
+
+/// A place in the pool of the device for a program that is about to be loaded.
+pub(super) fn join<D: DelegateDevice>(
+    device: &D,
+    request: &LoadRequest<'_>,
+    methods: &Methods,
+    options: &Options,
+) -> Result<Membership> {
+    let name = match device.name() {
+        "cpu" => "cpu".to_owned(),
+        kind => format!("{kind}:{}", options.device.unwrap_or(0)),
+    };
+    let Some(page) = device.page() else {
+        return Err(Error::Unsupported(format!(
+            "{BUDGET} = 'shared' moves pages between stores, and '{name}' maps no memory (on a GPU: \
+             CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED is 0): give each store a budget of its own"
+        )));
+    };
+    let bytes = ElasticBytes::of(methods, device)?;
+    let free = device.free_bytes()?;
+    let granule = device.granule();
+    let beside = request.records.all().iter().map(|record| {
+        // Without bounds on its shapes nobody knows; the reserve is for what nobody knows.
+        let auto = AutoBudget::new(record, bytes.everything, free, granule);
+        auto.map_or(RESERVE, |auto| auto.headroom())
+    });
+    let wants = Wants {
+        name: name_of(request),
+        total: bytes.everything,
+        floor: bytes.least,
+        priority: options.priority,
+    };
+    DevicePool::of(&name, page).join(wants, beside.max().unwrap_or(RESERVE), free)
+}
+
+/// The methods, and the file of the weights.
+fn name_of(request: &LoadRequest<'_>) -> String {
+    let methods = request.records.names().join("+");
+    match &request.data {
+        DataSource::File(path) => {
+            let file = path.file_name().unwrap_or(path.as_os_str());
+            format!("{methods} of {}", file.to_string_lossy())
+        }
+        DataSource::Kept(..) => methods,
+    }
+}
+
+/// From now on others can have it shrink.
+pub(super) fn attach<D: DelegateDevice + 'static>(shared: &Arc<Shared<D>>) {
+    if let Some(membership) = &shared.membership {
+        let tenant: Weak<Shared<D>> = Arc::downgrade(shared);
+        membership.attach(tenant);
+    }
+}
+
+impl<D: DelegateDevice> Tenant for Shared<D> {
+    fn shrink_to(&self, bytes: u64) -> Option<Result<()>> {
+        let mut running = self.turn_now()?;
+        let changed = running.session.set_budget(bytes);
+        *super::locked(&self.stats) = running.stats();
+        Some(changed)
+    }
+}
+
+impl<D: DelegateDevice> Shared<D> {
+    /// A pass begins: the store holds its grant.
+    pub(super) fn take_grant(&self, running: &mut Running<D>) -> Result<()> {
+        let Some(membership) = &self.membership else {
+            return Ok(());
+        };
+        // Both look at the session, one after the other.
+        let session = RefCell::new(&mut running.session);
+        membership.begin_pass(
+            || session.borrow().device().free_bytes(),
+            |bytes| session.borrow_mut().set_budget(bytes),
+        )
+    }
+
+    /// The pass is over: the store gives what others were promised of it.
+    pub(super) fn settle_grant(&self, running: &mut Running<D>) {
+        let Some(membership) = &self.membership else {
+            return;
+        };
+        if let Err(error) = membership.end_pass(|bytes| running.session.set_budget(bytes)) {
+            log::warn!("memory could not be given to other stores after a pass: {error}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The memory of one device that several stores share: who holds how much of it, and how bytes change hands.
+//!
+//! ```text
+//! pass of a begins:   arbiter: grants ──► b holds more than its grant, and no pass of it runs: b shrinks
+//!                     a holds its grant, or what the others leave of the cap
+//! pass of a ends:     b began in the meantime and was promised some of a: a shrinks
+//! ```
+//!
+//! Invariants:
+//! - What all tenants hold together stays within the cap. What a tenant will hold is counted before it grows, and what it held
+//!   until it has shrunk.
+//! - A tenant changes between its own passes only. Nobody waits for a pass of another tenant.
+//! - A tenant whose pass runs keeps all that it holds.
+
+use super::arbiter::Arbiter;
+use super::cap::Cap;
+use super::report::{Report, TenantReport};
+use super::tenant::{TenantId, Wants};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// A store that shares a device.
+pub trait Tenant: Send + Sync {
+    /// Holds at most so many bytes from now on. `None` if a pass of it runs: then nothing has changed. An error leaves what it
+    /// holds as it was.
+    fn shrink_to(&self, bytes: u64) -> Option<Result<()>>;
+}
+
+/// A device's memory for the weights of all tenants.
+pub struct DevicePool {
+    device: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    arbiter: Arbiter,
+    cap: Cap,
+    members: BTreeMap<TenantId, Member>,
+}
+
+struct Member {
+    name: String,
+    priority: i64,
+    floor: u64,
+    total: u64,
+    /// What it takes beside its weights: activations, inputs, a reserve.
+    beside: u64,
+    held: u64,
+    passes: u64,
+    /// A pass of it runs.
+    running: bool,
+    /// Set once it can be asked to shrink.
+    tenant: Option<Weak<dyn Tenant>>,
+}
+
+/// The pools of this process, by device. A child has its own: it cannot use what its parent has loaded.
+static POOLS: Mutex<BTreeMap<(u32, String), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
+
+impl DevicePool {
+    /// The pool of a device, as `cpu` or `cuda:0`. Grants move in whole `unit`s.
+    pub fn of(device: &str, unit: u64) -> Arc<DevicePool> {
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (std::process::id(), device.to_owned());
+        let pool = pools.entry(key);
+        pool.or_insert_with(|| Arc::new(DevicePool::new(device, unit)))
+            .clone()
+    }
+
+    /// A pool that nobody else finds.
+    pub fn new(device: &str, unit: u64) -> DevicePool {
+        DevicePool {
+            device: device.to_owned(),
+            state: Mutex::new(State {
+                arbiter: Arbiter::new(0, unit),
+                cap: Cap::default(),
+                members: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// At most so many bytes for all tenants; `None` lets the pool follow what is free on the device. It holds at once for tenants
+    /// whose pass does not run, and for the others when it ends.
+    ///
+    /// Errors: a cap below the sum of the floors, with the least one ([`Error::CapTooSmall`]). Then the cap is what it was.
+    pub fn set_cap(&self, cap: Option<u64>) -> Result<()> {
+        let mut asked = Vec::new();
+        let mut state = self.lock();
+        match cap {
+            None => state.cap.follow_free(),
+            Some(bytes) => {
+                state.arbiter.set_cap(bytes)?;
+                state.cap.fix(bytes);
+            }
+        }
+        state.shrink_others(None, &mut asked);
+        drop(state);
+        // A tenant that ends here leaves the pool, which takes the lock.
+        drop(asked);
+        Ok(())
+    }
+
+    /// A new tenant, which holds its floor. `beside` is what it takes of the device beside its weights, and `free` what is free there
+    /// now: both count where the cap follows that.
+    ///
+    /// Errors: the floors do not fit under the cap ([`Error::CapTooSmall`]).
+    pub fn join(self: &Arc<Self>, wants: Wants, beside: u64, free: u64) -> Result<Membership> {
+        let mut asked = Vec::new();
+        let mut state = self.lock();
+        let member = Member {
+            name: wants.name.clone(),
+            priority: wants.priority,
+            floor: wants.floor,
+            total: wants.total.max(wants.floor),
+            beside,
+            held: wants.floor,
+            passes: 0,
+            running: false,
+            tenant: None,
+        };
+        if state.cap.follows() {
+            state.follow(free, beside)?;
+        }
+        let id = state.arbiter.join(wants)?;
+        state.shrink_others(Some(id), &mut asked);
+        let room = state.room();
+        let joined = match member.held <= room {
+            true => {
+                state.members.insert(id, member);
+                Ok(Membership {
+                    pool: self.clone(),
+                    id,
+                })
+            }
+            false => {
+                state.arbiter.leave(id);
+                Err(Error::OutOfMemory {
+                    what: format!(
+                        "the floor of '{}', of which {room} bytes are left under the cap of {} while other passes run on {}: load \
+                         it between them",
+                        member.name,
+                        state.arbiter.cap(),
+                        self.device
+                    ),
+                    bytes: member.held,
+                })
+            }
+        };
+        drop(state);
+        drop(asked);
+        joined
+    }
+
+    /// Who has what, and why.
+    pub fn report(&self) -> Report {
+        let state = self.lock();
+        let one = |(id, member): (&TenantId, &Member)| TenantReport {
+            name: member.name.clone(),
+            priority: member.priority,
+            floor: member.floor,
+            total: member.total,
+            grant: state.arbiter.grant(*id),
+            held: member.held,
+            passes: member.passes,
+            running: member.running,
+            why: state.arbiter.explain(*id),
+        };
+        Report {
+            device: self.device.clone(),
+            cap: state.arbiter.cap(),
+            follows_free: state.cap.follows(),
+            rule: state.arbiter.rule().name(),
+            tenants: state.members.iter().map(one).collect(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The cap by what is free now, if it follows that. `joins` is what a new tenant takes beside its weights.
+    fn follow(&mut self, free: u64, joins: u64) -> Result<()> {
+        let held: u64 = self.members.values().map(|member| member.held).sum();
+        let beside = self.members.values().map(|member| member.beside);
+        let headroom = beside.fold(joins, u64::max);
+        // What the tenants hold is free for them.
+        let available = free.saturating_add(held).saturating_sub(headroom);
+        match self.cap.observe(available.max(self.arbiter.least_cap())) {
+            Some(cap) => self.arbiter.set_cap(cap),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that no tenant holds.
+    fn room(&self) -> u64 {
+        let held = self.members.values().map(|member| member.held);
+        self.arbiter.cap().saturating_sub(held.sum())
+    }
+
+    /// Tenants that hold more than their grant shrink, but for `but` and those whose pass runs. `asked` keeps them until the lock is
+    /// gone.
+    fn shrink_others(&mut self, but: Option<TenantId>, asked: &mut Vec<Arc<dyn Tenant>>) {
+        for (id, member) in &mut self.members {
+            let grant = self.arbiter.grant(*id);
+            // rule: running-tenant-keeps-what-it-holds
+            if Some(*id) == but || member.running || member.held <= grant {
+                continue;
+            }
+            let Some(tenant) = member.tenant.as_ref().and_then(Weak::upgrade) else {
+                continue;
+            };
+            match tenant.shrink_to(grant) {
+                // rule: shrunk-tenant-holds-its-grant
+                Some(Ok(())) => member.held = grant,
+                Some(Err(error)) => log::warn!("'{}' did not shrink: {error}", member.name),
+                None => {}
+            }
+            asked.push(tenant);
+        }
+    }
+
+    fn member(&mut self, id: TenantId) -> Result<&mut Member> {
+        let member = self.members.get_mut(&id);
+        member.ok_or_else(|| Error::Internal("a tenant left its pool before its last pass".into()))
+    }
+}
+
+/// A tenant's place in its pool. Dropped, it leaves: by then its memory is given back.
+pub struct Membership {
+    pool: Arc<DevicePool>,
+    id: TenantId,
+}
+
+impl Membership {
+    /// From now on the tenant can be asked to shrink.
+    pub fn attach(&self, tenant: Weak<dyn Tenant>) {
+        if let Some(member) = self.pool.lock().members.get_mut(&self.id) {
+            member.tenant = Some(tenant);
+        }
+    }
+
+    /// Bytes that the tenant holds.
+    pub fn held(&self) -> u64 {
+        self.pool
+            .lock()
+            .members
+            .get(&self.id)
+            .map_or(0, |member| member.held)
+    }
+
+    /// A pass of the tenant begins: `change` has it hold its grant, if that is another one than before. `free` is what is free on the
+    /// device. An error of `change` leaves the tenant with what it held.
+    pub fn begin_pass(
+        &self,
+        free: impl FnOnce() -> Result<u64>,
+        change: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut asked = Vec::new();
+        let mut state = self.pool.lock();
+        if state.cap.follows() {
+            let free = free()?;
+            state.follow(free, 0)?;
+        }
+        state.arbiter.pass(self.id);
+        state.shrink_others(Some(self.id), &mut asked);
+        let (grant, room) = (state.arbiter.grant(self.id), state.room());
+        let member = state.member(self.id)?;
+        let before = member.held;
+        // rule: tenants-together-stay-under-the-cap
+        let holds = grant.min(before + room);
+        member.held = holds.max(before);
+        member.running = true;
+        member.passes += 1;
+        state.arbiter.set_least(self.id, holds);
+        drop(state);
+        drop(asked);
+        let changed = match holds == before {
+            true => Ok(()),
+            false => change(holds),
+        };
+        let mut state = self.pool.lock();
+        if changed.is_err() {
+            state.arbiter.set_least(self.id, 0);
+        }
+        let member = state.member(self.id)?;
+        member.held = if changed.is_ok() { holds } else { before };
+        member.running = changed.is_ok();
+        changed
+    }
+
+    /// The pass is over: `change` has the tenant hold less, if others were promised some of it.
+    pub fn end_pass(&self, change: impl FnOnce(u64) -> Result<()>) -> Result<()> {
+        let mut state = self.pool.lock();
+        state.arbiter.set_least(self.id, 0);
+        let grant = state.arbiter.grant(self.id);
+        let member = state.member(self.id)?;
+        member.running = false;
+        let less = (member.held > grant).then_some(grant);
+        drop(state);
+        let Some(grant) = less else { return Ok(()) };
+        change(grant)?;
+        self.pool.lock().member(self.id)?.held = grant;
+        Ok(())
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        state.arbiter.leave(self.id);
+        state.members.remove(&self.id);
+    }
+}

@@ -1,0 +1,76 @@
+//! Who has what of a device, and why.
+
+use crate::config::quoted;
+
+/// The state of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// As `cpu` or `cuda:0`.
+    pub device: String,
+    /// Bytes that all tenants may hold together.
+    pub cap: u64,
+    /// The cap follows what is free on the device.
+    pub follows_free: bool,
+    /// The rule that grants follow now.
+    pub rule: &'static str,
+    /// In the order in which they joined.
+    pub tenants: Vec<TenantReport>,
+}
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantReport {
+    /// Its methods, and the file of its weights.
+    pub name: String,
+    /// As the load said.
+    pub priority: i64,
+    /// The least bytes with which it runs.
+    pub floor: u64,
+    /// Bytes with which its passes copy nothing.
+    pub total: u64,
+    /// Bytes that it may hold.
+    pub grant: u64,
+    /// Bytes that it holds.
+    pub held: u64,
+    /// Passes that began.
+    pub passes: u64,
+    /// A pass of it runs.
+    pub running: bool,
+    /// The grant, in a sentence.
+    pub why: String,
+}
+
+impl Report {
+    /// As JSON, in one line.
+    pub fn to_json(&self) -> String {
+        let tenants: Vec<String> = self.tenants.iter().map(TenantReport::to_json).collect();
+        format!(
+            "{{\"device\": {}, \"cap_bytes\": {}, \"follows_free_memory\": {}, \"held_bytes\": {}, \"rule\": {}, \
+             \"tenants\": [{}]}}",
+            quoted(&self.device),
+            self.cap,
+            self.follows_free,
+            self.tenants.iter().map(|tenant| tenant.held).sum::<u64>(),
+            quoted(self.rule),
+            tenants.join(", ")
+        )
+    }
+}
+
+impl TenantReport {
+    fn to_json(&self) -> String {
+        format!(
+            "{{\"name\": {}, \"priority\": {}, \"floor_bytes\": {}, \"total_bytes\": {}, \"grant_bytes\": {}, \
+             \"held_bytes\": {}, \"passes\": {}, \"running\": {}, \"why\": {}}}",
+            quoted(&self.name),
+            self.priority,
+            self.floor,
+            self.total,
+            self.grant,
+            self.held,
+            self.passes,
+            self.running,
+            quoted(&self.why)
+        )
+    }
+}

@@ -1,0 +1,185 @@
+//! From one plan to another: which pages keep what they hold, and what has to be loaded.
+//!
+//! ```text
+//! old memory   head a . . . | head b . . | ring    | c c c c
+//! new memory   head a .     | head b     | ring . . . .     | c c c c
+//!              kept           kept         holds nothing      kept
+//! ```
+//! What stays of a weight under both plans is there already. A page is kept if all that stays in it under the new plan lies in
+//! one page of the old memory, at the same place in the page. Everything else that stays is loaded again.
+
+use super::planned::Plan;
+use super::Action;
+use crate::figures::KeptPages;
+use crate::schedule::WeightIndex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The first bytes of a weight, which stay, and where they lie.
+#[derive(Debug, Clone, Copy)]
+struct Stay {
+    weight: WeightIndex,
+    bytes: u64,
+    /// Bytes from the start of the memory.
+    memory: u64,
+    window: u32,
+}
+
+/// What a change of plans needs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Move {
+    /// Pages that keep what they hold.
+    pub kept: Vec<KeptPages>,
+    /// What stays under the new plan and has to be copied.
+    pub loads: Vec<Action>,
+}
+
+/// From `old` to `new`, for a device with such pages.
+pub fn between(old: &Plan, new: &Plan, page: u64) -> Move {
+    let before: BTreeMap<WeightIndex, Stay> = stays(old).map(|one| (one.weight, one)).collect();
+    let stays: Vec<Stay> = stays(new).collect();
+    let mut pages = Pages::new(page);
+    for stay in &stays {
+        pages.add(stay, before.get(&stay.weight));
+    }
+    Move {
+        loads: stays.iter().filter_map(|stay| pages.load(stay)).collect(),
+        kept: pages.runs(),
+    }
+}
+
+/// What stays under a plan. Each lies in one piece of the memory.
+fn stays(plan: &Plan) -> impl Iterator<Item = Stay> + '_ {
+    plan.resident.iter().filter_map(|one| {
+        let start = plan.windows[one.window as usize];
+        let bytes = one.range.end - one.range.start;
+        let memory = plan.view.behind(start..start + bytes)?;
+        match memory.as_slice() {
+            [piece] if one.range.start == 0 => Some(Stay {
+                weight: one.weight,
+                bytes,
+                memory: piece.start,
+                window: one.window,
+            }),
+            _ => None,
+        }
+    })
+}
+
+/// Where the pages of the new memory were: bytes from the start of the old one; `None` for those that hold nothing.
+struct Pages {
+    page: u64,
+    /// Pages that are filled by one weight, in runs: the new place, and the old one.
+    inner: Vec<(Range<u64>, Option<u64>)>,
+    /// The others, by their new place.
+    borders: BTreeMap<u64, Option<u64>>,
+}
+
+impl Pages {
+    fn new(page: u64) -> Pages {
+        Pages {
+            page,
+            inner: Vec::new(),
+            borders: BTreeMap::new(),
+        }
+    }
+
+    /// `before` is what stayed of the weight under the old plan.
+    fn add(&mut self, stay: &Stay, before: Option<&Stay>) {
+        let page = self.page;
+        let (start, end) = (stay.memory, stay.memory + stay.bytes);
+        // The bytes that are there already, if they lie at the same place in their page.
+        // rule: kept-page-lies-alike
+        let alike = before.filter(|old| old.memory % page == start % page);
+        let there = alike.map_or(start, |old| start + old.bytes.min(stay.bytes));
+        let old = |at: u64| alike.map(|old| old.memory + at - start);
+        let (first, last) = (start.next_multiple_of(page), end - end % page);
+        if first < last {
+            let whole = (there - there % page).clamp(first, last);
+            self.inner.push((first..whole, old(first)));
+            self.inner.push((whole..last, None));
+        }
+        let mut border = |at: u64, needed: u64| {
+            let from = old(start).map(|memory| (memory + at).wrapping_sub(start));
+            let from = from.filter(|_| needed <= there);
+            let entry = self.borders.entry(at).or_insert(from);
+            // rule: kept-page-is-kept-for-all-in-it
+            *entry = entry.filter(|_| *entry == from);
+        };
+        if start % page > 0 || end < first {
+            border(start - start % page, end.min(first));
+        }
+        if end % page > 0 && last >= first {
+            border(last, end);
+        }
+    }
+
+    fn was(&self, at: u64) -> Option<u64> {
+        self.borders.get(&at).copied().flatten()
+    }
+
+    /// What has to be copied of a weight: from the first byte that is not there to the last one.
+    fn load(&self, stay: &Stay) -> Option<Action> {
+        let page = self.page;
+        let end = stay.memory + stay.bytes;
+        let mut missing: Option<Range<u64>> = None;
+        let mut miss = |range: Range<u64>| {
+            let range = range.start.max(stay.memory)..range.end.min(end);
+            if !range.is_empty() {
+                let start = missing.as_ref().map_or(range.start, |all| all.start);
+                missing = Some(start.min(range.start)..range.end);
+            }
+        };
+        let first = stay.memory - stay.memory % page;
+        if self.borders.contains_key(&first) && self.was(first).is_none() {
+            miss(first..first + page);
+        }
+        let inner = self
+            .inner
+            .iter()
+            .filter(|(range, old)| old.is_none() && range.start >= stay.memory && range.end <= end);
+        inner.for_each(|(range, _)| miss(range.clone()));
+        let last = end - end % page;
+        if last > first && self.borders.contains_key(&last) && self.was(last).is_none() {
+            miss(last..end);
+        }
+        missing.map(|range| Action::Load {
+            weight: stay.weight,
+            range: range.start - stay.memory..range.end - stay.memory,
+            window: stay.window,
+            ahead: true,
+        })
+    }
+
+    /// The kept pages, neighbours together.
+    fn runs(&self) -> Vec<KeptPages> {
+        let inner = self.inner.iter().filter_map(|(range, old)| {
+            Some(KeptPages {
+                from: (*old)?,
+                to: range.start,
+                bytes: range.end - range.start,
+            })
+        });
+        let borders = self.borders.iter().filter_map(|(&to, &from)| {
+            Some(KeptPages {
+                from: from?,
+                to,
+                bytes: self.page,
+            })
+        });
+        let mut all: Vec<KeptPages> = inner.chain(borders).filter(|one| one.bytes > 0).collect();
+        all.sort_unstable_by_key(|one| one.to);
+        all.dedup_by(|next, last| {
+            let follows = (next.to, next.from) == (last.to + last.bytes, last.from + last.bytes);
+            if follows {
+                last.bytes += next.bytes;
+            }
+            follows
+        });
+        all
+    }
+}
+
+#[cfg(test)]
+#[path = "moves_tests.rs"]
+mod tests;
