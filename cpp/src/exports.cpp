@@ -20,6 +20,8 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_stats_json),
     reinterpret_cast<const void*>(&ws_destroy),
     reinterpret_cast<const void*>(&ws_set_options),
+    reinterpret_cast<const void*>(&ws_set_device_budget),
+    reinterpret_cast<const void*>(&ws_device_report),
 };
 
 }  // namespace weightstream

@@ -37,6 +37,8 @@ _EXPORTS = {
     "Error": "_runtime",
     "required_budget": "_runtime",
     "set_options": "_runtime",
+    "set_device_budget": "_pool",
+    "device_report": "_pool",
 }
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"

@@ -69,6 +69,8 @@ _SIGNATURES = {
         ctypes.c_int,
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)],
     ),
+    "ws_set_device_budget": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_uint64]),
+    "ws_device_report": (ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p)]),
     "ws_set_options": (ctypes.c_int, [ctypes.POINTER(Options)]),
     "wsm_check_defaults": (ctypes.c_int32, [ctypes.POINTER(Option), ctypes.c_size_t]),
     "wsm_command": (ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),

@@ -37,7 +37,7 @@ pub mod place;
 pub mod program;
 mod request;
 mod run_pass;
-pub mod share;
+mod share;
 mod shared;
 mod sizes;
 mod tensor;

@@ -10,7 +10,7 @@ use super::delegate_device::DelegateDevice;
 use super::request::{DataSource, LoadRequest};
 use super::shared::{Running, Shared};
 use crate::config::{Options, BUDGET};
-use crate::elastic::{DevicePool, Membership, Tenant, Wants};
+use crate::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
 use crate::error::{Error, Result};
 use crate::store::{ElasticBytes, Methods};
 
@@ -45,7 +45,12 @@ pub(super) fn join<D: DelegateDevice>(
         floor: bytes.least,
         priority: options.priority,
     };
-    DevicePool::of(&name, page).join(wants, beside.max().unwrap_or(RESERVE), free)
+    let state = DeviceState {
+        page,
+        beside: beside.max().unwrap_or(RESERVE),
+        free,
+    };
+    DevicePool::of(&name)?.join(wants, &state)
 }
 
 /// The methods, and the file of the weights.

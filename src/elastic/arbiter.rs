@@ -80,6 +80,11 @@ impl Arbiter {
         Ok(())
     }
 
+    /// Grants move in such units from now on.
+    pub fn set_unit(&mut self, unit: u64) {
+        self.ledger.unit = unit.max(1);
+    }
+
     /// Another priority, which counts from the next pass on.
     pub fn set_priority(&mut self, id: TenantId, priority: i64) {
         if let Some(at) = self.ledger.find(id) {

@@ -43,7 +43,7 @@ mod test_support;
 mod traces;
 
 pub use arbiter::Arbiter;
-pub use pool::{DevicePool, Membership, Tenant};
+pub use pool::{DevicePool, DeviceState, Membership, Tenant};
 pub use report::{Report, TenantReport};
 pub use rule::Rule;
 pub use tenant::{TenantId, Wants};

@@ -27,6 +27,17 @@ pub trait Tenant: Send + Sync {
     fn shrink_to(&self, bytes: u64) -> Option<Result<()>>;
 }
 
+/// What a tenant tells of its device when it joins.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceState {
+    /// Bytes of a page: grants move in whole ones.
+    pub page: u64,
+    /// What the tenant takes of the device beside its weights. It counts where the cap follows what is free.
+    pub beside: u64,
+    /// What is free there now.
+    pub free: u64,
+}
+
 /// A device's memory for the weights of all tenants.
 pub struct DevicePool {
     device: String,
@@ -58,21 +69,30 @@ struct Member {
 static POOLS: Mutex<BTreeMap<(u32, String), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
 
 impl DevicePool {
-    /// The pool of a device, as `cpu` or `cuda:0`. Grants move in whole `unit`s.
-    pub fn of(device: &str, unit: u64) -> Arc<DevicePool> {
+    /// The pool of a device.
+    ///
+    /// Errors: a name that is not `cpu`, `cuda:0`, `cuda:1` and so on.
+    pub fn of(device: &str) -> Result<Arc<DevicePool>> {
+        let index = device.strip_prefix("cuda:").map(str::parse::<u32>);
+        if device != "cpu" && !matches!(index, Some(Ok(_))) {
+            return Err(Error::InvalidInput(format!(
+                "there is no device '{device}' with a pool: say 'cpu', 'cuda:0', 'cuda:1' and so on"
+            )));
+        }
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (std::process::id(), device.to_owned());
         let pool = pools.entry(key);
-        pool.or_insert_with(|| Arc::new(DevicePool::new(device, unit)))
-            .clone()
+        Ok(pool
+            .or_insert_with(|| Arc::new(DevicePool::new(device)))
+            .clone())
     }
 
     /// A pool that nobody else finds.
-    pub fn new(device: &str, unit: u64) -> DevicePool {
+    pub fn new(device: &str) -> DevicePool {
         DevicePool {
             device: device.to_owned(),
             state: Mutex::new(State {
-                arbiter: Arbiter::new(0, unit),
+                arbiter: Arbiter::new(0, 1),
                 cap: Cap::default(),
                 members: BTreeMap::new(),
             }),
@@ -100,13 +120,14 @@ impl DevicePool {
         Ok(())
     }
 
-    /// A new tenant, which holds its floor. `beside` is what it takes of the device beside its weights, and `free` what is free there
-    /// now: both count where the cap follows that.
+    /// A new tenant, which holds its floor.
     ///
-    /// Errors: the floors do not fit under the cap ([`Error::CapTooSmall`]).
-    pub fn join(self: &Arc<Self>, wants: Wants, beside: u64, free: u64) -> Result<Membership> {
+    /// Errors: the floors do not fit under the cap ([`Error::CapTooSmall`]), or running passes hold what is missing for this one.
+    pub fn join(self: &Arc<Self>, wants: Wants, device: &DeviceState) -> Result<Membership> {
         let mut asked = Vec::new();
         let mut state = self.lock();
+        let DeviceState { page, beside, free } = *device;
+        state.arbiter.set_unit(page);
         let member = Member {
             name: wants.name.clone(),
             priority: wants.priority,
@@ -238,6 +259,15 @@ impl Membership {
     pub fn attach(&self, tenant: Weak<dyn Tenant>) {
         if let Some(member) = self.pool.lock().members.get_mut(&self.id) {
             member.tenant = Some(tenant);
+        }
+    }
+
+    /// Another priority, which counts from the next pass of any tenant on.
+    pub fn set_priority(&self, priority: i64) {
+        let mut state = self.pool.lock();
+        state.arbiter.set_priority(self.id, priority);
+        if let Some(member) = state.members.get_mut(&self.id) {
+            member.priority = priority;
         }
     }
 

@@ -27,12 +27,16 @@ pub fn choose(request: &Request<'_>) -> Residency {
 /// A plan for a store whose budget changes: also where everything stays, so that pages can be kept. An error says why there is
 /// none.
 pub fn choose_elastic(request: &Request<'_>) -> Result<Residency, String> {
-    let planned = planned::elastic(request)?;
-    let streams = planned.plan().is_some_and(|plan| !plan.streamed.is_empty());
+    let planned = planned::elastic(request);
+    let all_stays = |residency: &Residency| {
+        residency
+            .plan()
+            .is_some_and(|plan| plan.streamed.is_empty())
+    };
     // Direct constants in pages of their own may leave the plan a page less than the weights need.
-    match streams && request.total() <= request.capacity {
+    match request.total() <= request.capacity && !planned.as_ref().is_ok_and(all_stays) {
         true => Ok(all_resident::offer(request)),
-        false => Ok(planned),
+        false => planned,
     }
 }
 

@@ -22,8 +22,7 @@ mod open;
 mod verify;
 
 pub use constants::{Constants, Method, Methods, Table, WeightLayout};
-pub(crate) use open::ElasticBytes;
-pub use open::StoreOptions;
+pub use open::{ElasticBytes, StoreOptions};
 
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};

@@ -108,7 +108,8 @@ impl<D: Device> Store<D> {
 }
 
 /// What a store of this program can do with that many bytes of a device that other stores share.
-pub(crate) struct ElasticBytes {
+#[derive(Debug, Clone, Copy)]
+pub struct ElasticBytes {
     /// The least budget: the floor, or what a plan takes on the device's pages.
     pub least: u64,
     /// Everything is resident then.

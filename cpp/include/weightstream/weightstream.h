@@ -380,6 +380,32 @@ ws_status ws_reset_state(const ws_model* model);
 ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
 
 /*
+ * Models that are loaded with weight_offload_budget = "shared" share the memory of their device. This is the most that
+ * their weights and direct constants may take together. It holds at once for models that are not executing, and for the
+ * others when they have. Before the first call the figure follows what is free on the device, as with
+ * WS_DEVICE_BUDGET_AUTO: it sinks at once and rises late.
+ *
+ * Parameters:
+ *   device: "cpu", "cuda:0", "cuda:1" and so on.
+ *   bytes:  device memory, or WS_DEVICE_BUDGET_AUTO.
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL, with the least figure, if the least budgets of the loaded models and what executing
+ *   models hold are more. Then the figure is what it was.
+ */
+#define WS_DEVICE_BUDGET_AUTO UINT64_MAX
+ws_status ws_set_device_budget(const char* device, uint64_t bytes);
+
+/*
+ * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, and for each model its
+ * floor, its grant, the bytes that it holds and a sentence.
+ *
+ * Parameters:
+ *   device: as for ws_set_device_budget.
+ *   json:   receives the text, valid until the next ws_device_report call on the same thread.
+ * Returns: WS_OK; WS_INVALID_INPUT for another device.
+ */
+ws_status ws_device_report(const char* device, const char** json);
+
+/*
  * The name of a method that runs here, in the order of names. Loads nothing.
  *
  * Parameters:

@@ -4,6 +4,7 @@
 mod args;
 mod execute;
 mod load;
+mod pool;
 mod stats;
 mod types;
 
@@ -14,6 +15,7 @@ pub use load::{
     ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_new_session,
     ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options, Model,
 };
+pub use pool::{ws_device_report, ws_set_device_budget};
 pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
 
