@@ -28,7 +28,11 @@ struct Store<D: Device> {
 impl<D: Kernels + 'static> Store<D> {
     fn new(pool: &Arc<DevicePool>, model: Model, device: D, priority: i64) -> Result<Arc<Self>> {
         let methods = Methods::from(model.program());
-        let ElasticBytes { least, everything } = ElasticBytes::of(&methods, &device)?;
+        let ElasticBytes {
+            least,
+            everything,
+            page,
+        } = ElasticBytes::of(&methods, &device)?;
         let wants = Wants {
             name: format!("of {everything}"),
             total: everything,
@@ -36,7 +40,7 @@ impl<D: Kernels + 'static> Store<D> {
             priority,
         };
         let state = DeviceState {
-            page: device.page().unwrap(),
+            page,
             beside: 0,
             free: 0,
         };

@@ -12,6 +12,8 @@ use weightstream::device::{HostDevice, Sim};
 use weightstream::session::Session;
 use weightstream::Error;
 
+use std::sync::atomic::Ordering;
+
 use proptest::prelude::*;
 
 /// Weights of whole pages on both devices.
@@ -233,4 +235,19 @@ fn a_change_that_fails_leaves_the_store_right_or_poisoned() {
         session.device_mut().check();
     }
     assert!(kept > 0, "{kept} kept, {poisoned} poisoned");
+}
+
+/// What grows is copied while the next pass runs: each read waits for its own bytes only.
+#[test]
+fn a_pass_starts_before_all_that_stays_is_there() {
+    let model = chain(&[SIZE; 20]);
+    let all = everything(&model);
+    let mut session = planned(&model, Sim::new(Order::KernelsFirst), all / 3);
+    play(&model, &mut session, Pass::Complete).unwrap();
+    session.device_mut().check();
+    let events = session.device().live_events();
+    session.set_budget(all / 3 * 2).unwrap();
+    assert!(events.load(Ordering::Relaxed) > 0, "nothing is on its way");
+    play(&model, &mut session, Pass::Complete).unwrap();
+    session.device_mut().check();
 }

@@ -25,12 +25,12 @@ pub(super) fn join<D: DelegateDevice>(
         "cpu" => "cpu".to_owned(),
         kind => format!("{kind}:{}", options.device.unwrap_or(0)),
     };
-    let Some(page) = device.page() else {
+    if device.page().is_none() {
         return Err(Error::Unsupported(format!(
             "{BUDGET} = 'shared' moves pages between stores, and '{name}' maps no memory (on a GPU: \
              CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED is 0): give each store a budget of its own"
         )));
-    };
+    }
     let bytes = ElasticBytes::of(methods, device)?;
     let free = device.free_bytes()?;
     let granule = device.granule();
@@ -46,7 +46,7 @@ pub(super) fn join<D: DelegateDevice>(
         priority: options.priority,
     };
     let state = DeviceState {
-        page,
+        page: bytes.page,
         beside: beside.max().unwrap_or(RESERVE),
         free,
     };

@@ -27,16 +27,10 @@ pub fn choose(request: &Request<'_>) -> Residency {
 /// A plan for a store whose budget changes: also where everything stays, so that pages can be kept. An error says why there is
 /// none.
 pub fn choose_elastic(request: &Request<'_>) -> Result<Residency, String> {
-    let planned = planned::elastic(request);
-    let all_stays = |residency: &Residency| {
-        residency
-            .plan()
-            .is_some_and(|plan| plan.streamed.is_empty())
-    };
-    // Direct constants in pages of their own may leave the plan a page less than the weights need.
-    match request.total() <= request.capacity && !planned.as_ref().is_ok_and(all_stays) {
-        true => Ok(all_resident::offer(request)),
-        false => planned,
+    match planned::elastic(request) {
+        // Direct constants in pages of their own may leave less than a page for all weights.
+        Err(_) if request.total() <= request.capacity => Ok(all_resident::offer(request)),
+        planned => planned,
     }
 }
 

@@ -143,7 +143,8 @@ impl<D: Device> Session<D> {
     pub(super) fn move_to(&mut self, residency: Residency) -> Result<()> {
         self.finish_replays()?;
         self.store.device.synchronize()?;
-        let moved = self.store.move_to(residency);
+        let reads = self.pass.method().trace.probes();
+        let moved = self.store.move_to(residency, reads);
         self.place_weights();
         moved
     }

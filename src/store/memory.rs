@@ -63,7 +63,8 @@ impl<D: Device> Store<D> {
         let layout = self.residency.layout.clone();
         self.take_fixed(&layout)?;
         self.policy.start(&mut self.actions);
-        self.load_resident()?;
+        let loaded = self.load_resident();
+        self.wait_for_loads().and(loaded)?;
         self.stats.prefetches = 0;
         Ok(())
     }
@@ -81,21 +82,26 @@ impl<D: Device> Store<D> {
         Ok(())
     }
 
-    /// Carries the first loads out: what stays. What streams is copied by the passes.
+    /// Issues the first loads: of what stays. What streams is copied by the passes.
     fn load_resident(&mut self) -> Result<()> {
         let started = self.carry_out();
         if self.layout().is_per_weight() {
             self.warm_up()?;
         }
-        started?;
-        // Direct constants are read without a wait, and what is resident from now on needs none.
+        for weight in &mut self.weights {
+            // What stays is never given up.
+            weight.copied = 0..0;
+        }
+        started
+    }
+
+    /// Direct constants are read without a wait, and so is everything where all of it stays.
+    fn wait_for_loads(&mut self) -> Result<()> {
         // rule: load-waits-for-its-copies
         let done = self.device.synchronize();
         done.map_err(|error| error.during(|| "waiting for the first loads".into()))?;
         for weight in &mut self.weights {
             weight.ready = None;
-            // What stays is never given up.
-            weight.copied = 0..0;
         }
         Ok(())
     }
@@ -152,8 +158,9 @@ impl<D: Device> Store<D> {
     }
 
     /// Between passes, with both streams idle: all weights move to where `residency` has them. What stays under both plans
-    /// is not copied, where the device keeps pages.
-    pub(crate) fn move_to(&mut self, residency: Residency) -> Result<()> {
+    /// is not copied, where the device keeps pages. What has to be copied comes in the order of `reads`, while the next pass
+    /// runs: each read waits for its own.
+    pub(crate) fn move_to(&mut self, residency: Residency, reads: &[WeightIndex]) -> Result<()> {
         // rule: moved-weights-are-of-another-generation
         self.generation += 1;
         for (weight, there) in (0..).zip(&mut self.weights) {
@@ -170,11 +177,22 @@ impl<D: Device> Store<D> {
             self.actions.clear();
             self.actions.extend(loads);
         }
+        let mut first = vec![usize::MAX; self.weights.len()];
+        for (at, &weight) in reads.iter().enumerate().rev() {
+            first[weight as usize] = at;
+        }
+        self.actions.sort_by_key(|action| match action {
+            Action::Load { weight, .. } | Action::Evict { weight } => first[*weight as usize],
+        });
         // What stays is loaded ahead of no read of a pass.
         let prefetches = self.stats.prefetches;
         let loaded = self.load_resident();
         self.stats.prefetches = prefetches;
-        loaded
+        loaded?;
+        match self.policy.everything_stays() {
+            true => self.wait_for_loads(),
+            false => Ok(()),
+        }
     }
 
     /// The memory of the layout, by the pages of the present one if they can be kept. Then what has to be loaded.
@@ -194,7 +212,11 @@ impl<D: Device> Store<D> {
         if block != DevicePtr::EMPTY {
             match &self.residency.layout.memory {
                 Backing::Mapped(view) => self.pool.unmap(&mut self.device, block, view)?,
-                Backing::Block(bytes) => self.pool.give(&mut self.device, block, *bytes)?,
+                Backing::Block(bytes) => {
+                    self.pool.give(&mut self.device, block, *bytes)?;
+                    // A device may keep what is freed for the next allocation.
+                    self.device.tidy_up()?;
+                }
                 Backing::PerWeight => {}
             }
         }

@@ -114,12 +114,14 @@ pub struct ElasticBytes {
     pub least: u64,
     /// Everything is resident then.
     pub everything: u64,
+    /// Bytes of a page.
+    pub page: u64,
 }
 
 impl ElasticBytes {
-    /// Of a program on a device with pages.
+    /// Of a program on a device with pages, in whole ones: direct constants lie in pages of their own.
     pub fn of<D: Device>(methods: &Methods, device: &D) -> Result<ElasticBytes> {
-        let granule = device.granule();
+        let (granule, page) = (device.granule(), device.page().unwrap_or(1));
         let floor = methods.floor(granule)?;
         let (methods, _) = methods.in_place()?;
         let (traced, model) = (methods.traced(), device.model().beside(floor.direct));
@@ -132,9 +134,14 @@ impl ElasticBytes {
             link: None,
             times: None,
         });
+        let pages = |bytes: u64| {
+            let whole = |bytes: u64| bytes.div_ceil(page).saturating_mul(page);
+            whole(floor.direct).saturating_add(whole(bytes))
+        };
         Ok(ElasticBytes {
-            least: floor.direct + least,
-            everything: methods.everything(granule),
+            least: pages(least),
+            everything: pages(methods.everything(granule) - floor.direct),
+            page,
         })
     }
 }

@@ -75,10 +75,8 @@ impl Device for CudaDevice {
     }
 
     fn set_budget(&mut self, bytes: u64) -> Result<()> {
-        if self.weights.is_some() {
-            return Err(Error::Internal(
-                "the device was told its budget twice".to_string(),
-            ));
+        if let Some(pool) = &mut self.weights {
+            return pool.set_cap(bytes);
         }
         // A maximum of 0 bytes would mean none to the driver.
         if bytes > 0 {

@@ -17,6 +17,11 @@ use cudarc::driver::sys::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Drivers were seen to refuse access for a moment after memory was unmapped, and to grant it when they were asked again.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes of a page of the device; `None` if it maps none.
 pub(super) fn page(context: &Context, _entered: &Entered<'_>) -> Result<Option<u64>> {
@@ -146,10 +151,21 @@ impl Addresses {
             location: properties(&self.context).location,
             flags: access,
         };
-        // SAFETY: reserved addresses with memory behind all of them, and one description.
-        check("cuMemSetAccess", unsafe {
-            sys::cuMemSetAccess(self.start, self.mapped as usize, &description, 1)
-        })
+        for attempt in 0..ATTEMPTS {
+            // SAFETY: reserved addresses with memory behind all of them, and one description.
+            let code =
+                unsafe { sys::cuMemSetAccess(self.start, self.mapped as usize, &description, 1) };
+            if code != CUresult::CUDA_ERROR_NOT_READY || attempt + 1 == ATTEMPTS {
+                return check("cuMemSetAccess", code);
+            }
+            log::warn!(
+                "{}: cuMemSetAccess of {} bytes is not ready: trying again",
+                self.context.name(),
+                self.mapped
+            );
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 }
 

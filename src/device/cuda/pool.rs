@@ -96,7 +96,7 @@ impl Pool {
         if bytes == 0 {
             return Ok(DevicePtr::EMPTY);
         }
-        if self.cap.is_some_and(|cap| bytes > cap - self.live_bytes) {
+        if self.is_over_cap(bytes) {
             return Err(self.out_of_memory(bytes, "over its cap"));
         }
         let ptr = match self.try_alloc(bytes, entered)? {
@@ -140,13 +140,25 @@ impl Pool {
         Ok(())
     }
 
+    /// Another cap for what is handed out. The driver's own stays: a single allocation is never larger than the first one.
+    pub(super) fn set_cap(&mut self, bytes: u64) -> Result<()> {
+        check_total(self.stream.context(), bytes)?;
+        self.cap = Some(bytes);
+        Ok(())
+    }
+
     /// Counts memory that is taken elsewhere, under the same cap.
     pub(super) fn count(&mut self, bytes: u64) -> Result<()> {
-        if self.cap.is_some_and(|cap| bytes > cap - self.live_bytes) {
+        if self.is_over_cap(bytes) {
             return Err(self.out_of_memory(bytes, "over its cap"));
         }
         self.live_bytes += bytes;
         Ok(())
+    }
+
+    fn is_over_cap(&self, bytes: u64) -> bool {
+        let room = |cap: u64| cap.saturating_sub(self.live_bytes);
+        self.cap.is_some_and(|cap| bytes > room(cap))
     }
 
     /// What was counted is given back.
@@ -291,18 +303,23 @@ impl Drop for Pool {
 }
 
 /// Refuses a cap that the device can never hold; the driver might find that out in the middle of a pass.
-fn properties(context: &Context, cap: Option<u64>) -> Result<CUmemPoolProps> {
+fn check_total(context: &Context, cap: u64) -> Result<()> {
     let total = context.total_bytes()?;
-    if let Some(cap) = cap.filter(|&cap| cap > total) {
-        return Err(Error::OutOfMemory {
+    match cap > total {
+        true => Err(Error::OutOfMemory {
             what: format!(
                 "weights on {}, which has {} in all",
                 context.name(),
                 bytes_text(total)
             ),
             bytes: cap,
-        });
+        }),
+        false => Ok(()),
     }
+}
+
+fn properties(context: &Context, cap: Option<u64>) -> Result<CUmemPoolProps> {
+    cap.map_or(Ok(()), |cap| check_total(context, cap))?;
     // SAFETY: zero is a value of each field: no kind of handle, no location, no maximum, reserved bytes.
     let mut props: CUmemPoolProps = unsafe { std::mem::zeroed() };
     props.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
