@@ -257,6 +257,152 @@ fn times_of_kernels_are_what_a_pass_is_planned_for() {
     assert!(error.contains("exported for 'cpu'"), "{error}");
 }
 
+/// Two programs of 64 MiB weights, 24 and 12 of them, and what `plan --together` says of them.
+struct Pair {
+    large: Files,
+    small: Files,
+}
+
+const UNIT: u64 = 64 << 20;
+
+impl Pair {
+    fn new() -> Pair {
+        Pair {
+            large: Files::of(&chain(24)),
+            small: Files::of(&chain(12)),
+        }
+    }
+
+    fn plan(&self, more: &[&str]) -> Output {
+        let programs = [self.large.path("model.pte"), self.small.path("model.pte")];
+        let [large, small] = [0, 1].map(|at: usize| programs[at].to_str().unwrap());
+        run("plan", &[], &[&["--together", large, small], more].concat())
+    }
+
+    /// The same as JSON.
+    fn found(&self, more: &[&str]) -> Value {
+        json(&self.plan(&[more, &["--json"]].concat()))
+    }
+}
+
+#[test]
+fn programs_together_share_a_budget_by_their_rates() {
+    let pair = Pair::new();
+    let found = pair.found(&["--budget", "1600MB", "--rates", "1,0.2"]);
+    let [large, small] = [0, 1].map(|at: usize| &found["programs"][at]);
+    let bytes = |of: &Value, what: &str| of[what].as_u64().unwrap();
+    assert_eq!(bytes(large, "everything_bytes"), 24 * UNIT);
+    assert_eq!(bytes(small, "everything_bytes"), 12 * UNIT);
+    // Who passes five times as often gets all that is left above the other floor, in whole pages.
+    let floor = bytes(small, "floor_bytes");
+    let left = bytes(&found, "budget_bytes") - floor;
+    assert_eq!(bytes(small, "grant_bytes"), floor);
+    assert_eq!(bytes(large, "grant_bytes"), left.min(24 * UNIT));
+    let alone = pair.large.path("model.pte");
+    let budget = bytes(large, "grant_bytes").to_string();
+    let alone = json(&run("plan", &[alone], &["--json", "-b", &budget]));
+    for figure in ["bytes_per_pass", "copies_per_pass", "ms_per_pass"] {
+        assert_eq!(large["planned"][figure], alone["planned"][figure]);
+    }
+    let per_pass = |of: &Value| of["planned"]["bytes_per_pass"].as_f64().unwrap();
+    let round = found["round"]["bytes"].as_f64().unwrap();
+    assert!((round - (per_pass(large) + 0.2 * per_pass(small))).abs() < 1.0);
+    assert!(round < found["equal_split_round"]["bytes"].as_f64().unwrap());
+}
+
+#[test]
+fn programs_together_are_a_table() {
+    let pair = Pair::new();
+    let text = printed(&pair.plan(&["--budget", "50%"]));
+    let expected = [
+        "2 programs together, budget 1,207,959,552 bytes (1152.0 MB)",
+        "a round",
+        "grants are those after 1000 passes",
+    ];
+    for words in expected {
+        assert!(text.contains(words), "{text}");
+    }
+    let rows = text.lines().filter(|line| line.contains("model.pte "));
+    assert_eq!(rows.count(), 2, "{text}");
+    // A part of the budget may be less than a floor; all of it is not.
+    let found = pair.found(&["--budget", "floor"]);
+    let grants = found["programs"].as_array().unwrap().iter();
+    assert!(grants
+        .clone()
+        .all(|one| one["grant_bytes"] == one["floor_bytes"]));
+}
+
+#[test]
+fn what_is_wrong_with_programs_together_is_named() {
+    let pair = Pair::new();
+    let floors = pair.found(&["--budget", "100%"]);
+    let floor = |at: usize| floors["programs"][at]["floor_bytes"].as_u64().unwrap();
+    let least = floor(0) + floor(1);
+    let too_small = (least - 1).to_string();
+    let least = format!("the tenants need at least {least} bytes");
+    let cases: [(&[&str], &str); 8] = [
+        (&["--budget", &too_small], &least),
+        (
+            &["--budget", "1GB", "--rates", "1"],
+            "option '--rates': 1 rates for 2 programs",
+        ),
+        (
+            &["--budget", "1GB", "--rates", "1,0"],
+            "'0' is no number above 0",
+        ),
+        (
+            &["--budget", "1GB", "--rates", "1,often"],
+            "'often' is no number above 0",
+        ),
+        (&[], "--budget"),
+        (
+            &["--budget", "1GB", "--method", "forward"],
+            "cannot be used with",
+        ),
+        (&["--budget", "1GB", "--sweep", "3"], "cannot be used with"),
+        (
+            &["/nowhere.pte", "--budget", "1GB"],
+            "/nowhere.pte: cannot open",
+        ),
+    ];
+    for (more, words) in cases {
+        let error = refused(&pair.plan(more));
+        assert!(error.contains(words), "{more:?}: {error}");
+    }
+    let one = pair.large.path("model.pte");
+    let one = one.to_str().unwrap();
+    let error = refused(&run("plan", &[], &["--together", one, "--budget", "1GB"]));
+    assert!(error.contains("needs two programs or more"), "{error}");
+    let error = refused(&run("plan", &[], &["--rates", "1,2"]));
+    assert!(error.contains("required arguments"), "{error}");
+    let error = refused(&run("plan", &[], &[]));
+    assert!(error.contains("MODEL.pte"), "{error}");
+}
+
+#[test]
+fn programs_together_may_have_their_weights_beside_them_and_one_device() {
+    let files = Files::new();
+    let [pte, ptd] = ["model.pte", "model.ptd"].map(|name| files.path(name));
+    let (pte, ptd) = (pte.to_str().unwrap(), ptd.to_str().unwrap());
+    let plan = |programs: &[&str]| {
+        let all = [&["--together"], programs, &["--budget", "512", "--json"]].concat();
+        run("plan", &[], &all)
+    };
+    let found = json(&plan(&[pte, ptd, pte]));
+    assert_eq!(found["programs"].as_array().unwrap().len(), 2);
+    assert_eq!(found["round"]["bytes"], 0.0);
+    let gpu = Files::of(&chain(3));
+    let gpu = gpu.path("model.pte");
+    let error = refused(&plan(&[pte, gpu.to_str().unwrap()]));
+    assert!(
+        error.contains("programs share a budget on one device"),
+        "{error}"
+    );
+    let error = refused(&plan(&[gpu.to_str().unwrap(), ptd, pte]));
+    let expected = format!("is missing in {ptd}");
+    assert!(error.contains(&expected), "{error}");
+}
+
 #[test]
 fn an_inspection_lists_constants_inputs_and_outputs() {
     let files = Files::new();

@@ -19,7 +19,7 @@ pub struct Link {
     compute_ms: f64,
 }
 
-fn positive(text: &str) -> std::result::Result<f64, String> {
+pub(super) fn positive(text: &str) -> std::result::Result<f64, String> {
     number(text)
         .filter(|number| *number > 0.0)
         .ok_or_else(|| format!("'{text}' is no number above 0"))

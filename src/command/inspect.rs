@@ -1,6 +1,6 @@
 //! `weightstream inspect`.
 
-use super::model::{Files, Model};
+use super::model::{Files, Form, Model};
 use super::size::{grouped, with_megabytes};
 use super::tables;
 use crate::format::{sizes_text, ConstantKind, InputSpec, Record, RecordedConstant, Target};
@@ -13,6 +13,8 @@ use std::fmt::Write;
 pub struct Arguments {
     #[command(flatten)]
     files: Files,
+    #[command(flatten)]
+    form: Form,
 }
 
 pub fn run(arguments: &Arguments) -> Result<String> {
@@ -22,7 +24,7 @@ pub fn run(arguments: &Arguments) -> Result<String> {
         .ptd
         .as_ref()
         .map(|path| path.display().to_string());
-    Ok(match arguments.files.json {
+    Ok(match arguments.form.json {
         true => format!("{:#}\n", object(&model, checked.as_deref())),
         false => text(&model, checked.as_deref()),
     })

@@ -15,6 +15,7 @@ mod plan;
 mod reference;
 mod size;
 mod tables;
+mod together;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;

@@ -14,14 +14,18 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 pub struct Files {
     /// The program.
-    #[arg(value_name = "MODEL.pte")]
+    #[arg(index = 1, value_name = "MODEL.pte")]
     pub pte: PathBuf,
     /// Its weights. If given, they are checked to be this program's, and complete.
-    #[arg(value_name = "WEIGHTS.ptd")]
+    #[arg(index = 2, value_name = "WEIGHTS.ptd")]
     pub ptd: Option<PathBuf>,
     /// Which of the program's methods; without it, the only one, or all of them together.
     #[arg(long)]
     pub method: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Form {
     /// Print a JSON object instead of text; sizes are in bytes, times in milliseconds.
     #[arg(long)]
     pub json: bool,

@@ -1,11 +1,12 @@
 //! `weightstream plan`.
 
-use super::cost::{Cost, Link, Pass};
+use super::cost::{positive, Cost, Link, Pass};
 use super::explain;
-use super::model::{Files, Model};
+use super::model::{Files, Form, Model};
 use super::picture;
 use super::size::{grouped, with_megabytes, Budget};
 use super::tables;
+use super::together;
 use crate::{Error, Result};
 use clap::Args;
 use serde_json::{json, Value};
@@ -15,10 +16,24 @@ use std::path::PathBuf;
 /// Largest number of budgets in a sweep.
 const MOST: u64 = 10_000;
 
+/// Arguments of a plan for one program only.
+const ALONE: [&str; 7] = [
+    "pte",
+    "ptd",
+    "method",
+    "sweep",
+    "svg",
+    "kernel_times",
+    "compute_ms",
+];
+
 #[derive(Args)]
+#[command(mut_arg("pte", |pte| pte.required(false).required_unless_present("together")))]
 pub struct Arguments {
     #[command(flatten)]
-    files: Files,
+    files: Option<Files>,
+    #[command(flatten)]
+    form: Form,
     /// Bytes that weights may take on the device: 512MB, 1.5GB, 536870912, 50%, floor. Without it, a sweep.
     #[arg(long, short, conflicts_with = "sweep")]
     budget: Option<Budget>,
@@ -34,10 +49,35 @@ pub struct Arguments {
     /// Draw the sweep: time per pass against the budget, with the limit.
     #[arg(long, value_name = "FILE", conflicts_with = "budget")]
     svg: Option<PathBuf>,
+    /// Several programs that share the budget: what each of them gets, and what their passes cost. A `.ptd` belongs to the
+    /// program before it.
+    #[arg(
+        long,
+        value_name = "MODEL.pte",
+        num_args = 1..,
+        requires = "budget",
+        conflicts_with_all = ALONE
+    )]
+    together: Vec<PathBuf>,
+    /// How often each of these programs passes, in their order, such as 1,0.2. Without it, all alike.
+    #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', requires = "together", value_parser = positive)]
+    rates: Vec<f64>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<String> {
-    let mut model = Model::open(&arguments.files)?;
+    match (&arguments.files, arguments.budget) {
+        (Some(files), _) => alone(files, arguments),
+        (None, Some(budget)) => {
+            let (programs, rates) = (&arguments.together, &arguments.rates);
+            let figures = (budget, &arguments.link);
+            together::run(programs, rates, figures, arguments.form.json)
+        }
+        (None, None) => unreachable!("clap asks for a program, or for programs and a budget"),
+    }
+}
+
+fn alone(files: &Files, arguments: &Arguments) -> Result<String> {
+    let mut model = Model::open(files)?;
     model.figures = arguments.link.figures(model.figures);
     if let Some(file) = &arguments.kernel_times {
         model.read_times(file)?;
@@ -45,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<String> {
     let (floor, everything) = (model.floor.bytes(), model.everything());
     if let Some(budget) = arguments.budget {
         let cost = Cost::at(&model, &arguments.link, budget.bytes(floor, everything))?;
-        return Ok(match arguments.files.json {
+        return Ok(match arguments.form.json {
             true => pretty(&with_head(&model, &arguments.link, &cost)),
             false => head(&model) + &one(&model, &arguments.link, &cost),
         });
@@ -55,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<String> {
         |step| (u128::from(everything - floor) * u128::from(step) / u128::from(steps)) as u64;
     let costs = (0..=steps).map(|step| Cost::at(&model, &arguments.link, floor + budget(step)));
     let costs: Vec<Cost> = costs.collect::<Result<_>>()?;
-    let mut text = match arguments.files.json {
+    let mut text = match arguments.form.json {
         true => {
             let all: Vec<Value> = costs.iter().map(|cost| object(&model, cost)).collect();
             let mut whole = facts(&model, &arguments.link);
@@ -70,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<String> {
             file: file.display().to_string(),
             what,
         })?;
-        if !arguments.files.json {
+        if !arguments.form.json {
             let _ = writeln!(text, "\nwrote {}", file.display());
         }
     }

@@ -4,8 +4,8 @@
 //! grants follow the rule whose shadow copied least.
 
 use super::ledger::Ledger;
-use super::rule::{Rule, RULES};
-use super::tenant::{Lane, Tenant, TenantId, Wants, LANES};
+use super::rule::Rule;
+use super::tenant::{Lane, Tenant, TenantId, Wants, LANES, SHADOWS};
 use crate::error::bytes_text;
 use crate::{Error, Result};
 
@@ -27,9 +27,10 @@ pub struct Arbiter {
     ledger: Ledger,
     /// How many tenants ever joined.
     joined: u64,
+    /// At first by rate, which moves no byte to and fro.
     rule: Rule,
     /// What each rule's shadow copied lately.
-    copied: [f64; RULES],
+    copied: [f64; SHADOWS],
 }
 
 impl Arbiter {
@@ -39,7 +40,7 @@ impl Arbiter {
             ledger: Ledger::new(cap, unit),
             joined: 0,
             rule: Rule::Rate,
-            copied: [0.0; RULES],
+            copied: [0.0; SHADOWS],
         }
     }
 
@@ -92,8 +93,8 @@ impl Arbiter {
         }
     }
 
-    /// What open leases hold. The grant stays at or above it; where it is below, others give. What they cannot give does not
-    /// count.
+    /// What open leases hold, or what leases of the pass that runs may come to hold. The grant stays at or above it; where it
+    /// is below, others give. What they cannot give does not count.
     pub fn set_least(&mut self, id: TenantId, bytes: u64) {
         let Some(at) = self.ledger.find(id) else {
             return;

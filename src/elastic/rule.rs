@@ -3,7 +3,7 @@
 //! No order wins always. The newest tenant is worth most in long phases, and copies everything where models alternate. A rate
 //! or a prediction is right there, and follows slowly where phases change.
 
-use super::tenant::{History, Tenant};
+use super::tenant::{History, Tenant, SHADOWS};
 use std::cmp::Ordering;
 
 /// Whose bytes are worth most.
@@ -16,9 +16,6 @@ pub enum Rule {
     /// Of the tenant that is expected to pass next.
     Predicted,
 }
-
-/// Number of rules.
-pub(super) const RULES: usize = 3;
 
 /// A rate is clearly lower if it is below this share of another one.
 const CLEARLY: f64 = 0.8;
@@ -37,7 +34,7 @@ pub(super) enum Claim {
 }
 
 impl Rule {
-    pub(super) const ALL: [Rule; RULES] = [Rule::Newest, Rule::Rate, Rule::Predicted];
+    pub(super) const ALL: [Rule; SHADOWS] = [Rule::Newest, Rule::Rate, Rule::Predicted];
 
     /// In words.
     pub fn name(self) -> &'static str {
@@ -86,8 +83,7 @@ impl Rule {
 /// tenant holds above its floor, and what it can hold. Shares that are about equal stay.
 pub(super) fn even((to, room): (u64, u64), (from, its_room): (u64, u64)) -> u64 {
     let (to, room, from_now, its_room) = (to as f64, room as f64, from as f64, its_room as f64);
-    // Where there is no room at all, this compares with no number.
-    if !(from_now / its_room > ABOUT * (to / room)) {
+    if from_now * room <= ABOUT * to * its_room {
         return 0;
     }
     let share = (from_now + to) / (room + its_room);

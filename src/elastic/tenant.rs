@@ -1,6 +1,5 @@
 //! One tenant: what it wants, what it holds, how often it passed.
 
-use super::rule::RULES;
 use std::cmp::Ordering;
 
 /// Who wants memory. No number is used twice.
@@ -24,12 +23,15 @@ pub struct Wants {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lane(usize);
 
+/// Shadow residencies, one for each rule.
+pub(super) const SHADOWS: usize = 3;
+
 /// Shadow residencies, and the real one.
-pub(super) const LANES: usize = RULES + 1;
+pub(super) const LANES: usize = SHADOWS + 1;
 
 impl Lane {
     /// What tenants may hold.
-    pub(super) const GRANTS: Lane = Lane(RULES);
+    pub(super) const GRANTS: Lane = Lane(SHADOWS);
 
     /// The shadow of the rule with this number: whole bytes, and no leases.
     pub(super) const fn shadow(rule: usize) -> Lane {

@@ -141,8 +141,8 @@ impl Reference<'_> {
         self.last[model] = Some(self.now);
         self.rate.iter_mut().for_each(|rate| *rate *= 0.98);
         self.rate[model] += 1.0;
-        for rule in 0..3 {
-            self.copied[rule] = 0.97 * self.copied[rule] + copies[rule] as f64;
+        for (copied, &bytes) in self.copied.iter_mut().zip(&copies) {
+            *copied = 0.97 * *copied + bytes as f64;
         }
         let best = (0..3).min_by(|&a, &b| self.copied[a].total_cmp(&self.copied[b]));
         for (of, rule) in [(0, 0), (1, 1), (2, 2), (3, best.unwrap())] {
