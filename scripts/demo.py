@@ -2,7 +2,7 @@
 
 Every output is compared with eager PyTorch, and with the bits of the other budgets. Then the runner is asked for one byte less
 than the floor. At the end an LLM of two methods generates text at three budgets, through Python and through C++: it has to be
-what transformers generates. Files go to .demo/.
+what transformers generates. Then two models share one budget. Files go to .demo/.
 """
 
 from __future__ import annotations
@@ -256,6 +256,18 @@ def generate(program: Path, folder: Path) -> None:
     say(f"every text is what transformers generates; in it the two largest logits of a step are {gap:.4f} apart or more")
 
 
+def share(folder: Path, reuse: bool) -> None:
+    """Two models under one budget."""
+    import two_models
+
+    say(f"two models share {two_models.CAP // MB} MB: a draft of 31 MB and a check of 59 MB; MB in the table")
+    text, error = two_models.run(folder, reuse=reuse)
+    print(f"\n{text}\n", flush=True)
+    if error > 1e-4:
+        raise DemoFailed(f"an output is off by {error:.1e}")
+    say(f"every output is that of eager PyTorch (largest difference {error:.1e})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="where the files go")
@@ -273,6 +285,7 @@ def main() -> None:
     if not (arguments.reuse and (folder / "model.pte").exists()):
         export_llm(folder)
     generate(generator, folder)
+    share(arguments.folder / "two", arguments.reuse)
     say("done")
 
 

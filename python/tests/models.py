@@ -356,6 +356,14 @@ register(
 )
 register(
     Spec(
+        "fifty_megabytes",
+        lambda: Mlp(800, 20),
+        lambda: [(torch.randn(8, 800),) for _ in range(4)],
+        "50 MB in 20 layers: budgets that change",
+    )
+)
+register(
+    Spec(
         "mlp_baseline",
         lambda: Mlp(256, 6),
         lambda: [(torch.randn(8, 256),) for _ in range(4)],

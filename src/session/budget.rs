@@ -35,7 +35,7 @@ impl<D: Device> Session<D> {
             return Err(error);
         }
         self.store.stats.budget_changes += 1;
-        log::info!(
+        log::debug!(
             "the budget is {} now, after {}: {} were copied for it, {} stream in a pass",
             bytes_text(budget),
             bytes_text(before),
