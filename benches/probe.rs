@@ -224,6 +224,7 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     let everything: u64 = sizes.iter().sum();
     let figures = DeviceModel {
         apart: 0,
+        whole_pages: false,
         granule: 512,
         page: Some(2 << 20),
         bytes_per_copy: 192 << 10,
@@ -302,6 +303,7 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     let everything: u64 = weights.iter().map(|weight| weight.bytes).sum();
     let figures = DeviceModel {
         apart: 0,
+        whole_pages: false,
         granule: 64,
         page: Some(64),
         bytes_per_copy: 0,

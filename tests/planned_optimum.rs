@@ -27,6 +27,7 @@ const GRANULE: u64 = 64;
 fn copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<u64> {
     let figures = DeviceModel {
         apart: 0,
+        whole_pages: false,
         granule: GRANULE,
         page: Some(GRANULE),
         bytes_per_copy: 0,

@@ -30,6 +30,7 @@ fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     let direct = model.floor().direct;
     let figures = DeviceModel {
         apart: direct,
+        whole_pages: false,
         granule: GRANULE,
         page,
         bytes_per_copy: 0,

@@ -357,9 +357,9 @@ register(
 register(
     Spec(
         "fifty_megabytes",
-        lambda: Mlp(800, 20),
-        lambda: [(torch.randn(8, 800),) for _ in range(4)],
-        "50 MB in 20 layers: budgets that change",
+        lambda: Mlp(816, 20),
+        lambda: [(torch.randn(8, 816),) for _ in range(4)],
+        "50 MB in 20 layers that are no whole pages: budgets that change",
     )
 )
 register(

@@ -12,12 +12,12 @@ def test_programs_of_a_fixed_seed_equal_eager_pytorch():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        verdicts = fuzz(range(1, 17), 16)
+        verdicts = fuzz(range(1, 9), 8)
     finally:
         torch.set_num_threads(threads)
     wrong = [f"program {one.program.seed}: {one.text}" for one in verdicts if one.kind == WRONG]
     assert not wrong, "\n".join(wrong)
-    assert sum(one.kind == RIGHT for one in verdicts) >= 10, summary(verdicts)
+    assert sum(one.kind == RIGHT for one in verdicts) >= 5, summary(verdicts)
 
 
 @pytest.mark.no_package

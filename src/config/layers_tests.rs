@@ -237,6 +237,7 @@ fn json_tells_each_value_and_who_gave_it() {
         options.to_json(false),
         "{\"weight_offload_budget_mb\": {\"value\": 3, \"from\": \"load\"}, \
          \"weight_offload_verify\": {\"value\": \"load\", \"from\": \"set_option\"}, \
+         \"weight_offload_priority\": {\"value\": 0, \"from\": \"default\"}, \
          \"weight_offload_policy\": {\"value\": \"planned\", \"from\": \"default\"}, \
          \"weight_offload_gather\": {\"value\": \"auto\", \"from\": \"default\"}, \
          \"weight_offload_concurrent\": {\"value\": \"turns\", \"from\": \"default\"}}"

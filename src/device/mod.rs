@@ -287,6 +287,7 @@ pub trait Device: Send {
             page: self.page(),
             bytes_per_copy: self.bytes_per_copy(),
             apart: 0,
+            whole_pages: false,
         }
     }
 

@@ -16,5 +16,6 @@ pub fn model_of(name: &str) -> Option<DeviceModel> {
         bytes_per_copy,
         page,
         apart: 0,
+        whole_pages: false,
     })
 }

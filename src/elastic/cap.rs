@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(cap.observe(1000), Some(1000));
         assert_eq!(cap.observe(900), Some(900));
         // Jitter moves nothing.
-        for _ in 0..100 {
+        for _ in 0..6 * PASSES {
             assert_eq!(cap.observe(920), None);
         }
         for pass in 1..PASSES {

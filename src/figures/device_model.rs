@@ -2,6 +2,9 @@
 
 use super::Link;
 
+/// A weight takes whole pages if that loses at most one of so many parts of it.
+const MOST_LOST: u64 = 32;
+
 /// What a plan needs to know of a device, which need not be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceModel {
@@ -13,6 +16,8 @@ pub struct DeviceModel {
     pub page: Option<u64>,
     /// Bytes of direct constants, which count but lie apart from the weights' pages, in pages of their own.
     pub apart: u64,
+    /// A weight that nearly fills its last page takes all of it: its pages can be kept when the budget changes.
+    pub whole_pages: bool,
 }
 
 impl DeviceModel {
@@ -21,6 +26,26 @@ impl DeviceModel {
         DeviceModel {
             apart: direct,
             ..self
+        }
+    }
+
+    /// The same with whole pages for weights that nearly fill them.
+    pub fn in_whole_pages(self) -> DeviceModel {
+        DeviceModel {
+            whole_pages: true,
+            ..self
+        }
+    }
+
+    /// Bytes that a weight takes which takes so many in the granule.
+    pub fn occupied(&self, bytes: u64) -> u64 {
+        let whole = match self.page.filter(|_| self.whole_pages) {
+            Some(page) => bytes.div_ceil(page).saturating_mul(page),
+            None => return bytes,
+        };
+        match whole - bytes <= bytes / MOST_LOST {
+            true => whole,
+            false => bytes,
         }
     }
 

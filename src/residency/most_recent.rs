@@ -191,6 +191,7 @@ mod tests {
             bytes_per_copy: 0,
             page: None,
             apart: 0,
+            whole_pages: false,
         };
         let mut policy = MostRecent::new(&Request {
             kind: PolicyKind::MostRecent,

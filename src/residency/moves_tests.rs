@@ -28,6 +28,7 @@ fn at(trace: &Trace, weights: &[WeightSpec], capacity: u64) -> Option<Plan> {
         page: Some(PAGE),
         bytes_per_copy: 0,
         apart: 0,
+        whole_pages: false,
     };
     plan(&[trace.into()], weights, &model, capacity)
 }
@@ -153,5 +154,32 @@ proptest! {
         for pair in plans.windows(2) {
             play(&pair[0], &pair[1]);
         }
+    }
+}
+
+/// Weights that nearly fill their pages take whole ones, so that they lie alike under every budget.
+#[test]
+fn weights_that_are_no_whole_pages_are_kept_as_well() {
+    let weights = specs(&[40 * PAGE - 37; 20]);
+    let trace = chain(20);
+    let total = 800 * PAGE;
+    let plan_at = |percent| {
+        let model = DeviceModel {
+            granule: 64,
+            page: Some(PAGE),
+            bytes_per_copy: 0,
+            apart: 0,
+            whole_pages: true,
+        };
+        plan(&[(&trace).into()], &weights, &model, total * percent / 100).unwrap()
+    };
+    for (from, to) in [(50, 100), (100, 50), (30, 80), (80, 60)] {
+        let (old, new) = (plan_at(from), plan_at(to));
+        let grown = resident(&new).saturating_sub(resident(&old));
+        let loaded = play(&old, &new);
+        assert!(
+            loaded <= grown + total / 10,
+            "{from} to {to}: {loaded} of {grown}"
+        );
     }
 }

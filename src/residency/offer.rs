@@ -29,10 +29,10 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Occupied bytes of all weights that are read.
-    pub(super) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         let read = self.weights.iter().zip(self.is_read());
         let sizes = read.map(|(weight, read)| match read {
-            true => weight.occupied(self.model.granule),
+            true => self.model.occupied(weight.occupied(self.model.granule)),
             false => 0,
         });
         sizes.fold(0, u64::saturating_add)

@@ -27,9 +27,20 @@ pub fn choose(request: &Request<'_>) -> Residency {
 /// A plan for a store whose budget changes: also where everything stays, so that pages can be kept. An error says why there is
 /// none.
 pub fn choose_elastic(request: &Request<'_>) -> Result<Residency, String> {
+    let model = request.model.in_whole_pages();
+    let whole = Request {
+        model: &model,
+        ..*request
+    };
+    // Where whole pages take more than there is, everything may fit without them.
+    let all_fits = request.total() <= request.capacity;
+    let request = match all_fits && whole.total() > request.capacity {
+        true => request,
+        false => &whole,
+    };
     match planned::elastic(request) {
         // Direct constants in pages of their own may leave less than a page for all weights.
-        Err(_) if request.total() <= request.capacity => Ok(all_resident::offer(request)),
+        Err(_) if all_fits => Ok(all_resident::offer(request)),
         planned => planned,
     }
 }
@@ -87,6 +98,7 @@ mod tests {
             bytes_per_copy: 0,
             page: Some(64),
             apart: 0,
+            whole_pages: false,
         };
         for &kind in PolicyKind::ALL {
             let request = Request {

@@ -124,8 +124,9 @@ impl ElasticBytes {
         let (granule, page) = (device.granule(), device.page().unwrap_or(1));
         let floor = methods.floor(granule)?;
         let (methods, _) = methods.in_place()?;
-        let (traced, model) = (methods.traced(), device.model().beside(floor.direct));
-        let least = residency::least_elastic(&Request {
+        let model = device.model().beside(floor.direct).in_whole_pages();
+        let traced = methods.traced();
+        let request = Request {
             kind: PolicyKind::Planned,
             methods: &traced,
             weights: &methods.constants.specs,
@@ -133,14 +134,15 @@ impl ElasticBytes {
             capacity: floor.bytes() - floor.direct,
             link: None,
             times: None,
-        });
+        };
+        let least = residency::least_elastic(&request);
         let pages = |bytes: u64| {
             let whole = |bytes: u64| bytes.div_ceil(page).saturating_mul(page);
             whole(floor.direct).saturating_add(whole(bytes))
         };
         Ok(ElasticBytes {
             least: pages(least),
-            everything: pages(methods.everything(granule) - floor.direct),
+            everything: pages(request.total()),
             page,
         })
     }

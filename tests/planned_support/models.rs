@@ -11,6 +11,7 @@ pub const CUDA: DeviceModel = DeviceModel {
     bytes_per_copy: 192 << 10,
     page: Some(2 * MIB),
     apart: 0,
+    whole_pages: false,
 };
 
 /// The CPU.
@@ -19,6 +20,7 @@ pub const HOST: DeviceModel = DeviceModel {
     bytes_per_copy: 0,
     page: Some(4096),
     apart: 0,
+    whole_pages: false,
 };
 
 /// A program in which each kernel reads one weight.

@@ -72,11 +72,12 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
 /*
  * One option. From here to the end of the list scripts/generate writes:
  *   weight_offload_budget (string)
- *       'auto'; a size goes into weight_offload_budget_mb or weight_offload_budget_bytes. For
- *       offloading programs.
- *       Chooses the budget at load: what is free on the device, less what the method takes beside
- *       its weights, and at most what all weights occupy. Give one of the three budgets. Without
- *       any, the budget is the floor, the least possible one.
+ *       'auto' or 'shared'; a size goes into weight_offload_budget_mb or
+ *       weight_offload_budget_bytes. For offloading programs.
+ *       'auto' chooses the budget at load: what is free on the device, less what the method takes
+ *       beside its weights, and at most what all weights occupy. 'shared' lets the store share the
+ *       device's memory with others: its budget changes between passes. Give one of the three
+ *       budgets. Without any, the budget is the floor, the least possible one.
  *   weight_offload_budget_mb (int)
  *       an int from 0 up, in MB of 1,048,576 bytes. For offloading programs.
  *       The budget: device memory for weights and direct constants.
@@ -84,6 +85,10 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       a number of bytes, as a string of decimal digits. For offloading programs.
  *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as
  *       well.
+ *   weight_offload_priority (int)
+ *       an int; the default is 0. For offloading programs.
+ *       Of a store with the budget 'shared': the bytes that a store of higher priority wants come
+ *       before those of a lower one. Floors come first in any case.
  *   weight_offload_policy (string)
  *       a string, one of 'planned', 'lru'; the default is planned. For all programs.
  *       Who is on the device. 'planned' decides at load what stays and what streams; 'lru' evicts

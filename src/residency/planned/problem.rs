@@ -32,7 +32,7 @@ impl<'a> Problem<'a> {
         let granule = model.granule;
         let mut sizes = vec![0; weights.len()];
         for &weight in methods.iter().flat_map(|one| one.trace.probes()) {
-            sizes[weight as usize] = weights[weight as usize].occupied(granule);
+            sizes[weight as usize] = model.occupied(weights[weight as usize].occupied(granule));
         }
         let total = sizes
             .iter()

@@ -291,6 +291,7 @@ fn a_large_program_never_costs_more_with_more_memory() {
     let (weights, trace) = (weights(&sizes), in_turn(sizes.len()));
     let figures = DeviceModel {
         apart: 0,
+        whole_pages: false,
         granule: 512,
         page: Some(2 * MB),
         bytes_per_copy: 192 << 10,

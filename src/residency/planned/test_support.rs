@@ -14,6 +14,7 @@ pub(super) fn model(bytes_per_copy: u64) -> DeviceModel {
         bytes_per_copy,
         page: Some(PAGE),
         apart: 0,
+        whole_pages: false,
     }
 }
 

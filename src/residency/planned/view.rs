@@ -1,12 +1,13 @@
 //! From a ring to a plan: where everything lies in memory, and the view that shows it.
 //!
 //! ```text
-//! memory     head a | head b | slot 0 | slot 1 | weights that stay as a whole
-//! addresses  head a  slot 0 | head b  slot 1 | head b  slot 0 | weights that stay as a whole
+//! memory     whole pages | head a | head b | slot 0 | slot 1 | other weights that stay as a whole
+//! addresses  whole pages | head a  slot 0 | head b  slot 1 | head b  slot 0 | other weights that stay as a whole
 //! ```
 //!
-//! A *window* is a run of addresses through which one weight is seen with its tail in one slot. What stays as a whole comes
-//! last and without holes, so that only the last page of the memory is used in part.
+//! A *window* is a run of addresses through which one weight is seen with its tail in one slot. What stays as a whole has no
+//! holes: weights of whole pages come first, where they lie alike in their pages under every budget, so that these can be kept
+//! when it changes; the others come last, so that only the last page of the memory is used in part.
 
 use super::plan::{Plan, Resident, Streamed};
 use super::problem::Problem;
@@ -20,6 +21,7 @@ use std::ops::Range;
 /// The plan of a ring with room for so many copies ahead.
 pub(super) fn plan(problem: &Problem<'_>, timeline: &Timeline, ring: Ring, ahead: usize) -> Plan {
     let mut builder = Builder::new(problem, &ring, ahead);
+    builder.place(&ring);
     for copy in &ring.copies {
         let window = builder.window(&ring, copy);
         let stream = &ring.streams[copy.stream];
@@ -34,12 +36,14 @@ pub(super) fn plan(problem: &Problem<'_>, timeline: &Timeline, ring: Ring, ahead
         });
     }
     builder.load_heads(&ring);
-    builder.pack(&ring);
+    builder.pack_rest();
     builder.finish()
 }
 
 struct Builder<'a> {
     problem: &'a Problem<'a>,
+    /// What stays as a whole: weights of whole pages, and others.
+    whole: (Vec<WeightIndex>, Vec<WeightIndex>),
     /// Memory of the head of each weight of the set.
     heads: Vec<Range<u64>>,
     /// The first window of each weight of the set, and all of them by slot.
@@ -49,39 +53,49 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// With memory for heads and slots.
     fn new(problem: &'a Problem<'a>, ring: &Ring, ahead: usize) -> Self {
-        let mut end = 0;
-        let mut heads = Vec::with_capacity(ring.streams.len());
-        for stream in &ring.streams {
-            let start = end;
-            if stream.tail > 0 {
-                // rule: heads-are-apart
-                end += stream.head(problem.page);
-            }
-            heads.push(start..end);
+        let mut stays: Vec<bool> = problem.sizes.iter().map(|&size| size > 0).collect();
+        for stream in ring.streams.iter().filter(|stream| stream.tail > 0) {
+            stays[stream.weight as usize] = false;
         }
-        let slots = ring.slots.iter();
-        let slots: Vec<Range<u64>> = slots.map(|slot| end + slot.start..end + slot.end).collect();
-        let view = View {
-            memory: slots.iter().fold(end, |end, slot| end.max(slot.end)),
-            ..View::default()
-        };
+        let all = 0..stays.len() as WeightIndex;
+        let all = all.filter(|&weight| stays[weight as usize]);
+        let (pages, rest) = all.partition(|&weight| problem.size(weight) % problem.page == 0);
         Builder {
             problem,
-            first: vec![None; heads.len()],
-            heads,
+            whole: (pages, rest),
+            first: vec![None; ring.streams.len()],
+            heads: Vec::with_capacity(ring.streams.len()),
             windows: HashMap::new(),
             plan: Plan {
-                view,
+                view: View::default(),
                 windows: Vec::new(),
-                slots,
+                slots: Vec::new(),
                 resident: Vec::new(),
                 streamed: Vec::with_capacity(ring.copies.len()),
                 ahead,
                 price: ring.price,
             },
         }
+    }
+
+    /// Weights of whole pages, and memory for heads and slots.
+    fn place(&mut self, ring: &Ring) {
+        let pages = std::mem::take(&mut self.whole.0);
+        self.pack(&pages);
+        let mut end = self.plan.view.memory;
+        for stream in &ring.streams {
+            let start = end;
+            if stream.tail > 0 {
+                // rule: heads-are-apart
+                end += stream.head(self.problem.page);
+            }
+            self.heads.push(start..end);
+        }
+        let slots = ring.slots.iter();
+        let slots: Vec<Range<u64>> = slots.map(|slot| end + slot.start..end + slot.end).collect();
+        self.plan.view.memory = slots.iter().fold(end, |end, slot| end.max(slot.end));
+        self.plan.slots = slots;
     }
 
     /// The window of a live range; a new one if its weight has none with its tail in that slot.
@@ -123,20 +137,17 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What stays as a whole, at the end of the memory. Weights of whole pages come first: they lie alike under every budget, so
-    /// that their pages can be kept when it changes.
-    fn pack(&mut self, ring: &Ring) {
-        let mut stays: Vec<bool> = self.problem.sizes.iter().map(|&size| size > 0).collect();
-        for stream in ring.streams.iter().filter(|stream| stream.tail > 0) {
-            stays[stream.weight as usize] = false;
-        }
-        let all = 0..stays.len() as WeightIndex;
-        let mut weights: Vec<WeightIndex> = all.filter(|&weight| stays[weight as usize]).collect();
-        weights.sort_by_key(|&weight| self.problem.size(weight) % self.problem.page > 0);
+    fn pack_rest(&mut self) {
+        let rest = std::mem::take(&mut self.whole.1);
+        self.pack(&rest);
+    }
+
+    /// Weights that stay as a whole, at the end of the memory so far.
+    fn pack(&mut self, weights: &[WeightIndex]) {
         let start = self.plan.view.memory;
-        let end = start + self.problem.size_of(&weights);
+        let end = start + self.problem.size_of(weights);
         let mut at = self.show(start..end);
-        for weight in weights {
+        for &weight in weights {
             self.plan.resident.push(Resident {
                 weight,
                 range: 0..self.problem.bytes(weight),
