@@ -177,6 +177,7 @@ fn facts(model: &Model, link: &Link) -> Value {
         "floor_bytes": model.floor.bytes(),
         "hard_minimum_bytes": model.floor.hard_minimum,
         "direct_bytes": model.floor.direct,
+        "pinned_bytes": model.floor.pinned,
         "everything_bytes": model.everything(),
         "tables": tables::object(model),
         "link_gbps": link.link_gbps,

@@ -2,8 +2,8 @@
 #![deny(unsafe_code)]
 
 use crate::config::{
-    Budget, LinkRate, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, LINK_GBPS,
-    POLICY, PTE_SHA256, SYNC, VERIFY,
+    Budget, LinkRate, Options, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH, LINK_GBPS, PIN,
+    POLICY, PTE_SHA256, STREAM, SYNC, VERIFY,
 };
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -97,16 +97,32 @@ pub(super) fn check_no_pin(options: &Options) -> Result<()> {
     }
 }
 
-/// Without probes everything is loaded up front, so a budget could only be ignored.
-pub(super) fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
-    if record.offload || options.budget == Budget::Floor {
+/// Without probes everything is loaded up front, so a budget could only be ignored, and so could patterns of weights.
+pub(super) fn check_offloads(record: &Record, options: &Options) -> Result<()> {
+    if record.offload {
         return Ok(());
     }
+    let given = [
+        (
+            options.budget != Budget::Floor,
+            format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
+            "give no budget",
+        ),
+        (!options.pin.is_empty(), PIN.to_owned(), "leave it out"),
+        (
+            !options.stream.is_empty(),
+            STREAM.to_owned(),
+            "leave it out",
+        ),
+    ];
+    let Some((_, key, instead)) = given.into_iter().find(|(given, ..)| *given) else {
+        return Ok(());
+    };
     Err(Error::Option {
-        key: format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
+        key,
         what: format!(
             "method '{}' was exported with WeightStreamPartitioner(offload=False), so all its weights are always in memory; \
-             export it with offload=True, or give no budget",
+             export it with offload=True, or {instead}",
             record.method
         ),
     })
