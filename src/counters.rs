@@ -83,10 +83,11 @@ counters! {
     budget_bytes: Budget, "Device bytes that weights and direct constants may occupy.";
     floor_bytes: Budget, "The least budget that load accepts.";
     hard_minimum_bytes: Budget, "Below this, some probe could not be served at all.";
-    direct_bytes: Budget, "Device bytes of direct constants, which always stay.";
+    direct_bytes: Budget,
+        "Device bytes of direct constants and of pinned weights, which always stay.";
     total_weight_bytes: Budget,
-        "Device bytes that all weights would occupy together. Weights that are only read in place \
-         do not count.";
+        "Device bytes that all weights would occupy together. Weights that are pinned or only \
+         read in place do not count.";
     peak_bytes: Budget,
         "The most that weights and direct constants occupied at one time under the present budget; \
          never above it.";
@@ -113,6 +114,8 @@ counters! {
     session_bytes: Beside,
         "Device bytes of the mutable buffers of sessions beyond the first, whose state is in the budget.";
     budget_changes: Load, "How often the budget was changed after load.";
+    pinned_bytes: Budget,
+        "Device bytes of the weights that weight_offload_pin keeps. A part of direct_bytes.";
 }
 
 impl Stats {

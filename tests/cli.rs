@@ -186,6 +186,38 @@ fn chain(weights: i64) -> RecordSpec {
 }
 
 #[test]
+fn a_plan_says_what_pinned_and_streamed_weights_cost() {
+    const SIZE: u64 = 64 << 20;
+    let files = Files::of(&chain(24));
+    let plan = |more: &[&str]| run("plan", &[files.path("model.pte")], more);
+    let found = json(&plan(&["--json", "--budget", "floor"]));
+    assert_eq!(found["floor_bytes"], 3 * SIZE);
+    let pin = "layers.0.*, layers.1.*";
+    let found = json(&plan(&["--json", "--budget", "floor", "--pin", pin]));
+    assert_eq!(found["pinned_bytes"], 2 * SIZE);
+    assert_eq!(found["floor_bytes"], 5 * SIZE);
+    assert_eq!(found["everything_bytes"], 24 * SIZE);
+    assert_eq!(found["lru"]["bytes_per_pass"], 22 * SIZE);
+    let error = refused(&plan(&["--budget", "256MB", "--pin", pin]));
+    for words in ["335544320 bytes", "pinned weights 134217728 bytes"] {
+        assert!(error.contains(words), "{error}");
+    }
+    let stream = ["--stream", "layers.2?.weight"];
+    let found = json(&plan(
+        &[&["--json", "--budget", "100%"], &stream[..]].concat(),
+    ));
+    assert_eq!(found["floor_bytes"], 3 * SIZE);
+    for policy in ["planned", "lru"] {
+        assert_eq!(found[policy]["bytes_per_pass"], 4 * SIZE, "{policy}");
+    }
+    assert_eq!(found["limit_bytes_per_pass"], 4 * SIZE);
+    let error = refused(&plan(&["--pin", "layer.3.weight"]));
+    assert!(error.contains("'layers.3.weight'"), "{error}");
+    let error = refused(&plan(&["--pin", "*.22.*", stream[0], stream[1]]));
+    assert!(error.contains("'layers.22.weight'"), "{error}");
+}
+
+#[test]
 fn times_of_kernels_are_what_a_pass_is_planned_for() {
     const WEIGHTS: i64 = 24;
     let files = Files::of(&chain(WEIGHTS));

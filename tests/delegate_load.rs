@@ -144,6 +144,85 @@ fn a_budget_without_offload_names_the_cure() {
     );
 }
 
+/// Weights 'a.weight' and 'b.weight', direct constants 'scale' and 'cache'.
+#[test]
+fn patterns_that_name_no_weight_are_refused() {
+    let (pin, stream) = ("weight_offload_pin", "weight_offload_stream");
+    let rows: [(&str, &str, &[&str]); 5] = [
+        (
+            pin,
+            "c.weight",
+            &["'c.weight' matches no weight", "'a.weight', 'b.weight'"],
+        ),
+        (pin, "*.weight,x", &["'x' matches no weight"]),
+        (stream, "A.*", &["'A.*' matches no weight", "'a.weight'"]),
+        (
+            stream,
+            "s*",
+            &["'s*' matches only constants that always stay, such as 'scale'"],
+        ),
+        (
+            stream,
+            "cache",
+            &["'cache' matches only constants that always stay"],
+        ),
+    ];
+    for (option, patterns, expected) in rows {
+        let error = Attempt::new().option(option, patterns).early_error();
+        let Error::Option { key, what } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(key, option);
+        for words in expected {
+            assert!(what.contains(words), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_weight_cannot_be_pinned_and_streamed() {
+    let attempt = Attempt::new().option("weight_offload_pin", "a.*,scale");
+    let error = attempt.option("weight_offload_stream", "*").early_error();
+    assert!(
+        matches!(&error, Error::Option { key, what } if key == "weight_offload_stream"
+            && what.contains("'a.weight'") && what.contains("weight_offload_pin")),
+        "{error}"
+    );
+}
+
+#[test]
+fn patterns_of_names_without_offload_are_refused() {
+    for option in ["weight_offload_pin", "weight_offload_stream"] {
+        let mut attempt = Attempt::new().option(option, "a.weight");
+        attempt
+            .record
+            .set_ints("offload", &[0])
+            .set_ints("kinds", &[1, 1, 1, 2]);
+        for field in ["probes", "access_order", "trace"] {
+            attempt.record.remove(field);
+        }
+        let error = attempt.early_error();
+        assert!(
+            matches!(&error, Error::Option { key, what } if key == option && what.contains("offload=True")),
+            "{error}"
+        );
+    }
+}
+
+/// What names weights, or direct constants too, is accepted: the load goes on to the library.
+#[test]
+fn direct_constants_may_be_named_since_they_stay_anyway() {
+    for (option, patterns) in [
+        ("weight_offload_pin", "scale,b.weight"),
+        ("weight_offload_pin", "*"),
+        ("weight_offload_stream", "*"),
+    ] {
+        let attempt = Attempt::new().option(option, patterns);
+        assert!(matches!(attempt.error(), Error::Mismatch { .. }));
+        assert!(attempt.library_was_asked.get());
+    }
+}
+
 /// On the CPU nothing is pinned and nothing is staged: an option that could only be ignored is refused.
 #[test]
 fn how_copies_to_a_gpu_are_held_is_refused_on_the_cpu() {

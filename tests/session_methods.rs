@@ -12,7 +12,7 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{HostDevice, Sim};
-use weightstream::schedule::{Event, Trace};
+use weightstream::schedule::{Event, Trace, WeightKind};
 use weightstream::session::Session;
 use weightstream::store::{Method, Methods, StoreOptions};
 use weightstream::Result;
@@ -37,9 +37,24 @@ impl Program {
         let others: Vec<Model> = (1..count).map(|_| other(&first, draw)).collect();
         let methods: Vec<Model> = std::iter::once(first).chain(others).collect();
         let shares = methods.iter().map(|_| draw.between(1, 100) as u32);
-        Program {
+        let mut program = Program {
             shares: shares.collect(),
             methods,
+        };
+        program.mark_some(draw);
+        program
+    }
+
+    /// In every fourth program some weights always stay, and some never do.
+    fn mark_some(&mut self, draw: &mut Seeded) {
+        let some = draw.one_in(4);
+        let specs = self.methods[0].constants.specs.iter_mut();
+        for spec in specs.filter(|spec| some && spec.kind == WeightKind::Weight) {
+            spec.kind = match draw.below(4) {
+                0 => WeightKind::Pinned,
+                1 => WeightKind::Streamed,
+                _ => WeightKind::Weight,
+            };
         }
     }
 

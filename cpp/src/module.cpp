@@ -204,6 +204,10 @@ Options& Options::cuda_graph(bool on) { return set("weight_offload_cuda_graph", 
 
 Options& Options::method_share(const std::string& shares) { return set("weight_offload_method_share", shares); }
 
+Options& Options::pin(const std::string& patterns) { return set("weight_offload_pin", patterns); }
+
+Options& Options::stream(const std::string& patterns) { return set("weight_offload_stream", patterns); }
+
 Options& Options::concurrent(const std::string& what) { return set("weight_offload_concurrent", what); }
 
 Options& Options::pte_sha256(const std::string& hex) { return set(kPteSha256, hex); }

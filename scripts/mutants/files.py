@@ -4,6 +4,19 @@ from edits import after, delete, never, replace
 from mutant import Mutant
 
 MUTANTS = [
+    # --- options that name weights
+    Mutant(
+        "pattern-without-a-match-is-refused",
+        replace(".find(unmatched)", ".find(|one| unmatched(one) && false)"),
+        "a pattern with a typing error is ignored, and the weight does not stay",
+        ("delegate_load", "cli"),
+    ),
+    Mutant(
+        "no-weight-is-both-pinned-and-streamed",
+        never(),
+        "of two options that contradict each other one is ignored",
+        ("delegate_load", "cli"),
+    ),
     # --- the data
     Mutant(
         "data-is-verified-when-asked",

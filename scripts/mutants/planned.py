@@ -32,6 +32,24 @@ MUTANTS = [
         "after a pass that ended early, a copy does not wait for the last kernel that read its bytes",
         POLICY,
     ),
+    Mutant(
+        "streamed-tail-is-copied-again",
+        replace("!self.copies[at as usize].always", "true"),
+        "a weight that never stays, with a slot for itself, is copied once and stays",
+        ("session_pins",),
+    ),
+    Mutant(
+        "every-set-has-what-never-stays",
+        replace("problem.is_streamed(one)", "problem.is_streamed(one) && false"),
+        "a weight that never stays is resident by a plan whose set it is not in",
+        ("lib:planned::search", "session_pins"),
+    ),
+    Mutant(
+        "what-never-stays-has-no-head",
+        replace("problem.is_streamed(weight)", "false"),
+        "a part of a weight that never stays is resident",
+        ("lib:planned::search", "session_pins"),
+    ),
     # --- the policy: what is taken back
     Mutant(
         "abort-drops-claims",

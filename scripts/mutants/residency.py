@@ -4,6 +4,31 @@ from edits import delete, never, replace
 from mutant import Mutant
 
 MUTANTS = [
+    # --- what never stays
+    Mutant(
+        "streamed-weight-never-stays",
+        replace("weight.is_streamed()", "false"),
+        "with a budget for everything a weight stays that never should",
+        ("session_pins",),
+    ),
+    Mutant(
+        "lru-streamed-weight-is-copied-again",
+        never(),
+        "a weight that never stays serves a second pass from one copy",
+        ("lib:residency::lru", "session_pins"),
+    ),
+    Mutant(
+        "lru-streamed-weight-ends-the-window",
+        replace("present && over", "false"),
+        "a read of the next pass is claimed on the copy of this one",
+        ("lib:residency::lru", "session_pins"),
+    ),
+    Mutant(
+        "lru-dropped-claim-is-not-over",
+        delete(),
+        "after a failed load a weight waits for a read of the pass before, and nothing is loaded ahead",
+        ("session_pins",),
+    ),
     # --- least recently used
     Mutant(
         "lru-lease-before-evict",

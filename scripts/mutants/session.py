@@ -55,6 +55,19 @@ MUTANTS = [
         "the verified mode lets wrong bytes through",
         ("verify_every_read",),
     ),
+    # --- pinned weights
+    Mutant(
+        "pinned-weight-is-read-where-it-stays",
+        replace("true", "false"),
+        "a pinned weight is a weight like all others, and is loaded twice",
+        ("session_pins",),
+    ),
+    Mutant(
+        "pinned-weight-has-its-address",
+        delete(),
+        "kernels read a pinned weight at no address",
+        ("session_pins",),
+    ),
     # --- which probe gets which address
     Mutant(
         "probe-is-the-next-one",

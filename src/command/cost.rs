@@ -74,7 +74,7 @@ pub struct Cost {
     pub planned: Pass,
     /// What the policy `planned` chooses: a plan, everything resident, or the LRU.
     pub residency: Residency,
-    /// What no policy that streams whole passes can go below: what exceeds the budget.
+    /// What no policy that streams whole passes can go below: what exceeds the budget, or what never stays.
     pub limit: Pass,
 }
 
@@ -105,6 +105,7 @@ impl Cost {
             ms: link.ms(price, model),
         };
         let missing = model.everything().saturating_sub(budget);
+        let missing = missing.max(model.streamed());
         let lru = match missing {
             0 => Some(Price::default()),
             _ => lru_mean(methods, weights, figures.granule, capacity),

@@ -211,6 +211,7 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
         "floor_bytes": model.floor.bytes(),
         "hard_minimum_bytes": model.floor.hard_minimum,
         "direct_bytes": model.floor.direct,
+        "pinned_bytes": model.floor.pinned,
         "activations_bytes": record.activations,
         "tables": tables::object(model),
         "inputs": own["inputs"],

@@ -1,6 +1,7 @@
 //! A program's record, and what follows from it.
 
-use crate::delegate::{program, program::check_files, program_of};
+use crate::config::{Options, Spec, SpecValue, PIN, STREAM};
+use crate::delegate::{mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
 use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
@@ -22,6 +23,12 @@ pub struct Files {
     /// Which of the program's methods; without it, the only one, or all of them together.
     #[arg(long)]
     pub method: Option<String>,
+    /// Weights that always stay: patterns of their names, as in `weight_offload_pin`.
+    #[arg(long, value_name = "PATTERNS")]
+    pub pin: Option<String>,
+    /// Weights that never stay, as in `weight_offload_stream`.
+    #[arg(long, value_name = "PATTERNS")]
+    pub stream: Option<String>,
 }
 
 #[derive(Args)]
@@ -29,6 +36,19 @@ pub struct Form {
     /// Print a JSON object instead of text; sizes are in bytes, times in milliseconds.
     #[arg(long)]
     pub json: bool,
+}
+
+impl Files {
+    /// The options of a load that decide which weights stay.
+    fn options(&self) -> Result<Options> {
+        let given = [(PIN, &self.pin), (STREAM, &self.stream)];
+        let specs = given.into_iter().filter_map(|(key, text)| {
+            let value = SpecValue::Text(text.clone()?);
+            let key = key.to_owned();
+            Some(Spec { key, value })
+        });
+        Options::parse(&specs.collect::<Vec<_>>())
+    }
 }
 
 /// No file is larger.
@@ -81,7 +101,8 @@ impl Model {
             Catalog::of_program(&record, &records.union()?.constants, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
-        let (union, whole) = program_of(&records)?;
+        let (union, mut whole) = program_of(&records)?;
+        mark(&records, &union, &files.options()?, &mut whole.constants)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
@@ -89,7 +110,7 @@ impl Model {
             ))
         })?;
         let floor = whole.floor(figures.granule)?;
-        let (methods, _) = whole.in_place()?;
+        let (methods, _) = whole.in_place(false)?;
         let everything = methods.everything(figures.granule);
         if everything > LARGEST {
             return Err(Error::Unsupported(format!(
@@ -139,6 +160,15 @@ impl Model {
     /// Bytes of all constants, as they count.
     pub fn everything(&self) -> u64 {
         self.everything
+    }
+
+    /// Bytes of the weights that each pass copies, whatever the budget.
+    pub fn streamed(&self) -> u64 {
+        let specs = self.methods.constants.specs.iter();
+        specs
+            .filter(|one| one.is_streamed())
+            .map(|one| one.bytes)
+            .sum()
     }
 
     /// `method 'forward'`, or all of them.

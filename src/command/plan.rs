@@ -17,7 +17,7 @@ use std::path::PathBuf;
 const MOST: u64 = 10_000;
 
 /// Arguments of a plan for one program only.
-const ALONE: [&str; 7] = [
+const ALONE: [&str; 9] = [
     "pte",
     "ptd",
     "method",
@@ -25,6 +25,8 @@ const ALONE: [&str; 7] = [
     "svg",
     "kernel_times",
     "compute_ms",
+    "pin",
+    "stream",
 ];
 
 #[derive(Args)]
@@ -217,6 +219,7 @@ fn facts(model: &Model, link: &Link) -> Value {
         "floor_bytes": model.floor.bytes(),
         "hard_minimum_bytes": model.floor.hard_minimum,
         "direct_bytes": model.floor.direct,
+        "pinned_bytes": model.floor.pinned,
         "everything_bytes": model.everything(),
         "tables": tables::object(model),
         "link_gbps": link.link_gbps,

@@ -81,6 +81,8 @@ fn open(paths: &[PathBuf], link: &Link) -> Result<Vec<Model>> {
                 pte: path.clone(),
                 ptd: None,
                 method: None,
+                pin: None,
+                stream: None,
             }),
         }
     }

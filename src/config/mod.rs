@@ -3,6 +3,7 @@
 
 mod layers;
 mod options;
+mod patterns;
 mod policy;
 mod table;
 mod values;
@@ -13,6 +14,7 @@ use crate::error::Error;
 
 pub use layers::{check_defaults, from_program, get_default, quoted, set_defaults, Applies};
 pub use options::{Given, Options, Origin, SHARES};
+pub use patterns::{matches, nearest};
 pub use policy::PolicyKind;
 pub use table::{Reach, Row, Values, ROWS};
 
@@ -131,6 +133,10 @@ pub const SYNC: &str = "weight_offload_sync";
 pub const CUDA_GRAPH: &str = "weight_offload_cuda_graph";
 /// Key of how often each method of a program runs beside the others: `decode=0.98,prefill=0.02`.
 pub const METHOD_SHARE: &str = "weight_offload_method_share";
+/// Key of the weights that always stay: patterns of their FQNs, as in `lm_head.*,layers.0.*`.
+pub const PIN: &str = "weight_offload_pin";
+/// Key of the weights that never stay: patterns of their FQNs.
+pub const STREAM: &str = "weight_offload_stream";
 /// Key of what a call does while another method or session of the program runs: `turns` or `refuse`.
 pub const CONCURRENT: &str = "weight_offload_concurrent";
 /// Key of the path of the `.ptd`.

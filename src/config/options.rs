@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use super::table::{group, unknown};
 use super::values::{
-    budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path, priority,
-    refuse_cut, shares, switch, word,
+    budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path, patterns,
+    priority, refuse_cut, shares, switch, word,
 };
 use super::{
     refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec,
     Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
-    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM,
+    SYNC, VERIFY,
 };
 use crate::error::Result;
 
@@ -84,6 +85,10 @@ pub struct Options {
     pub cuda_graph: bool,
     /// How often each method runs beside the others, in parts of [`SHARES`]; those of one program.
     pub shares: Vec<(String, u32)>,
+    /// Patterns of the FQNs of weights that always stay.
+    pub pin: Vec<String>,
+    /// Patterns of the FQNs of weights that never stay.
+    pub stream: Vec<String>,
     /// What a call does while another one runs over the same program.
     pub concurrent: Concurrent,
     /// Path of the `.ptd`; needed when the caller has no mapped named data.
@@ -184,6 +189,14 @@ impl Options {
             }
             METHOD_SHARE => {
                 self.shares = shares(spec)?;
+                Ok(())
+            }
+            PIN => {
+                self.pin = patterns(spec)?;
+                Ok(())
+            }
+            STREAM => {
+                self.stream = patterns(spec)?;
                 Ok(())
             }
             CONCURRENT => {

@@ -6,7 +6,7 @@ use super::policy::FOR_TESTS;
 use super::{
     refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
     BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
-    LINK_GBPS, METHOD_SHARE, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, SYNC, VERIFY,
+    LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
 };
 use crate::error::Error;
 
@@ -61,6 +61,8 @@ pub enum Values {
     Switch,
     /// Shares of methods.
     Shares,
+    /// Patterns of weights' names.
+    Patterns,
     /// A path, and what lies there.
     Path(&'static str),
     /// A SHA-256.
@@ -86,6 +88,10 @@ impl Values {
             Values::Switch => "true or false, or 1 or 0".to_owned(),
             Values::Shares => {
                 "methods and their shares, as in 'decode=0.98,prefill=0.02'".to_owned()
+            }
+            Values::Patterns => {
+                "names of weights with * and ?, and commas between, as in 'lm_head.*,layers.0.*'"
+                    .to_owned()
             }
             Values::Path(what) => format!("{what}, as a string"),
             Values::Digest => {
@@ -141,7 +147,7 @@ fn words<T: Words>() -> Vec<&'static str> {
 }
 
 /// All of them, in the order of the documentation.
-pub const ROWS: [Row; 18] = [
+pub const ROWS: [Row; 20] = [
     row(
         BUDGET,
         Values::Auto,
@@ -256,6 +262,24 @@ pub const ROWS: [Row; 18] = [
         "",
         "How often each method of a program runs beside the others. Plans keep what the frequent \
          ones read. Without it all methods count the same. Unknown names are errors.",
+    ),
+    row(
+        PIN,
+        Values::Patterns,
+        Reach::Offloaded,
+        "",
+        "Weights that always stay on the device, under each policy. They count in the least \
+         budget. A table that would be read in place is loaded. A pattern that matches nothing \
+         is an error.",
+    ),
+    row(
+        STREAM,
+        Values::Patterns,
+        Reach::Offloaded,
+        "",
+        "Weights that never stay: each pass copies them, also where the budget covers them. A \
+         table that is read in place stays in host memory. A pattern that matches nothing is an \
+         error.",
     ),
     row(
         CONCURRENT,

@@ -244,3 +244,19 @@ fn a_device_is_an_index() {
         assert!(refusal(&[wrong]).contains("index"));
     }
 }
+
+#[test]
+fn patterns_stand_with_commas_between() {
+    let options = Options::parse(&[text(PIN, "lm_head.*, layers.0.*"), text(STREAM, "a")]);
+    let options = options.unwrap();
+    assert_eq!(options.pin, ["lm_head.*", "layers.0.*"]);
+    assert_eq!(options.stream, ["a"]);
+    for key in [PIN, STREAM] {
+        for wrong in ["", " ", "a,", ",a", "a,,b"] {
+            let what = refusal(&[text(key, wrong)]);
+            assert!(what.contains("'lm_head.*,layers.0.*'"), "{wrong}: {what}");
+        }
+        assert!(refusal(&[text(key, "a, a")]).contains("'a' twice"));
+        assert!(refusal(&[int(key, 7)]).contains("the int 7"));
+    }
+}

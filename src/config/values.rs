@@ -154,6 +154,24 @@ pub(super) fn shares(spec: &Spec) -> Result<Vec<(String, u32)>> {
     Ok(found)
 }
 
+/// `lm_head.*,layers.0.*`: at least one, none empty, none twice.
+pub(super) fn patterns(spec: &Spec) -> Result<Vec<String>> {
+    let SpecValue::Text(text) = &spec.value else {
+        return Err(wrong(spec));
+    };
+    let mut found: Vec<String> = Vec::new();
+    for pattern in text.split(',').map(str::trim) {
+        if pattern.is_empty() {
+            return Err(wrong(spec));
+        }
+        if found.iter().any(|before| before == pattern) {
+            return Err(refuse(&spec.key, format!("names '{pattern}' twice")));
+        }
+        found.push(pattern.to_owned());
+    }
+    Ok(found)
+}
+
 /// Digits only: `u8::from_str_radix` would also take a plus sign.
 fn from_hex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];

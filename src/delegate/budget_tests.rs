@@ -48,6 +48,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
 fn floor_of(bytes: u64) -> Floor {
     Floor {
         direct: bytes,
+        pinned: 0,
         pair: None,
         copy: None,
         hard_minimum: bytes,

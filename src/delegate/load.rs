@@ -10,8 +10,7 @@ use super::engine::Engine;
 use super::host_storage;
 use super::open::open as open_program;
 use super::option_checks::{
-    check_budget_has_effect, check_graph, check_link, check_no_pin, check_shared, check_stream,
-    check_sync,
+    check_graph, check_link, check_no_pin, check_offloads, check_shared, check_stream, check_sync,
 };
 use super::request::LoadRequest;
 use super::share;
@@ -110,7 +109,7 @@ fn engine<D: DelegateDevice + 'static>(
     stream: Option<CallerStream>,
 ) -> Result<Engine<D>> {
     let (records, record) = (&request.records, request.records.own());
-    check_budget_has_effect(record, options)?;
+    check_offloads(record, options)?;
     check_shared(options)?;
     host_storage::check(record, options)?;
     check_sync(record, options)?;

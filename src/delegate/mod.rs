@@ -10,6 +10,7 @@
 //! | `code` | the compiled code of one method, and what its constants are bound to |
 //! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
+//! | `keep` | which weights always stay, and which never do |
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
 //! | `sizes` | what the sizes of a call come to, held against the record's relations and guards |
 //! | `tensor` | views of both |
@@ -29,6 +30,7 @@ mod faulty;
 mod gather;
 mod host_storage;
 mod inputs;
+mod keep;
 mod load;
 pub mod mapped;
 mod open;
@@ -56,6 +58,7 @@ pub use run_pass::TakeOutputs;
 use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
+pub use keep::mark;
 pub use load::applies;
 pub use open::program_of;
 pub use place::ProgramPlace;

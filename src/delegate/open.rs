@@ -6,6 +6,7 @@ use super::delegate_device::DelegateDevice;
 use super::engine::new_session;
 use super::gather;
 use super::host_storage::{self, HostStorage, Needs};
+use super::keep;
 use super::request::{Data, DataSource, LoadRequest};
 use super::share;
 use super::shared::Shared;
@@ -37,6 +38,7 @@ pub(super) fn open<D: DelegateDevice>(
         method.share = share;
     }
     check_floors(records, &methods, device.granule())?;
+    keep::mark(records, &union, options, &mut methods.constants)?;
     let (file, catalog) = match &request.data {
         DataSource::File(path) => {
             let file = MappedPtd::open(path)?;

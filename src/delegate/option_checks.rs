@@ -3,7 +3,7 @@
 
 use crate::config::{
     Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
-    LINK_GBPS, POLICY, PRIORITY, PTE_SHA256, SYNC, VERIFY,
+    LINK_GBPS, PIN, POLICY, PRIORITY, PTE_SHA256, STREAM, SYNC, VERIFY,
 };
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -110,22 +110,40 @@ pub(super) fn check_shared(options: &Options) -> Result<()> {
     match given && !shared {
         true => Err(Error::Option {
             key: PRIORITY.to_owned(),
-            what: format!("is the priority of a store with {BUDGET} = 'shared', and this one has a budget of its own"),
+            what: format!(
+                "is the priority of a store with {BUDGET} = 'shared', and this one has a budget of its own"
+            ),
         }),
         false => Ok(()),
     }
 }
 
-/// Without probes everything is loaded up front, so a budget could only be ignored.
-pub(super) fn check_budget_has_effect(record: &Record, options: &Options) -> Result<()> {
-    if record.offload || options.budget == Budget::Floor {
+/// Without probes everything is loaded up front, so a budget could only be ignored, and so could patterns of weights.
+pub(super) fn check_offloads(record: &Record, options: &Options) -> Result<()> {
+    if record.offload {
         return Ok(());
     }
+    let given = [
+        (
+            options.budget != Budget::Floor,
+            format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
+            "give no budget",
+        ),
+        (!options.pin.is_empty(), PIN.to_owned(), "leave it out"),
+        (
+            !options.stream.is_empty(),
+            STREAM.to_owned(),
+            "leave it out",
+        ),
+    ];
+    let Some((_, key, instead)) = given.into_iter().find(|(given, ..)| *given) else {
+        return Ok(());
+    };
     Err(Error::Option {
-        key: format!("{BUDGET} / {BUDGET_MB} / {BUDGET_BYTES}"),
+        key,
         what: format!(
             "method '{}' was exported with WeightStreamPartitioner(offload=False), so all its weights are always in memory; \
-             export it with offload=True, or give no budget",
+             export it with offload=True, or {instead}",
             record.method
         ),
     })

@@ -11,6 +11,7 @@ use super::offer::{Request, Residency};
 use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
+use std::collections::HashSet;
 
 /// One weight, as the policy sees it.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,10 @@ struct Weight {
     /// Bytes to copy.
     bytes: u64,
     present: bool,
+    /// Each pass copies it.
+    streamed: bool,
+    /// A lease or a claim is of its last read of a pass: a later read needs another copy.
+    over: bool,
     leases: u32,
     claims: u32,
 }
@@ -39,14 +44,21 @@ struct Reads {
     weight_of: Vec<WeightIndex>,
     /// In the order of a pass.
     order: Vec<WeightIndex>,
+    /// Of each read in this order whether it is its weight's last one.
+    last: Vec<bool>,
 }
 
 impl Reads {
     fn of(trace: &Trace) -> Reads {
         let order = trace.order().iter().map(|&id| trace.weight(id));
+        let order: Vec<WeightIndex> = order.collect();
+        let mut read = HashSet::new();
+        let mut last: Vec<bool> = order.iter().rev().map(|one| read.insert(*one)).collect();
+        last.reverse();
         Reads {
             weight_of: trace.probes().to_vec(),
-            order: order.collect(),
+            order,
+            last,
         }
     }
 }
@@ -79,6 +91,7 @@ impl Lru {
             size: spec.occupied(granule),
             bytes: spec.bytes,
             present: spec.bytes == 0,
+            streamed: spec.is_streamed(),
             ..Weight::default()
         };
         Lru {
@@ -124,13 +137,17 @@ impl Lru {
 
     /// The weight of the read that is `ahead` reads away, around the end of the pass.
     fn coming(&self, ahead: usize) -> WeightIndex {
-        let at = self.position + ahead;
-        let wrapped = if at < self.order().len() {
+        self.order()[self.place(ahead)]
+    }
+
+    /// The place of that read in the order.
+    fn place(&self, ahead: usize) -> usize {
+        let (at, count) = (self.position + ahead, self.order().len());
+        if at < count {
             at
         } else {
-            at - self.order().len()
-        };
-        self.order()[wrapped]
+            at - count
+        }
     }
 
     /// Changes a weight's state, and its place in the list with it.
@@ -144,7 +161,10 @@ impl Lru {
             self.idle.remove(index);
         } else if is && !was {
             self.idle_bytes += weight.size;
-            self.idle.push(index);
+            match weight.over {
+                true => self.idle.push_front(index),
+                false => self.idle.push(index),
+            }
             self.blocked = false;
         }
     }
@@ -166,7 +186,7 @@ impl Lru {
             self.evict(victim, actions);
         }
         self.used += size;
-        self.update(index, |w| w.present = true);
+        self.update(index, |w| (w.present, w.over) = (true, false));
         self.blocked = false;
         actions.push(Action::Load {
             weight: index,
@@ -182,8 +202,30 @@ impl Lru {
         let next = (self.depth < self.order().len()).then(|| self.coming(self.depth));
         next.is_some_and(|index| {
             let weight = &self.weights[index as usize];
-            weight.present || self.used + weight.size - self.idle_bytes <= self.capacity
+            match weight.present {
+                true => !weight.over || weight.idle(),
+                false => self.used + weight.size - self.idle_bytes <= self.capacity,
+            }
         })
+    }
+
+    /// Evicts a weight that is there from its last read of a pass, and that each pass copies.
+    fn evict_if_over(&mut self, index: WeightIndex, actions: &mut Vec<Action>) {
+        let weight = &self.weights[index as usize];
+        // rule: lru-streamed-weight-is-copied-again
+        if weight.over && weight.idle() {
+            self.evict(index, actions);
+        }
+    }
+
+    /// The read at this place of the order is leased or claimed.
+    fn take_read(&mut self, place: usize, change: impl FnOnce(&mut Weight)) {
+        let reads = &self.methods[self.method];
+        let (index, last) = (reads.order[place], reads.last[place]);
+        self.update(index, |w| {
+            change(w);
+            w.over |= last && w.streamed;
+        });
     }
 
     fn evict(&mut self, weight: WeightIndex, actions: &mut Vec<Action>) {
@@ -200,9 +242,21 @@ impl Lru {
     /// Claims of the whole window are given back; nearest reads last, as they are wanted soonest.
     fn drop_window(&mut self) {
         while self.depth > 0 {
-            self.depth -= 1;
-            self.update(self.coming(self.depth), |w| w.claims -= 1);
+            self.drop_claim();
         }
+    }
+
+    /// The claim of the last read of the window is given back.
+    fn drop_claim(&mut self) {
+        self.depth -= 1;
+        let place = self.place(self.depth);
+        let reads = &self.methods[self.method];
+        let (index, last) = (reads.order[place], reads.last[place]);
+        self.update(index, |w| {
+            w.claims -= 1;
+            // rule: lru-dropped-claim-is-not-over
+            w.over &= !last;
+        });
     }
 }
 
@@ -218,6 +272,7 @@ impl Policy for Lru {
 
     fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
         let index = self.weight_of(id);
+        self.evict_if_over(index, actions);
         if self.weights[index as usize].present {
             return Ok(Served::Hit);
         }
@@ -232,9 +287,9 @@ impl Policy for Lru {
     }
 
     fn lease(&mut self, id: ProbeId) {
+        debug_assert_eq!(self.coming(0), self.weight_of(id));
         let claimed = u32::from(self.depth > 0);
-        let index = self.weight_of(id);
-        self.update(index, |w| {
+        self.take_read(self.position, |w| {
             // rule: lru-counts-every-lease
             w.leases += 1;
             w.claims -= claimed;
@@ -257,13 +312,16 @@ impl Policy for Lru {
     fn ahead(&mut self, actions: &mut Vec<Action>) {
         while self.depth < self.order().len() && !self.blocked && !self.holed {
             let index = self.coming(self.depth);
-            let present = self.weights[index as usize].present;
-            if !present && !self.plan_load(index, true, actions) {
+            self.evict_if_over(index, actions);
+            let Weight { present, over, .. } = self.weights[index as usize];
+            // rule: lru-streamed-weight-ends-the-window
+            let held = present && over;
+            if held || (!present && !self.plan_load(index, true, actions)) {
                 self.blocked = true;
                 return;
             }
             // rule: lru-claims-coming-reads
-            self.update(index, |w| w.claims += 1);
+            self.take_read(self.place(self.depth), |w| w.claims += 1);
             self.depth += 1;
         }
     }
@@ -294,8 +352,7 @@ impl Policy for Lru {
     fn load_failed(&mut self, weight: WeightIndex) {
         // The window ends before it. What lies before keeps its claims: it is there, and not yet read.
         while self.weights[weight as usize].claims > 0 {
-            self.depth -= 1;
-            self.update(self.coming(self.depth), |w| w.claims -= 1);
+            self.drop_claim();
         }
         // rule: lru-failed-load-is-absent
         self.remove(weight);
@@ -306,7 +363,7 @@ impl Policy for Lru {
     fn evict_failed(&mut self, weight: WeightIndex) {
         self.used += self.weights[weight as usize].size;
         // rule: lru-failed-eviction-is-present
-        self.update(weight, |w| w.present = true);
+        self.update(weight, |w| (w.present, w.over) = (true, w.streamed));
         // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.
         if self.idle.contains(weight) {
             self.idle.remove(weight);
@@ -323,7 +380,9 @@ impl Policy for Lru {
             self.depth as u32,
             flags,
         ];
-        self.idle.iter().chain(window).collect()
+        let idle = self.idle.iter();
+        let idle = idle.map(|one| 2 * one + u32::from(self.weights[one as usize].over));
+        idle.chain(window).collect()
     }
 
     fn pool_bytes(&self) -> u64 {

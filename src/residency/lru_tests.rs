@@ -4,14 +4,20 @@ use crate::schedule::WeightKind;
 
 /// `reads` name weights; each read is a lease over one kernel.
 fn policy(sizes: &[u64], reads: &[u32], capacity: u64) -> Lru {
-    let specs: Vec<_> = sizes
-        .iter()
-        .map(|&bytes| WeightSpec {
-            fqn: String::new(),
-            bytes,
-            kind: WeightKind::Weight,
-        })
-        .collect();
+    policy_of(sizes, reads, capacity, &[])
+}
+
+/// The same, with weights that never stay.
+fn policy_of(sizes: &[u64], reads: &[u32], capacity: u64, streamed: &[usize]) -> Lru {
+    let spec = |&bytes| WeightSpec {
+        fqn: String::new(),
+        bytes,
+        kind: WeightKind::Weight,
+    };
+    let mut specs: Vec<_> = sizes.iter().map(spec).collect();
+    for &weight in streamed {
+        specs[weight].kind = WeightKind::Streamed;
+    }
     let events = (0..reads.len() as u32).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
     let trace = Trace::new(events.collect(), reads.to_vec(), sizes.len()).unwrap();
     Lru::new(&trace, &specs, 64, capacity)
@@ -184,4 +190,53 @@ fn evictions_that_are_taken_back_leave_the_list_in_order() {
     }
     lru.validate().unwrap();
     assert_eq!(lru.idle.iter().collect::<Vec<_>>(), before);
+}
+
+/// All fits, and weight 1 is copied for each pass: once its last lease is over it goes, and comes again for the next pass.
+#[test]
+fn what_never_stays_comes_again_for_the_next_pass() {
+    let mut lru = policy_of(&[64; 3], &[0, 1, 2], 192, &[1]);
+    let (_, _, later) = probe(&mut lru, 0);
+    assert_eq!(later, [load(1, 64, true), load(2, 64, true)]);
+    assert_eq!(release(&mut lru, 0), (Some(0), vec![]));
+    assert_eq!(probe(&mut lru, 1), (Ok(Served::Hit), vec![], vec![]));
+    let again = vec![evict(1), load(1, 64, true)];
+    assert_eq!(release(&mut lru, 1), (Some(1), again));
+    assert_eq!(probe(&mut lru, 2), (Ok(Served::Hit), vec![], vec![]));
+    assert_eq!(release(&mut lru, 2), (Some(2), vec![]));
+    for id in [0, 1] {
+        assert_eq!(probe(&mut lru, id), (Ok(Served::Hit), vec![], vec![]));
+    }
+}
+
+/// Two reads in a pass: the window may not claim one of the next pass on the copy of this one.
+#[test]
+fn a_window_ends_where_another_copy_is_needed() {
+    let mut lru = policy_of(&[64; 2], &[0, 1, 0, 1], 128, &[0]);
+    let (_, _, later) = probe(&mut lru, 0);
+    assert_eq!(later, [load(1, 64, true)]);
+    release(&mut lru, 0);
+    probe(&mut lru, 1).0.unwrap();
+    release(&mut lru, 1);
+    // The first read of the next pass is within reach, and the copy is still to be read in this one.
+    assert_eq!(probe(&mut lru, 2), (Ok(Served::Hit), vec![], vec![]));
+    assert_eq!(
+        release(&mut lru, 2),
+        (Some(0), vec![evict(0), load(0, 64, true)])
+    );
+}
+
+/// What never stays is the first to make room, once its last lease is over.
+#[test]
+fn what_never_stays_goes_first() {
+    let mut lru = policy_of(&[64; 3], &[0, 1, 2], 192, &[1]);
+    let mut actions = vec![];
+    for id in [0, 1] {
+        lru.demand(id, &mut actions).unwrap();
+        lru.lease(id);
+        lru.release(id);
+    }
+    actions.clear();
+    assert!(lru.make_room(&mut actions));
+    assert_eq!(actions, [evict(1)]);
 }

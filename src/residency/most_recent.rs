@@ -7,13 +7,15 @@ use super::layout::Layout;
 use super::offer::{Request, Residency};
 use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
-use crate::schedule::{ProbeId, WeightIndex};
+use crate::schedule::{ProbeId, WeightIndex, WeightSpec};
 
 /// The policy of the same name.
 #[derive(Debug, Clone)]
 pub struct MostRecent {
     /// Occupied bytes of each weight, and bytes to copy.
     sizes: Vec<(u64, u64)>,
+    /// Whether each weight is copied for each of its reads.
+    streamed: Vec<bool>,
     /// By method and probe id.
     probes: Vec<Vec<WeightIndex>>,
     /// The method that runs.
@@ -38,6 +40,7 @@ impl MostRecent {
         let probes = probes.map(|one| one.trace.probes().to_vec());
         MostRecent {
             sizes: sizes.collect(),
+            streamed: weights.iter().map(WeightSpec::is_streamed).collect(),
             probes: probes.collect(),
             method: 0,
             leases: vec![0; weights.len()],
@@ -84,7 +87,11 @@ impl Policy for MostRecent {
     fn demand(&mut self, id: ProbeId, actions: &mut Vec<Action>) -> Result<Served> {
         let weight = self.weight(id);
         if self.is_there(weight) {
-            return Ok(Served::Hit);
+            if !self.streamed[weight as usize] || self.leases[weight as usize] > 0 {
+                return Ok(Served::Hit);
+            }
+            self.remove(weight);
+            actions.push(Action::Evict { weight });
         }
         let (size, bytes) = self.sizes[weight as usize];
         let leased = self
@@ -172,7 +179,7 @@ mod tests {
     use super::*;
     use crate::config::PolicyKind;
     use crate::figures::DeviceModel;
-    use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
+    use crate::schedule::{Event, Trace, WeightKind};
 
     /// Reads of four weights of one size go around, and two of them fit.
     #[test]

@@ -38,6 +38,13 @@ impl Request<'_> {
         sizes.fold(0, u64::saturating_add)
     }
 
+    /// Whether all weights fit, and none is to be copied in each pass.
+    pub(crate) fn all_may_stay(&self) -> bool {
+        let mut read = self.weights.iter().zip(self.is_read());
+        // rule: streamed-weight-never-stays
+        self.total() <= self.capacity && !read.any(|(weight, read)| read && weight.is_streamed())
+    }
+
     /// Whether a method reads each weight.
     pub(super) fn is_read(&self) -> Vec<bool> {
         let mut read = vec![false; self.weights.len()];

@@ -5,7 +5,7 @@ use super::planned;
 use super::{all_resident, lru};
 use crate::config::PolicyKind;
 
-/// What a policy offers for a program that does not fit.
+/// What a policy offers for a program whose weights cannot all stay.
 fn offer(request: &Request<'_>) -> Residency {
     match request.kind {
         PolicyKind::Lru => lru::offer(request),
@@ -16,9 +16,9 @@ fn offer(request: &Request<'_>) -> Residency {
     }
 }
 
-/// The policy that was asked for, unless the capacity covers everything; and what it says where it does not pay.
+/// The policy that was asked for, unless everything may stay; and what it says where it does not pay.
 pub fn choose(request: &Request<'_>) -> Residency {
-    match request.total() <= request.capacity {
+    match request.all_may_stay() {
         true => all_resident::offer(request),
         false => offer(request),
     }
@@ -40,7 +40,7 @@ pub fn choose_elastic(request: &Request<'_>) -> Result<Residency, String> {
     };
     match planned::elastic(request) {
         // Direct constants in pages of their own may leave less than a page for all weights.
-        Err(_) if all_fits => Ok(all_resident::offer(request)),
+        Err(_) if request.all_may_stay() => Ok(all_resident::offer(request)),
         planned => planned,
     }
 }

@@ -33,8 +33,10 @@ pub struct KernelPair {
 /// The floor and its parts. `Display` is a sentence for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Floor {
-    /// Occupied bytes of all direct constants.
+    /// Occupied bytes of all direct constants, and of the pinned weights.
     pub direct: u64,
+    /// Those of the pinned weights.
+    pub pinned: u64,
     /// The pair of kernels that needs the most; `None` if no kernel reads a weight.
     pub pair: Option<KernelPair>,
     /// The largest weight that is copied; `None` if none is.
@@ -80,6 +82,7 @@ pub fn floor(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Floor {
     };
     Floor {
         direct: direct_bytes(weights, granule),
+        pinned: bytes_of(weights, granule, |kind| kind == WeightKind::Pinned),
         pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
             first,
             second,
@@ -121,8 +124,12 @@ fn everything(trace: &Trace, sizes: &[u64]) -> u64 {
 }
 
 fn direct_bytes(weights: &[WeightSpec], granule: u64) -> u64 {
-    let direct = weights.iter().filter(|w| w.kind != WeightKind::Weight);
-    direct.fold(0, |total, w| total.saturating_add(w.occupied(granule)))
+    bytes_of(weights, granule, |kind| !kind.comes_and_goes())
+}
+
+fn bytes_of(weights: &[WeightSpec], granule: u64, which: impl Fn(WeightKind) -> bool) -> u64 {
+    let those = weights.iter().filter(|w| which(w.kind));
+    those.fold(0, |total, w| total.saturating_add(w.occupied(granule)))
 }
 
 fn sum(set: &[WeightIndex], sizes: &[u64]) -> u64 {
@@ -204,7 +211,11 @@ impl OpenLeases {
 
 impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "direct constants {}", bytes_text(self.direct))?;
+        let direct = self.direct.saturating_sub(self.pinned);
+        write!(f, "direct constants {}", bytes_text(direct))?;
+        if self.pinned > 0 {
+            write!(f, " + pinned weights {}", bytes_text(self.pinned))?;
+        }
         if let Some(pair) = &self.pair {
             write!(
                 f,

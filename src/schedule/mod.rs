@@ -32,10 +32,21 @@ pub enum Event {
 pub enum WeightKind {
     /// Through probes; its device memory comes and goes.
     Weight,
+    /// The same, and it never stays: each pass copies it, whatever the budget.
+    Streamed,
+    /// It always stays: it is loaded with the direct constants, and probes find it there.
+    Pinned,
     /// Around the probes; loaded once, resident.
     Direct,
     /// Direct, and written by the compiled code.
     Mutable,
+}
+
+impl WeightKind {
+    /// Whether its device memory comes and goes.
+    pub fn comes_and_goes(self) -> bool {
+        matches!(self, WeightKind::Weight | WeightKind::Streamed)
+    }
 }
 
 /// One constant of the compiled model, as far as the schedule is concerned.
@@ -50,6 +61,11 @@ pub struct WeightSpec {
 }
 
 impl WeightSpec {
+    /// Whether each pass copies it, whatever the budget.
+    pub fn is_streamed(&self) -> bool {
+        self.kind == WeightKind::Streamed && self.bytes > 0
+    }
+
     /// Bytes of the budget it occupies while it is on the device. Saturates: sizes come from files, and a
     /// sum that overflows must end as a budget that is too small, not as a small number.
     pub fn occupied(&self, granule: u64) -> u64 {

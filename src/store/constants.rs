@@ -20,7 +20,12 @@ impl Constants {
 
     /// Whether the constant is read through probes.
     pub fn is_probed(&self, weight: WeightIndex) -> bool {
-        self.specs[weight as usize].kind == WeightKind::Weight
+        self.specs[weight as usize].kind.comes_and_goes()
+    }
+
+    /// Whether it is a weight that always stays.
+    pub fn is_pinned(&self, weight: WeightIndex) -> bool {
+        self.specs[weight as usize].kind == WeightKind::Pinned
     }
 
     /// Bytes of the budget that a weight takes while it is on the device.
@@ -53,12 +58,13 @@ pub struct Method {
     pub share: u32,
 }
 
-/// A table that is read in place.
+/// A weight whose reads find it at an address that it always has: a table that is read in place, in host memory, or a pinned
+/// weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// The constant that stands for these reads: it has no bytes on the device.
+    /// The constant that stands for these reads: it has no bytes that come and go.
     pub stands: WeightIndex,
-    /// The table.
+    /// The weight.
     pub table: WeightIndex,
 }
 
@@ -87,19 +93,38 @@ impl Method {
         }
     }
 
-    /// Has the reads of `gather` done in place: they read constants of their own, of no bytes, after all others. A table that
-    /// is read otherwise too (tied embeddings) stays a weight for those reads.
-    fn in_place(&mut self, constants: &mut Constants, tables: &mut Vec<Table>) -> Result<()> {
+    /// Has the reads of `gather` and of pinned weights done in place: they read constants of their own, of no bytes, after all
+    /// others. A table that is read otherwise too (tied embeddings) stays a weight for those reads.
+    fn in_place(
+        &mut self,
+        constants: &mut Constants,
+        tables: &mut Vec<Table>,
+        covered: bool,
+    ) -> Result<()> {
         let mut probes = self.trace.probes().to_vec();
         let gather = std::mem::take(&mut self.gather);
-        for &id in &gather {
-            let probe = probes.get_mut(id as usize).ok_or_else(|| unknown(id))?;
+        if let Some(&id) = gather.iter().find(|&&id| id as usize >= probes.len()) {
+            return Err(unknown(id));
+        }
+        let mut changed = false;
+        for (id, probe) in (0..).zip(&mut probes) {
             let table = *probe;
+            let in_place = match constants.specs[table as usize].kind {
+                // rule: pinned-weight-is-read-where-it-stays
+                WeightKind::Pinned => true,
+                WeightKind::Streamed => gather.contains(&id),
+                _ => !covered && gather.contains(&id),
+            };
+            if !in_place {
+                continue;
+            }
+            changed = true;
             let found = tables.iter().find(|known| known.table == table);
             let stands = found.map_or(constants.specs.len() as WeightIndex, |known| known.stands);
             if found.is_none() {
                 let mut spec = constants.specs[table as usize].clone();
                 spec.bytes = 0;
+                spec.kind = WeightKind::Weight;
                 constants.specs.push(spec);
                 tables.push(Table { stands, table });
             }
@@ -108,7 +133,7 @@ impl Method {
             self.layouts[stands as usize] = self.layouts[table as usize].clone();
             *probe = stands;
         }
-        if !gather.is_empty() {
+        if changed {
             let events = self.trace.events().to_vec();
             self.trace = Trace::new(events, probes, constants.specs.len())?;
         }
@@ -134,7 +159,8 @@ impl Method {
         }
         let mut probes = (0..).zip(self.trace.probes());
         // rule: probe-reads-no-direct-constant
-        match probes.find(|(_, &weight)| !constants.is_probed(weight)) {
+        let direct = |weight| !constants.is_probed(weight) && !constants.is_pinned(weight);
+        match probes.find(|(_, &weight)| direct(weight)) {
             Some((probe, &weight)) => Err(Error::Mismatch {
                 name: constants.specs[weight as usize].fqn.clone(),
                 fact: "kind",
@@ -165,11 +191,12 @@ impl From<(Constants, Method)> for Methods {
 }
 
 impl Methods {
-    /// The same with the reads of `gather` in place, and the tables that are read so.
-    pub fn in_place(&self) -> Result<(Methods, Vec<Table>)> {
+    /// The same with the reads of `gather` and of pinned weights in place, and what is read so. Where the budget covers
+    /// everything, tables are weights like all others, but for those that never stay.
+    pub fn in_place(&self, covered: bool) -> Result<(Methods, Vec<Table>)> {
         let (mut methods, mut tables) = (self.clone(), Vec::new());
         for method in &mut methods.all {
-            method.in_place(&mut methods.constants, &mut tables)?;
+            method.in_place(&mut methods.constants, &mut tables, covered)?;
         }
         let count = methods.constants.specs.len();
         for method in &mut methods.all {
@@ -178,9 +205,10 @@ impl Methods {
         Ok((methods, tables))
     }
 
-    /// The floor of each method, with the reads of `gather` in place. The direct constants of all methods count in each.
+    /// The floor of each method, with the reads of `gather` in place. The direct constants and pinned weights of all methods
+    /// count in each.
     pub fn floors(&self, granule: u64) -> Result<Vec<Floor>> {
-        let (methods, _) = self.in_place()?;
+        let (methods, _) = self.in_place(false)?;
         let specs = &methods.constants.specs;
         let each = methods.all.iter();
         Ok(each.map(|one| floor(&one.trace, specs, granule)).collect())
@@ -206,7 +234,7 @@ impl Methods {
         }
         let counts = specs.iter().zip(read);
         counts
-            .filter(|(spec, read)| *read || spec.kind != WeightKind::Weight)
+            .filter(|(spec, read)| *read || !spec.kind.comes_and_goes())
             .fold(0, |sum, (spec, _)| {
                 sum.saturating_add(spec.occupied(granule))
             })

@@ -30,7 +30,7 @@ fn tied(gather: &[ProbeId]) -> Methods {
 
 #[test]
 fn a_table_that_is_read_otherwise_too_stays_a_weight_there() {
-    let (methods, tables) = tied(&[0]).in_place().unwrap();
+    let (methods, tables) = tied(&[0]).in_place(false).unwrap();
     assert_eq!(
         tables,
         [Table {
@@ -45,7 +45,7 @@ fn a_table_that_is_read_otherwise_too_stays_a_weight_there() {
     assert_eq!(method.layouts[3].sizes, [100]);
     assert_eq!(methods.everything(64), 6400 + 640 + 704);
     // Both reads share one stand-in.
-    let (both, tables) = tied(&[0, 3]).in_place().unwrap();
+    let (both, tables) = tied(&[0, 3]).in_place(false).unwrap();
     let probes = both.all[0].trace.probes();
     assert_eq!((probes, tables.len()), (&[3, 1, 2, 3][..], 1));
     assert_eq!(both.everything(64), 640 + 704);
@@ -63,7 +63,10 @@ fn a_read_in_place_takes_nothing_of_the_floor() {
         "{}",
         floor(&[0, 3])
     );
-    assert!(matches!(tied(&[4]).in_place(), Err(Error::Internal(_))));
+    assert!(matches!(
+        tied(&[4]).in_place(false),
+        Err(Error::Internal(_))
+    ));
 }
 
 /// One table may be read in place by several methods, and as a weight by others.
@@ -74,7 +77,7 @@ fn methods_share_what_stands_for_a_table() {
     methods.all.push(other.clone());
     other.gather.clear();
     methods.all.push(other);
-    let (found, tables) = methods.in_place().unwrap();
+    let (found, tables) = methods.in_place(false).unwrap();
     assert_eq!((tables.len(), found.constants.specs.len()), (1, 4));
     let probes: Vec<_> = found.all.iter().map(|one| one.trace.probes()).collect();
     assert_eq!(probes, [&[3, 1, 2, 0][..], &[3, 1, 2, 0], &[0, 1, 2, 0]]);

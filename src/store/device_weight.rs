@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(super) struct DeviceWeight<E> {
     /// Its address; kept when it is evicted, but then not handed out.
     pub at: DevicePtr,
-    /// Kernels find it there in host memory: it is never copied.
+    /// Kernels always find it there, in host memory or with the direct constants: passes never copy it.
     pub in_place: Option<DevicePtr>,
     /// Its memory was taken from the pool and holds it.
     pub pooled: bool,

@@ -1,5 +1,6 @@
-//! Tables that are read in place: kernels that look a few rows up find them in host memory, through the address that the
-//! device has for it. Such a read takes nothing of the budget, and nothing is copied for it.
+//! What kernels always find at one address. A table lies in host memory if kernels only look a few rows up. They read it
+//! through the address that the device has for it: this takes nothing of the budget, and nothing is copied. A pinned weight
+//! lies with the direct constants (`memory.rs`).
 
 use super::{Constants, Table};
 use crate::device::{Device, DevicePtr, HostBytes};
@@ -25,5 +26,14 @@ pub(super) fn addresses<D: Device>(
             ))),
         }
     };
-    tables.iter().map(one).collect()
+    in_host_memory(constants, tables).map(one).collect()
+}
+
+/// The tables, without the pinned weights.
+pub(super) fn in_host_memory<'a>(
+    constants: &'a Constants,
+    tables: &'a [Table],
+) -> impl Iterator<Item = &'a Table> {
+    let tables = tables.iter();
+    tables.filter(|one| !constants.is_pinned(one.table))
 }

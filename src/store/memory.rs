@@ -120,7 +120,7 @@ impl<D: Device> Store<D> {
         warm.map_err(|error| error.during(|| "the first use of the memory for all weights".into()))
     }
 
-    /// One block for all of them: they come and go together.
+    /// One block for all of them, and for the pinned weights: they come and go together.
     fn load_direct(&mut self) -> Result<()> {
         let granule = self.device.granule();
         let mut at = self.direct;
@@ -133,6 +133,13 @@ impl<D: Device> Store<D> {
             self.stats.bytes_copied += spec.bytes;
             self.weights[index].at = at;
             at = at.offset(spec.occupied(granule));
+        }
+        for one in &self.tables {
+            if self.constants.is_pinned(one.table) {
+                // rule: pinned-weight-has-its-address
+                self.weights[one.stands as usize].in_place =
+                    Some(self.weights[one.table as usize].at);
+            }
         }
         Ok(())
     }

@@ -41,12 +41,12 @@ pub struct Store<D: Device> {
     policy: Box<dyn Policy>,
     constants: Constants,
     weights: Vec<DeviceWeight<D::Event>>,
-    /// What is read in place.
+    /// What is read in place, and what is pinned.
     tables: Vec<Table>,
     /// The bytes of each constant, by index.
     bytes: Vec<HostBytes>,
     floor: Floor,
-    /// Memory of the direct constants.
+    /// Memory of the direct constants and of the pinned weights.
     direct: DevicePtr,
     /// Where the addresses of the layout's windows start.
     block: DevicePtr,

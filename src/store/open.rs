@@ -47,15 +47,11 @@ impl<D: Device> Store<D> {
         let floor = methods.floor(granule)?;
         let everything = methods.everything(granule);
         let covered = options.budget.is_some_and(|budget| budget >= everything);
-        let (methods, tables) = match covered && !options.elastic {
-            true => (methods, Vec::new()),
-            false => methods.in_place()?,
-        };
+        let (methods, tables) = methods.in_place(covered && !options.elastic)?;
         let everything = methods.everything(granule);
         let mut stats = accepted(&floor, options.budget, everything, least(&floor))?;
         let constants = &methods.constants;
-        let in_place = tables
-            .iter()
+        let in_place = in_place::in_host_memory(constants, &tables)
             .map(|one| constants.specs[one.table as usize].bytes);
         stats.gathered_bytes = in_place.fold(0, u64::saturating_add);
         let budget = device.set_budget(stats.budget_bytes);
@@ -123,7 +119,7 @@ impl ElasticBytes {
     pub fn of<D: Device>(methods: &Methods, device: &D) -> Result<ElasticBytes> {
         let (granule, page) = (device.granule(), device.page().unwrap_or(1));
         let floor = methods.floor(granule)?;
-        let (methods, _) = methods.in_place()?;
+        let (methods, _) = methods.in_place(false)?;
         let model = device.model().beside(floor.direct).in_whole_pages();
         let traced = methods.traced();
         let request = Request {
@@ -156,29 +152,26 @@ fn choose<D: Device>(
     stats: &Stats,
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
-    let capacity = stats.budget_bytes - stats.direct_bytes;
-    let streams = stats.total_weight_bytes > capacity || options.elastic;
-    let streams = streams && options.policy.plans();
-    let link = match streams {
-        true => calibrate(device, &methods.constants, bytes, capacity)?,
-        false => None,
-    };
     let (traced, model) = (methods.traced(), device.model().beside(stats.direct_bytes));
-    let request = Request {
+    let mut request = Request {
         kind: options.policy,
         methods: &traced,
         weights: &methods.constants.specs,
         model: &model,
-        capacity,
-        link,
+        capacity: stats.budget_bytes - stats.direct_bytes,
+        link: None,
         times: options.times.as_ref(),
     };
+    let streams = !request.all_may_stay() || options.elastic;
+    if streams && options.policy.plans() {
+        request.link = calibrate(device, &methods.constants, bytes, request.capacity)?;
+    }
     let residency = match options.elastic {
         true => residency::choose_elastic(&request).map_err(Error::Unsupported)?,
         false => residency::choose(&request),
     };
     log::info!("policy '{}': {}", options.policy.name(), residency.why);
-    Ok((residency, link))
+    Ok((residency, request.link))
 }
 
 /// What copies cost, if the device was told or can tell: it copies the largest weight, or what of it fits into the budget,
@@ -248,6 +241,7 @@ fn accepted(floor: &Floor, budget: Option<u64>, everything: u64, least: u64) -> 
         floor_bytes: floor.bytes(),
         hard_minimum_bytes: floor.hard_minimum,
         direct_bytes: floor.direct,
+        pinned_bytes: floor.pinned,
         total_weight_bytes: everything.saturating_sub(floor.direct),
         ..Stats::default()
     })

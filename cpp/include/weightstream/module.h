@@ -64,6 +64,10 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& cuda_graph(bool on);
   // How often each method runs beside the others, for plans: "decode=0.98,prefill=0.02". Equal without it.
   Options& method_share(const std::string& shares);
+  // Weights that always stay on the GPU: patterns of their names, "lm_head.*,layers.0.*". They count in the least budget.
+  Options& pin(const std::string& patterns);
+  // Weights that never stay: each pass copies them, also where the budget covers them.
+  Options& stream(const std::string& patterns);
   // What a call does while another method or session of the program runs: "turns", the default, or "refuse".
   Options& concurrent(const std::string& what);
   // SHA-256 of the whole `.pte`, 64 hexadecimal digits: a program that has another one is refused before ExecuTorch

@@ -135,6 +135,16 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       methods and their shares, as in 'decode=0.98,prefill=0.02'. For offloading programs.
  *       How often each method of a program runs beside the others. Plans keep what the frequent
  *       ones read. Without it all methods count the same. Unknown names are errors.
+ *   weight_offload_pin (string)
+ *       names of weights with * and ?, and commas between, as in 'lm_head.*,layers.0.*'. For
+ *       offloading programs.
+ *       Weights that always stay on the device, under each policy. They count in the least budget.
+ *       A table that would be read in place is loaded. A pattern that matches nothing is an error.
+ *   weight_offload_stream (string)
+ *       names of weights with * and ?, and commas between, as in 'lm_head.*,layers.0.*'. For
+ *       offloading programs.
+ *       Weights that never stay: each pass copies them, also where the budget covers them. A table
+ *       that is read in place stays in host memory. A pattern that matches nothing is an error.
  *   weight_offload_concurrent (string)
  *       a string, one of 'turns', 'refuse'; the default is turns. For all programs.
  *       What a call does while another method or session of the same program runs: it waits for its
@@ -210,10 +220,10 @@ typedef struct ws_stats_data {
   uint64_t floor_bytes;
   /* budget: Below this, some probe could not be served at all. */
   uint64_t hard_minimum_bytes;
-  /* budget: Device bytes of direct constants, which always stay. */
+  /* budget: Device bytes of direct constants and of pinned weights, which always stay. */
   uint64_t direct_bytes;
-  /* budget: Device bytes that all weights would occupy together. Weights that are only read in
-   * place do not count. */
+  /* budget: Device bytes that all weights would occupy together. Weights that are pinned or only
+   * read in place do not count. */
   uint64_t total_weight_bytes;
   /* budget: The most that weights and direct constants occupied at one time under the present
    * budget; never above it. */
@@ -255,6 +265,8 @@ typedef struct ws_stats_data {
   uint64_t session_bytes;
   /* since load: How often the budget was changed after load. */
   uint64_t budget_changes;
+  /* budget: Device bytes of the weights that weight_offload_pin keeps. A part of direct_bytes. */
+  uint64_t pinned_bytes;
 } ws_stats_data;
 
 /* Levels of log lines. */

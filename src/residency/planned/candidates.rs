@@ -18,7 +18,7 @@ const EFFORT: usize = 24_000;
 /// From so many live ranges on a program is large.
 const LARGE: usize = 2000;
 
-/// The sets to try, each sorted by index; the empty one is the first.
+/// The sets to try, each sorted by index; the least one is the first. All have what never stays.
 pub(super) fn sets(problem: &Problem<'_>, timeline: &Timeline) -> Vec<Vec<WeightIndex>> {
     let groups = groups(problem, timeline);
     let count = match timeline.ranges.len() {
@@ -35,10 +35,19 @@ pub(super) fn sets(problem: &Problem<'_>, timeline: &Timeline) -> Vec<Vec<Weight
     }
     ends.sort_unstable();
     ends.dedup();
-    let mut sets = vec![Vec::new()];
-    for needed in ends {
+    // rule: every-set-has-what-never-stays
+    let always = groups
+        .iter()
+        .flatten()
+        .copied()
+        .filter(|&one| problem.is_streamed(one));
+    let always: Vec<WeightIndex> = always.collect();
+    let mut sets = Vec::new();
+    for needed in [0].into_iter().chain(ends) {
         let mut set = pick(problem, &groups, needed);
+        set.extend(&always);
         set.sort_unstable();
+        set.dedup();
         sets.push(set);
     }
     sets.dedup();

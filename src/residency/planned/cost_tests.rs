@@ -19,6 +19,7 @@ fn ring(count: u32, slots: u32) -> Plan {
         slot: weight % slots,
         window: weight,
         probes: vec![weight],
+        always: false,
     };
     Plan {
         view: View::default(),

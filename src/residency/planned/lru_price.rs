@@ -265,11 +265,8 @@ impl Game {
     /// Whether there was a piece for each load. If not, what was planned from there on is taken back.
     fn carry_out(&mut self) -> bool {
         let done = (0..self.actions.len()).find(|&at| !self.perform(at));
-        for undone in self
-            .actions
-            .drain(done.unwrap_or(self.actions.len())..)
-            .rev()
-        {
+        let from = done.unwrap_or(self.actions.len());
+        for undone in self.actions.drain(from..).rev() {
             match undone {
                 Action::Evict { weight } => self.lru.evict_failed(weight),
                 Action::Load { weight, .. } => self.lru.load_failed(weight),

@@ -99,15 +99,9 @@ fn of(request: &Request<'_>, plan: Plan) -> Residency {
 }
 
 fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option<Plan> {
-    let Request {
-        methods,
-        weights,
-        model,
-        capacity,
-        ..
-    } = *request;
+    let (weights, model, capacity) = (request.weights, request.model, request.capacity);
     match times {
-        None => plan(methods, weights, model, capacity),
+        None => plan(request.methods, weights, model, capacity),
         Some(times) => {
             let clocks = times.clocks();
             quickest(times.trace, weights, model, capacity, (&clocks, most))
@@ -118,22 +112,16 @@ fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option
 /// The LRU's price, if it copies less in a pass than this plan. It is only played where it could. Not for several methods: at
 /// each switch the LRU begins with empty memory.
 fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
-    let Request {
-        methods,
-        weights,
-        model,
-        capacity,
-        ..
-    } = *request;
-    let [MethodTrace { trace, .. }] = *methods else {
+    let (weights, granule, capacity) = (request.weights, request.model.granule, request.capacity);
+    let [MethodTrace { trace, .. }] = *request.methods else {
         return None;
     };
-    let least = lru_copies_at_least(trace, weights, model.granule, capacity);
+    let least = lru_copies_at_least(trace, weights, granule, capacity);
     if plan.price.bytes <= least {
         return None;
     }
     // rule: lru-where-it-copies-less
-    let lru = lru_price(trace, weights, model.granule, capacity);
+    let lru = lru_price(trace, weights, granule, capacity);
     lru.filter(|lru| lru.bytes < plan.price.bytes)
 }
 

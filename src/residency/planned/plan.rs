@@ -31,6 +31,8 @@ pub struct Streamed {
     pub window: u32,
     /// The reads, in the order of the pass.
     pub probes: Vec<ProbeId>,
+    /// Each pass copies it, also where its bytes are still there.
+    pub always: bool,
 }
 
 /// Who is where.
@@ -70,7 +72,7 @@ impl Plan {
         let copies = || self.streamed.iter().filter(|one| one.method == method);
         let stays = |one: &Streamed| {
             let with = |other: &&Streamed| other.slot == one.slot || other.weight == one.weight;
-            copies().filter(with).count() == 1
+            !one.always && copies().filter(with).count() == 1
         };
         let copied = copies().filter(|one| !stays(one));
         copied.map(|one| one.range.end - one.range.start).sum()

@@ -24,6 +24,8 @@ struct Copy {
     range: Range<u64>,
     slot: u32,
     window: u32,
+    /// Each pass copies it, also where its bytes are still there.
+    always: bool,
     /// Reads that it serves in a pass.
     reads: u32,
     /// Reads that it is claimed for: they come, and find it there.
@@ -83,6 +85,7 @@ impl Planned {
             range: one.range.clone(),
             slot: one.slot,
             window: one.window,
+            always: one.always,
             reads: one.probes.len() as u32,
             unread: 0,
             leases: 0,
@@ -272,9 +275,11 @@ impl Policy for Planned {
     fn ahead(&mut self, actions: &mut Vec<Action>) {
         while !self.blocked && !self.failed && !self.itinerary().copies.is_empty() {
             let at = self.next;
+            // rule: streamed-tail-is-copied-again
+            let stays = self.is_there(at) && !self.copies[at as usize].always;
             if self.is_held_up() {
                 self.blocked = true;
-            } else if self.is_there(at) {
+            } else if stays {
                 self.claim(at);
             } else {
                 self.load(at, true, actions);
@@ -367,11 +372,8 @@ impl Policy for Planned {
         let flags = u32::from(self.blocked) + 2 * u32::from(self.failed);
         let there = self.in_slot.iter().flat_map(|&at| {
             let copy = self.copies.get(at as usize);
-            [
-                at,
-                copy.map_or(0, |one| one.unread),
-                copy.map_or(0, |one| one.leases),
-            ]
+            let (unread, leases) = copy.map_or((0, 0), |one| (one.unread, one.leases));
+            [at, unread, leases]
         });
         [self.next, flags].into_iter().chain(there).collect()
     }

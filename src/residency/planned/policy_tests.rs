@@ -18,6 +18,7 @@ fn plan(copies: &[(u32, u32, u32)]) -> Plan {
         slot,
         window: window(weight, slot),
         probes: probe.by_ref().take(reads as usize).collect(),
+        always: false,
     });
     let streamed: Vec<Streamed> = streamed.collect();
     let slots = copies.iter().map(|copy| copy.1 + 1).max().unwrap_or(0);

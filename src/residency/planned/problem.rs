@@ -55,6 +55,11 @@ impl<'a> Problem<'a> {
         self.sizes[weight as usize]
     }
 
+    /// Whether each pass copies all of it.
+    pub(super) fn is_streamed(&self, weight: WeightIndex) -> bool {
+        self.weights[weight as usize].is_streamed()
+    }
+
     /// Occupied bytes of these weights.
     pub(super) fn size_of(&self, weights: &[WeightIndex]) -> u64 {
         weights.iter().map(|&weight| self.size(weight)).sum()

@@ -72,6 +72,8 @@ pub(super) struct Stream {
     home: usize,
     /// Pages of its tail; 0 if it stays as a whole.
     pub tail: u64,
+    /// Pages that its tail has at least: all of what never stays.
+    least: u64,
 }
 
 impl Stream {
@@ -118,21 +120,23 @@ impl RingShape for EqualTails {
 struct SlotSize {
     pages: u64,
     occupied: u64,
+    /// The longest tail that cannot be shorter.
+    least: u64,
 }
 
 impl SlotSize {
     /// Bytes that it takes if no tail is longer than so many pages.
     fn length(&self, tail: u64, page: u64) -> u64 {
-        match (tail, self.has_heads(tail)) {
+        match (tail.max(self.least), self.has_heads(tail)) {
             (0, _) => 0,
-            (_, true) => tail * page,
+            (tail, true) => tail * page,
             (_, false) => self.occupied,
         }
     }
 
     /// Whether weights in it then have heads.
     fn has_heads(&self, tail: u64) -> bool {
-        self.pages > tail
+        self.pages > tail.max(self.least)
     }
 }
 
@@ -147,7 +151,7 @@ struct Fit<'a> {
     slots: Vec<SlotSize>,
     /// Bytes of what is not of the set.
     packed: u64,
-    /// Pages of all weights of the set, ascending, and the sums of these from each on.
+    /// Pages of the weights of the set that may have heads, ascending, and the sums of these from each on.
     pages: Vec<u64>,
     sums: Vec<u64>,
 }
@@ -160,7 +164,8 @@ impl<'a> Fit<'a> {
         (slot_of, count): (Vec<usize>, usize),
     ) -> Self {
         let shares = shares_slot(set, &slot_of, count);
-        let kept: Vec<usize> = (0..slot_of.len()).filter(|&at| shares[at]).collect();
+        let streams = |at: &usize| shares[*at] || problem.is_streamed(set.weight(*at));
+        let kept: Vec<usize> = (0..slot_of.len()).filter(streams).collect();
         let mut streams: Vec<Stream> = Vec::with_capacity(set.weights.len());
         let mut stream_of = vec![usize::MAX; problem.sizes.len()];
         let mut copies = Vec::with_capacity(kept.len());
@@ -172,14 +177,18 @@ impl<'a> Fit<'a> {
             if *stream == usize::MAX {
                 *stream = streams.len();
                 let bytes = problem.bytes(weight);
+                let pages = bytes.div_ceil(problem.page);
+                // rule: what-never-stays-has-no-head
+                let least = pages * u64::from(problem.is_streamed(weight));
                 streams.push(Stream {
                     weight,
                     bytes,
                     occupied: problem.size(weight),
-                    pages: bytes.div_ceil(problem.page),
+                    pages,
                     times: set.timeline.times[weight as usize],
                     home: slot,
                     tail: 0,
+                    least,
                 });
             }
             methods.push(set.timeline.ranges[set.ranges[at]].method);
@@ -192,9 +201,11 @@ impl<'a> Fit<'a> {
             stream.home = stream.home.min(slot);
             slots[slot].pages = slots[slot].pages.max(stream.pages);
             slots[slot].occupied = slots[slot].occupied.max(stream.occupied);
+            slots[slot].least = slots[slot].least.max(stream.least);
         }
         let streaming: u64 = streams.iter().map(|one| one.occupied).sum();
-        let mut pages: Vec<u64> = streams.iter().map(|one| one.pages).collect();
+        let may_stay = streams.iter().filter(|one| one.least == 0);
+        let mut pages: Vec<u64> = may_stay.map(|one| one.pages).collect();
         pages.sort_unstable();
         let mut sums = vec![0; pages.len() + 1];
         for at in (0..pages.len()).rev() {
@@ -257,7 +268,8 @@ impl<'a> Fit<'a> {
     fn shortest_tails(&self) -> Option<u64> {
         let fits = |tail: u64| self.memory(tail) <= self.problem.room;
         let mut from = 0;
-        let mut sizes = self.pages.clone();
+        let mut sizes: Vec<u64> = self.streams.iter().map(|one| one.pages).collect();
+        sizes.sort_unstable();
         sizes.dedup();
         for to in sizes {
             // Between two sizes memory grows or falls by the same with each page.
@@ -286,7 +298,7 @@ impl<'a> Fit<'a> {
         const STEP: u32 = 2_654_435_769;
         let (page, room) = (self.problem.page, self.problem.room);
         let mut order: Vec<usize> = (0..self.streams.len())
-            .filter(|&at| self.streams[at].pages >= longest)
+            .filter(|&at| self.streams[at].pages >= longest && self.streams[at].least == 0)
             .collect();
         order.sort_by_key(|&at| {
             let Stream { home, times, .. } = self.streams[at];
@@ -310,7 +322,7 @@ impl<'a> Fit<'a> {
             }
         }
         for one in &mut self.streams {
-            one.tail = one.pages.min(longest);
+            one.tail = one.pages.min(longest.max(one.least));
         }
         for &at in &order[..shorter] {
             self.streams[at].tail -= 1;

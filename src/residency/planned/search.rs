@@ -83,9 +83,8 @@ impl<'a> Search<'a> {
                 let Some(set) = Set::new(timeline, weights, ahead) else {
                     continue;
                 };
-                let rings = SHAPES
-                    .iter()
-                    .filter_map(|shape| shape.ring(&self.problem, &set));
+                let shapes = SHAPES.iter();
+                let rings = shapes.filter_map(|shape| shape.ring(&self.problem, &set));
                 for ring in rings {
                     let cost = ring.price.in_bytes(self.problem.per_copy);
                     let place = best.partition_point(|other| other.cost <= cost);

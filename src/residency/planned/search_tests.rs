@@ -3,12 +3,25 @@ use super::super::slots::MOST_RANGES;
 use super::super::test_support::{chain, in_turn, kernels, model, programs, weights, PAGE};
 use super::super::Resident;
 use super::*;
-use crate::schedule::Event;
+use crate::schedule::{Event, WeightKind};
 use proptest::prelude::*;
 use std::ops::Range;
 
 fn planned(weights: &[WeightSpec], trace: &Trace, per_copy: u64, capacity: u64) -> Option<Plan> {
     plan(&[trace.into()], weights, &model(per_copy), capacity)
+}
+
+/// Some weights never stay in half of the programs.
+fn marks() -> impl Strategy<Value = u16> {
+    prop_oneof![Just(0), any::<u16>()]
+}
+
+fn mark(weights: &mut [WeightSpec], marks: u16) {
+    for (at, weight) in weights.iter_mut().enumerate() {
+        if marks >> (at % 16) & 1 == 1 {
+            weight.kind = WeightKind::Streamed;
+        }
+    }
 }
 
 #[test]
@@ -231,13 +244,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn plans_hold_together((weights, trace) in programs(), share in 0..1000u64, per_copy in 0..3 * PAGE, direct in 0..3 * PAGE) {
+    fn plans_hold_together((mut weights, trace) in programs(), marks in marks(), share in 0..1200u64, per_copy in 0..3 * PAGE, direct in 0..3 * PAGE) {
+        mark(&mut weights, marks);
         let everything: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
         let capacity = everything * share / 1000;
         let model = model(per_copy).beside(direct);
         let Some(plan) = plan(&[(&trace).into()], &weights, &model, capacity) else { return Ok(()) };
         check(&plan, &weights, &trace, capacity, direct);
         prop_assert_eq!(shared(&plan, &trace, weights.len()), None, "{:?}", plan);
+        let streamed = |weight: u32| weights[weight as usize].is_streamed();
+        prop_assert!(!plan.resident.iter().any(|one| streamed(one.weight)), "{:?}", plan);
+        for &weight in trace.probes().iter().filter(|&&weight| streamed(weight)) {
+            let mut copies = plan.streamed.iter().filter(|one| one.weight == weight);
+            prop_assert!(copies.next().is_some_and(|one| one.range.start == 0), "{:?}", plan);
+        }
     }
 
     /// The same where kernels were timed.
@@ -265,8 +285,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
     #[test]
-    fn more_memory_never_costs_more((weights, trace) in programs(), per_copy in 0..3 * PAGE, direct in 0..2 * PAGE) {
+    fn more_memory_never_costs_more((mut weights, trace) in programs(), marks in marks(), per_copy in 0..3 * PAGE, direct in 0..2 * PAGE) {
         let everything: u64 = weights.iter().map(|w| w.bytes.next_multiple_of(PAGE)).sum();
+        mark(&mut weights, marks);
         let mut before = u64::MAX;
         for step in 0..=50 {
             let capacity = everything * step / 50;

@@ -136,13 +136,9 @@ impl Timeline {
     pub(super) fn spans(&self, ranges: &[usize]) -> Vec<(i64, i64, usize)> {
         let mut spans = Vec::with_capacity(ranges.len() + 8);
         for (at, &range) in ranges.iter().enumerate() {
-            let LiveRange {
-                wanted,
-                last,
-                method,
-                ..
-            } = self.ranges[range];
-            let events = self.circles[method].events as i64;
+            let range = &self.ranges[range];
+            let (wanted, last) = (range.wanted, range.last);
+            let events = self.circles[range.method].events as i64;
             spans.push((wanted, last as i64, at));
             // rule: pass-goes-around
             if wanted < 0 {
@@ -157,43 +153,32 @@ impl Timeline {
 /// A live range for each read, in the order of the reads.
 fn reads(trace: &Trace, method: usize) -> Vec<LiveRange> {
     let ends = lease_ends(trace);
-    let mut wanted = last_reading_kernel(trace);
-    let mut open = 0;
+    // The last kernel that reads weights; at first one of the pass before.
+    let mut wanted = None;
     let mut reads = Vec::with_capacity(trace.probes().len());
-    for (at, event) in trace.events().iter().enumerate() {
-        match *event {
-            Event::Probe(id) => {
-                open += 1;
-                reads.push(LiveRange {
-                    weight: trace.weight(id),
-                    method,
-                    probes: vec![id],
-                    first: at,
-                    last: ends[id as usize],
-                    wanted: wanted.unwrap_or(at as i64),
-                });
+    for pass in [-(trace.events().len() as i64), 0] {
+        let mut open = 0;
+        reads.clear();
+        for (at, event) in trace.events().iter().enumerate() {
+            match *event {
+                Event::Probe(id) => {
+                    open += 1;
+                    reads.push(LiveRange {
+                        weight: trace.weight(id),
+                        method,
+                        probes: vec![id],
+                        first: at,
+                        last: ends[id as usize],
+                        wanted: wanted.unwrap_or(at as i64),
+                    });
+                }
+                Event::Release(_) => open -= 1,
+                Event::Kernel(_) if open > 0 => wanted = Some(pass + at as i64),
+                Event::Kernel(_) => {}
             }
-            Event::Release(_) => open -= 1,
-            Event::Kernel(_) if open > 0 => wanted = Some(at as i64),
-            Event::Kernel(_) => {}
         }
     }
     reads
-}
-
-/// The last kernel of the pass before that reads weights.
-fn last_reading_kernel(trace: &Trace) -> Option<i64> {
-    let mut open = 0;
-    let mut last = None;
-    for (at, event) in trace.events().iter().enumerate() {
-        match event {
-            Event::Probe(_) => open += 1,
-            Event::Release(_) => open -= 1,
-            Event::Kernel(_) if open > 0 => last = Some(at as i64),
-            Event::Kernel(_) => {}
-        }
-    }
-    last.map(|at| at - trace.events().len() as i64)
 }
 
 /// The event that ends each probe's lease. Those after the last kernel end in no fixed order: all with the pass.

@@ -33,6 +33,7 @@ pub(super) fn plan(problem: &Problem<'_>, timeline: &Timeline, ring: Ring, ahead
             slot: copy.slot as u32,
             window,
             probes: timeline.ranges[copy.range].probes.clone(),
+            always: problem.is_streamed(stream.weight),
         });
     }
     builder.load_heads(&ring);
@@ -60,7 +61,8 @@ impl<'a> Builder<'a> {
         }
         let all = 0..stays.len() as WeightIndex;
         let all = all.filter(|&weight| stays[weight as usize]);
-        let (pages, rest) = all.partition(|&weight| problem.size(weight) % problem.page == 0);
+        let (pages, rest) =
+            all.partition(|&weight| problem.size(weight).is_multiple_of(problem.page));
         Builder {
             problem,
             whole: (pages, rest),
@@ -116,10 +118,8 @@ impl<'a> Builder<'a> {
         let number = self.plan.windows.len() as u32;
         let at = self.show(head.clone());
         let tail_at = self.show(start..end);
-        match head.is_empty() {
-            true => self.plan.windows.push(tail_at),
-            false => self.plan.windows.push(at),
-        }
+        let window = if head.is_empty() { tail_at } else { at };
+        self.plan.windows.push(window);
         self.first[copy.stream].get_or_insert(number);
         self.windows.insert((copy.stream, copy.slot), number);
         number
