@@ -174,6 +174,10 @@ Options& Options::budget_mb(int mb) { return set("weight_offload_budget_mb", mb)
 
 Options& Options::budget_auto() { return set("weight_offload_budget", std::string("auto")); }
 
+Options& Options::budget_shared() { return set("weight_offload_budget", std::string("shared")); }
+
+Options& Options::priority(int priority) { return set("weight_offload_priority", priority); }
+
 Options& Options::host(const std::string& mode) { return set("weight_offload_host", mode); }
 
 Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }

@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "heads-are-apart",
-        replace("stream.head(problem.page)", "stream.head(problem.page).saturating_sub(problem.page)"),
+        replace("stream.head(self.problem.page)", "stream.head(self.problem.page).saturating_sub(self.problem.page)"),
         "heads of two weights have the same memory",
         PLAN,
     ),

@@ -220,13 +220,12 @@ impl State {
         self.arbiter.cap().saturating_sub(held.sum())
     }
 
-    /// Tenants that hold more than their grant shrink, but for `but` and those whose pass runs. `asked` keeps them until the lock is
+    /// Tenants that hold more than their grant shrink, but for `but` and those that are busy. `asked` keeps them until the lock is
     /// gone.
     fn shrink_others(&mut self, but: Option<TenantId>, asked: &mut Vec<Arc<dyn Tenant>>) {
         for (id, member) in &mut self.members {
             let grant = self.arbiter.grant(*id);
-            // rule: running-tenant-keeps-what-it-holds
-            if Some(*id) == but || member.running || member.held <= grant {
+            if Some(*id) == but || member.held <= grant {
                 continue;
             }
             let Some(tenant) = member.tenant.as_ref().and_then(Weak::upgrade) else {

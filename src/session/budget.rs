@@ -26,12 +26,8 @@ impl<D: Device> Session<D> {
         let old = self.store.residency().clone();
         let copied = self.stats().bytes_copied;
         if let Err(error) = self.move_within(budget, residency) {
-            if let Err(again) = self.move_within(before, old) {
-                // rule: weights-lost-in-a-move-poison
-                self.store.poison(format!(
-                    "the weights could not be moved for another budget ({error}), nor back: {again}"
-                ));
-            }
+            let back = self.move_within(before, old);
+            self.poison_if_lost(&error, back);
             return Err(error);
         }
         self.store.stats.budget_changes += 1;
@@ -118,8 +114,6 @@ impl<D: Device> Session<D> {
     }
 
     fn move_within(&mut self, budget: u64, residency: Residency) -> Result<()> {
-        self.finish_replays()?;
-        self.store.device.synchronize()?;
         self.store.set_budget(budget)?;
         self.move_to(residency)?;
         self.store.forget_peak();

@@ -126,7 +126,13 @@ impl<D: Device> Session<D> {
             return;
         };
         log::warn!("the new plan could not be used, so the first one is: {error}");
-        if let Err(again) = self.move_to(before) {
+        let back = self.move_to(before);
+        self.poison_if_lost(&error, back);
+    }
+
+    /// After a move that failed with `error`: without the way back the weights have no memory.
+    pub(super) fn poison_if_lost(&mut self, error: &Error, back: Result<()>) {
+        if let Err(again) = back {
             // rule: weights-lost-in-a-move-poison
             self.store.poison(format!(
                 "the weights could not be moved for a new plan ({error}), nor back: {again}"
@@ -142,6 +148,7 @@ impl<D: Device> Session<D> {
 
     pub(super) fn move_to(&mut self, residency: Residency) -> Result<()> {
         self.finish_replays()?;
+        // rule: weights-move-when-nothing-runs
         self.store.device.synchronize()?;
         let reads = self.pass.method().trace.probes();
         let moved = self.store.move_to(residency, reads);

@@ -252,7 +252,6 @@ impl<D: Device> Store<D> {
         StoreState {
             places: self.weights.iter().map(place).collect(),
             policy: self.policy.fingerprint(),
-            // rule: graph-is-of-one-plan
             generation: self.generation,
         }
     }

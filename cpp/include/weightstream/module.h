@@ -35,6 +35,11 @@ class WEIGHTSTREAM_EXPORT Options {
   // weights occupy; an error if that is less than the program needs. The arithmetic goes to the log. Give one of the
   // three.
   Options& budget_auto();
+  // The model shares the memory of its device with others: its budget changes between passes. ws_set_device_budget says
+  // what all of them may hold.
+  Options& budget_shared();
+  // Of a model with budget_shared(): the bytes that a model of higher priority wants come before those of a lower one.
+  Options& priority(int priority);
   // "planned", the default: what stays and what streams is decided at load; or "lru".
   Options& policy(const std::string& name);
   // How the bytes to copy are held on the host: "auto", "mapped", "pinned" or "staged".

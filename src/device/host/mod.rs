@@ -199,7 +199,6 @@ impl Device for HostDevice {
         }
         view.check(page().ok_or_else(no_pages)?)?;
         // Queued copies may still write it.
-        // rule: host-unmaps-after-its-copies
         self.synchronize()?;
         let ptr = self.views.remap(ptr, view, kept)?;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes());

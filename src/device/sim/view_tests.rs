@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::Device;
-use crate::figures::{Piece, View};
+use crate::figures::{KeptPages, Piece, View};
 
 fn leaked(byte: u8, len: u64) -> HostBytes {
     HostBytes::from_static(Box::leak(vec![byte; len as usize].into_boxed_slice()))
@@ -217,4 +217,43 @@ fn a_device_may_have_no_pages_or_others() {
     sim.fail_call("map", 0);
     sim.set_page(Some(PAGE));
     assert!(sim.map(&alias()).is_err() && sim.map(&alias()).is_ok());
+}
+
+#[test]
+fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
+    let (mut sim, [one, other]) = sim();
+    let (first, second) = (leaked(7, PAGE), leaked(8, PAGE));
+    sim.copy_to_device(one, first).unwrap();
+    sim.copy_to_device(other, second).unwrap();
+    sim.synchronize().unwrap();
+    let kept = KeptPages {
+        from: PAGE,
+        to: 0,
+        bytes: PAGE,
+    };
+    let at = sim
+        .remap(DevicePtr(one.0 - PAGE), &alias(), &[kept])
+        .unwrap();
+    let memory = |offset: u64| {
+        let piece = alias()
+            .pieces
+            .iter()
+            .find(|piece| piece.memory == offset)
+            .copied();
+        at.offset(piece.unwrap().at)
+    };
+    // One page is seen through both addresses: the second copy is what it held.
+    sim.kernel(0, &[(memory(0), second)]).unwrap();
+    assert_eq!(sim.take_problems(), []);
+    sim.kernel(1, &[(memory(PAGE), second)]).unwrap();
+    assert!(!sim.take_problems().is_empty());
+}
+
+/// Taken out: the question in `remap`. A driver unmaps at once, whatever reads there.
+#[test]
+fn pages_that_move_early_are_a_problem() {
+    let (mut sim, [one, _]) = sim();
+    sim.copy_to_device(one, leaked(7, PAGE)).unwrap();
+    sim.remap(DevicePtr(one.0 - PAGE), &alias(), &[]).unwrap();
+    assert_eq!(sim.take_problems(), [Problem::MovedEarly]);
 }

@@ -270,7 +270,8 @@ proptest! {
         let clocks = Clocks { kernels: &kernels, link };
         let by_bytes = planned(&weights, &trace, 50, capacity);
         let by_time = quickest(&trace, &weights, &model(50), capacity, (&clocks, u64::MAX));
-        prop_assert_eq!(by_bytes.is_some(), by_time.is_some());
+        // With room for more copies ahead slots are shared otherwise: that may fit where the other does not.
+        prop_assert!(by_bytes.is_none() || by_time.is_some());
         if let Some((by_bytes, by_time)) = by_bytes.zip(by_time) {
             check(&by_time, &weights, &trace, capacity, 0);
             prop_assert_eq!(shared(&by_time, &trace, weights.len()), None, "{:?}", by_time);
