@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -53,7 +54,7 @@ def test_outputs_keep_their_bits_under_changing_budgets(name, exported, resident
             found += run_passes(module, every[2 * at : 2 * at + 2])
             stats = module.stats()
             assert stats["peak_bytes"] <= limit
-        assert stats["budget_changes"] == sum(a != b for a, b in zip(limits, limits[1:], strict=False))
+        assert stats["budget_changes"] == sum(a != b for a, b in itertools.pairwise(limits))
     for number, outputs in enumerate(found):
         assert bits(outputs) == resident_bits(name)[number], f"pass {number}"
         assert largest_error(outputs, reference(name)[number]) <= spec.tolerance
@@ -105,7 +106,8 @@ def test_a_budget_that_is_refused_changes_nothing(exported):
     with open_module(files, limit) as module:
         floor = module.stats()["floor_bytes"]
         text = error_of(lambda: module.set_budget(floor - 1))
-        assert str(floor) in text.replace(",", "") and str(floor - 1) in text.replace(",", "")
+        assert str(floor) in text.replace(",", "")
+        assert str(floor - 1) in text.replace(",", "")
         for wrong in (-1, 1.5, "1GB", True, None, 1 << 64):
             assert "a number of bytes" in error_of(lambda wrong=wrong: module.set_budget(wrong))
         assert module.stats()["budget_bytes"] == limit
@@ -164,12 +166,15 @@ def test_the_report_says_who_has_what_and_why(pool, shared):
         report = ws.device_report(POOL)
     assert (report["device"], report["cap_bytes"], report["follows_free_memory"]) == (POOL, 80 * MB, False)
     first, second = report["tenants"]
-    assert first["priority"] == 2 and second["priority"] == 0
+    assert first["priority"] == 2
+    assert second["priority"] == 0
     # All that the first one wants, and the rest.
     assert first["grant_bytes"] == first["total_bytes"] == first["held_bytes"]
     assert second["floor_bytes"] <= second["held_bytes"] <= 80 * MB - first["held_bytes"]
     for tenant in report["tenants"]:
-        assert tenant["name"].endswith("model.ptd") and tenant["passes"] == 2 and not tenant["running"]
+        assert tenant["name"].endswith("model.ptd")
+        assert tenant["passes"] == 2
+        assert not tenant["running"]
         assert "may hold" in tenant["why"]
 
 

@@ -69,7 +69,8 @@ class WEIGHTSTREAM_EXPORT Options {
   Options& cuda_graph(bool on);
   // How often each method runs beside the others, for plans: "decode=0.98,prefill=0.02". Equal without it.
   Options& method_share(const std::string& shares);
-  // Weights that always stay on the GPU: patterns of their names, "lm_head.*,layers.0.*". They count in the least budget.
+  // Weights that always stay on the GPU: patterns of their names, "lm_head.*,layers.0.*". They count in the least
+  // budget.
   Options& pin(const std::string& patterns);
   // Weights that never stay: each pass copies them, also where the budget covers them.
   Options& stream(const std::string& patterns);
@@ -149,8 +150,8 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   // The buffers that the program's methods write get their initial bytes back: those of this session.
   executorch::runtime::Error reset_state();
 
-  // Another budget for all methods and sessions of the program, in bytes, from the next pass on. Loads a method if none is
-  // loaded. After an error (a budget below the least one, which the error names) the budget is what it was.
+  // Another budget for all methods and sessions of the program, in bytes, from the next pass on. Loads a method if none
+  // is loaded. After an error (a budget below the least one, which the error names) the budget is what it was.
   executorch::runtime::Error set_budget(std::uint64_t bytes);
 
   // Counters of a loaded method; Error::NotFound if it is not loaded.

@@ -385,8 +385,9 @@ ws_status ws_new_session(const ws_model* first, const ws_program* program, const
 ws_status ws_reset_state(const ws_model* model);
 
 /*
- * Another budget for all methods and sessions of the program, from the next pass on. Weights that stay under both budgets
- * are kept where the device can do that; the others are loaded before this returns. A CUDA graph is captured again.
+ * Another budget for all methods and sessions of the program, from the next pass on. Weights that stay under both
+ * budgets are kept where the device can do that; the others are loaded before this returns. A CUDA graph is captured
+ * again.
  *
  * Parameters:
  *   bytes: device memory for weights and direct constants.
@@ -405,8 +406,8 @@ ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
  * Parameters:
  *   device: "cpu", "cuda:0", "cuda:1" and so on.
  *   bytes:  device memory, or WS_DEVICE_BUDGET_AUTO.
- * Returns: WS_OK; WS_BUDGET_TOO_SMALL, with the least figure, if the least budgets of the loaded models and what executing
- *   models hold are more. Then the figure is what it was.
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL, with the least figure, if the least budgets of the loaded models and what
+ * executing models hold are more. Then the figure is what it was.
  */
 #define WS_DEVICE_BUDGET_AUTO UINT64_MAX
 ws_status ws_set_device_budget(const char* device, uint64_t bytes);
