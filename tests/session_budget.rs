@@ -251,3 +251,24 @@ fn a_pass_starts_before_all_that_stays_is_there() {
     play(&model, &mut session, Pass::Complete).unwrap();
     session.device_mut().check();
 }
+
+/// Memory moves between passes only.
+#[test]
+fn no_pass_maps_allocates_or_waits_for_both_streams() {
+    let model = chain(&[SIZE; 20]);
+    let all = everything(&model);
+    let mut session = planned(&model, Sim::new(Order::CopiesFirst), all / 2);
+    for (round, call) in ["map", "remap", "unmap", "alloc", "free", "synchronize"]
+        .into_iter()
+        .enumerate()
+    {
+        session.set_budget(all / 2 + round as u64 * SIZE).unwrap();
+        session.device_mut().fail_call(call, 0);
+        for _ in 0..2 {
+            play(&model, &mut session, Pass::Complete).unwrap();
+        }
+        assert!(session.device().pending_fault().is_some(), "{call}");
+        session.device_mut().fail(None);
+    }
+    session.device_mut().check();
+}

@@ -82,4 +82,10 @@ MUTANTS = [
         "a budget that a later load gives is silently ignored",
         ("delegate_methods",),
     ),
+    Mutant(
+        "session-fits-beside-the-budget",
+        never(),
+        "a session whose state has no room takes it from other programs",
+        ("lib:delegate",),
+    ),
 ]

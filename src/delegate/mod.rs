@@ -125,7 +125,7 @@ impl Delegate {
         self.live.get()?.turn()?.engine.reset_state()
     }
 
-    /// Another budget for all methods and sessions of the program, from the next pass on. See [`Session::set_budget`].
+    /// Another budget for all methods and sessions of the program, from the next pass on. See [`crate::session::Session::set_budget`].
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         self.live.get()?.turn()?.engine.set_budget(bytes)
     }

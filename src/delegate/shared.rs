@@ -157,15 +157,7 @@ impl<D: DelegateDevice> SessionState<D> {
         let needed = running.session.state_bytes();
         let free = running.session.device().free_bytes();
         let free = free.map_err(|error| error.during(|| "the memory of a session".into()))?;
-        if needed > free {
-            return Err(Error::OutOfMemory {
-                what: format!(
-                    "the state of a session, where {} are free",
-                    bytes_text(free)
-                ),
-                bytes: needed,
-            });
-        }
+        check_room(needed, free)?;
         let state = running.session.new_state()?;
         running.session_bytes += needed;
         *shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = running.stats();
@@ -178,6 +170,21 @@ impl<D: DelegateDevice> SessionState<D> {
     pub fn state(&self) -> Option<&State> {
         self.state.as_ref()
     }
+}
+
+/// The state of a session lies outside of the budget: it is refused where the device has no room for it.
+fn check_room(needed: u64, free: u64) -> Result<()> {
+    // rule: session-fits-beside-the-budget
+    if needed > free {
+        return Err(Error::OutOfMemory {
+            what: format!(
+                "the state of a session, where {} are free",
+                bytes_text(free)
+            ),
+            bytes: needed,
+        });
+    }
+    Ok(())
 }
 
 impl<D: DelegateDevice> Drop for SessionState<D> {
@@ -267,4 +274,16 @@ pub(super) fn find_or_load<D: DelegateDevice + 'static>(
 pub(super) enum Found<D: DelegateDevice> {
     Before(Arc<Shared<D>>),
     Now(Arc<Shared<D>>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_does_not_fit_is_refused_with_both_numbers() {
+        assert_eq!(check_room(4096, 4096), Ok(()));
+        let text = check_room(4097, 4096).unwrap_err().to_string();
+        assert!(text.contains("4097") && text.contains("4096"), "{text}");
+    }
 }
