@@ -303,6 +303,27 @@ fn a_busy_tenant_is_not_waited_for_and_not_overdrawn() {
     assert_eq!(b.membership().held(), all);
 }
 
+#[test]
+fn a_tenant_that_cannot_grow_runs_with_what_it_holds() {
+    let pool = Arc::new(DevicePool::new("test"));
+    let all = LAYERS as u64 * LAYER;
+    pool.set_cap(Some(2 * all)).unwrap();
+    let store = Store::new(
+        &pool,
+        chain(&[LAYER; LAYERS]),
+        Sim::new(Order::Random(5)),
+        0,
+    )
+    .unwrap();
+    let floor = store.membership().held();
+    store.with(|session| session.device_mut().fail_call("remap", 0));
+    store.pass(Pass::Complete).unwrap();
+    assert_eq!(store.membership().held(), floor);
+    store.pass(Pass::Complete).unwrap();
+    assert_eq!(store.membership().held(), all);
+    store.with(|session| session.device_mut().check());
+}
+
 /// Three threads, each with its store, under a cap for one and a half of them.
 #[test]
 fn threads_share_a_device() {

@@ -279,8 +279,8 @@ impl Membership {
             .map_or(0, |member| member.held)
     }
 
-    /// A pass of the tenant begins: `change` has it hold its grant, if that is another one than before. `free` is what is free on the
-    /// device. An error of `change` leaves the tenant with what it held.
+    /// A pass of the tenant begins: `change` has it hold its grant, if that is another one than before. If that fails, the pass runs
+    /// with what the tenant held. `free` is what is free on the device.
     pub fn begin_pass(
         &self,
         free: impl FnOnce() -> Result<u64>,
@@ -305,18 +305,22 @@ impl Membership {
         state.arbiter.set_least(self.id, holds);
         drop(state);
         drop(asked);
-        let changed = match holds == before {
-            true => Ok(()),
-            false => change(holds),
-        };
-        let mut state = self.pool.lock();
-        if changed.is_err() {
-            state.arbiter.set_least(self.id, 0);
+        if holds == before {
+            return Ok(());
         }
+        let changed = change(holds);
+        let held = if changed.is_ok() { holds } else { before };
+        let mut state = self.pool.lock();
+        state.arbiter.set_least(self.id, held);
         let member = state.member(self.id)?;
-        member.held = if changed.is_ok() { holds } else { before };
-        member.running = changed.is_ok();
-        changed
+        member.held = held;
+        if let Err(error) = changed {
+            log::warn!(
+                "'{}' runs with {held} bytes, not {holds}: {error}",
+                member.name
+            );
+        }
+        Ok(())
     }
 
     /// The pass is over: `change` has the tenant hold less, if others were promised some of it.
