@@ -1,6 +1,6 @@
 """Rules of budgets that change, and of stores that share a device."""
 
-from edits import always, become, delete, drop, never, replace
+from edits import always, delete, drop, never, replace
 from mutant import Mutant
 
 MUTANTS = [
@@ -78,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         "graph-is-of-one-plan",
-        become("generation: 0,"),
+        replace("self.generation", "0"),
         "the plan's generation is not compared",
         ("session_graph",),
     ),
