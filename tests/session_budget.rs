@@ -201,40 +201,79 @@ proptest! {
 /// Whatever call fails on the way, later passes are right or refused.
 #[test]
 fn a_change_that_fails_leaves_the_store_right_or_poisoned() {
-    let model = chain(&[SIZE; 6]);
-    let all = everything(&model);
+    let odd = [1000, 3000, 700, 5000, 2300, 4100, 900, 2600, 64, 3333];
     let (mut kept, mut poisoned) = (0, 0);
-    for after in 0..40 {
-        let mut session = planned(&model, Sim::new(Order::Random(after)), all / 2);
-        play(&model, &mut session, Pass::Complete).unwrap();
-        let call = None;
-        session.device_mut().fail(Fault {
-            call,
-            after,
-            lost: false,
-        });
-        let changed = session.set_budget(all / 3 * 2);
-        let fired = session.device().pending_fault().is_none();
-        session.device_mut().fail(None);
-        match changed {
-            Ok(()) => assert!(!fired, "call {after} failed, and nobody said so"),
-            Err(error) => {
-                assert!(fired, "{error}");
-                assert_eq!(session.stats().budget_bytes, all / 2);
+    for model in [chain(&[SIZE; 6]), chain(&odd)] {
+        let (least, all) = (model.floor().bytes(), everything(&model));
+        let at = |percent: u64| least + (all - least) * percent / 100;
+        for (from, to) in [(20, 70), (70, 20), (0, 100), (100, 30)] {
+            for call in [None, Some("copy_to_device"), Some("remap")] {
+                for after in 0..30 {
+                    let sim = Sim::new(Order::Random(after));
+                    let mut session = planned(&model, sim, at(from));
+                    session.set_budget(at(from) + 64).unwrap();
+                    play(&model, &mut session, Pass::Complete).unwrap();
+                    session.device_mut().fail(Fault {
+                        call,
+                        after,
+                        lost: false,
+                    });
+                    match fails_or_changes(&model, &mut session, at(to)) {
+                        true => kept += 1,
+                        false => poisoned += 1,
+                    }
+                }
             }
         }
-        match session.begin_pass() {
-            Ok(()) => {
-                session.end_pass(false).unwrap();
-                play(&model, &mut session, Pass::Complete).unwrap();
-                kept += 1;
-            }
-            Err(Error::Poisoned(_)) => poisoned += 1,
-            Err(error) => panic!("{error}"),
-        }
-        session.device_mut().check();
     }
     assert!(kept > 0, "{kept} kept, {poisoned} poisoned");
+}
+
+/// Whether passes are right after a change of the budget that may fail; otherwise they are refused.
+fn fails_or_changes(model: &Model, session: &mut Session<Sim>, budget: u64) -> bool {
+    let before = session.stats().budget_bytes;
+    let changed = session.set_budget(budget);
+    let fired = session.device().pending_fault().is_none();
+    session.device_mut().fail(None);
+    match changed {
+        Ok(()) => assert!(!fired, "a call failed, and nobody said so"),
+        Err(error) => {
+            assert!(fired, "{error}");
+            assert_eq!(session.stats().budget_bytes, before);
+        }
+    }
+    let usable = match session.begin_pass() {
+        Ok(()) => {
+            session.end_pass(false).unwrap();
+            play(model, session, Pass::Complete).unwrap();
+            play(model, session, Pass::Complete).unwrap();
+            true
+        }
+        Err(Error::Poisoned(_)) => false,
+        Err(error) => panic!("{error}"),
+    };
+    session.device_mut().check();
+    usable
+}
+
+/// Taken out: the question in `move_memory`. After a move that failed, its pages are not there, though its plan says so.
+#[test]
+fn pages_of_a_move_that_failed_are_loaded_again() {
+    let model = chain(&[SIZE; 6]);
+    let all = everything(&model);
+    let mut session = planned(&model, Sim::new(Order::CopiesFirst), all / 2);
+    session.set_budget(all).unwrap();
+    let high = session.store().residency().clone();
+    session.set_budget(all / 3 * 2).unwrap();
+    play(&model, &mut session, Pass::Complete).unwrap();
+    let low = session.store().residency().clone();
+    let mut session = planned(&model, Sim::new(Order::CopiesFirst), all);
+    session.use_residency(low).unwrap();
+    session.device_mut().fail_call("copy_to_device", 0);
+    assert!(session.use_residency(high.clone()).is_err());
+    session.use_residency(high).unwrap();
+    play(&model, &mut session, Pass::Complete).unwrap();
+    session.device_mut().check();
 }
 
 /// What grows is copied while the next pass runs: each read waits for its own bytes only.

@@ -15,7 +15,7 @@ use weightstream::device::{HostDevice, Sim};
 use weightstream::schedule::{Event, Trace, WeightKind};
 use weightstream::session::Session;
 use weightstream::store::{Method, Methods, StoreOptions};
-use weightstream::Result;
+use weightstream::{Error, Result};
 
 /// A program of one to three methods: each as a model of its own over the same constants.
 #[derive(Debug, Clone)]
@@ -187,6 +187,27 @@ proptest! {
         };
         for (method, pass) in passes(&mut draw, &program) {
             program.play(&mut session, method, pass);
+        }
+        session.device_mut().verdict().unwrap();
+    }
+
+    /// The same while the budget changes; and the method that runs after a change may be the one that ran before it.
+    #[test]
+    fn methods_read_their_own_weights_under_changing_budgets(seed in any::<u64>(), share in 0..1100u64) {
+        let mut draw = Seeded(seed);
+        let program = Program::drawn(&mut draw);
+        let mut device = Sim::in_one_block(Order::Random(draw.next()));
+        device.set_page(Some([64, 256, 1024][draw.below(3) as usize]));
+        let mut session = program.session(device, PolicyKind::Planned, program.budget(share));
+        for (method, pass) in passes(&mut draw, &program) {
+            program.play(&mut session, method, pass);
+            let budget = program.budget(draw.below(1100));
+            match session.set_budget(budget) {
+                Ok(()) => prop_assert_eq!(session.stats().budget_bytes, budget),
+                Err(Error::BudgetTooSmall { .. } | Error::Unsupported(_)) => {}
+                Err(error) => prop_assert!(false, "{error}"),
+            }
+            program.play(&mut session, method, Pass::Complete);
         }
         session.device_mut().verdict().unwrap();
     }

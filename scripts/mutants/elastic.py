@@ -88,4 +88,16 @@ MUTANTS = [
         "a budget below the floor is taken",
         ("session_budget",),
     ),
+    Mutant(
+        "new-policy-knows-its-method",
+        delete(),
+        "after a change of the budget a method is served by the plan of another one",
+        ("session_methods",),
+    ),
+    Mutant(
+        "pages-of-a-failed-move-are-not-kept",
+        replace("std::mem::replace(&mut self.is_loaded, false)", "true"),
+        "after a move that failed halfway, pages are kept that hold nothing",
+        ("session_budget",),
+    ),
 ]

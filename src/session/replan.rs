@@ -152,6 +152,8 @@ impl<D: Device> Session<D> {
         self.store.device.synchronize()?;
         let reads = self.pass.method().trace.probes();
         let moved = self.store.move_to(residency, reads);
+        // rule: new-policy-knows-its-method
+        self.store.turn_to(self.method);
         self.place_weights();
         moved
     }

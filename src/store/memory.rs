@@ -65,6 +65,7 @@ impl<D: Device> Store<D> {
         self.policy.start(&mut self.actions);
         let loaded = self.load_resident();
         self.wait_for_loads().and(loaded)?;
+        self.is_loaded = true;
         self.stats.prefetches = 0;
         Ok(())
     }
@@ -196,6 +197,7 @@ impl<D: Device> Store<D> {
         let loaded = self.load_resident();
         self.stats.prefetches = prefetches;
         loaded?;
+        self.is_loaded = true;
         match self.policy.everything_stays() {
             true => self.wait_for_loads(),
             false => Ok(()),
@@ -205,8 +207,10 @@ impl<D: Device> Store<D> {
     /// The memory of the layout, by the pages of the present one if they can be kept. Then what has to be loaded.
     fn move_memory(&mut self, residency: &Residency) -> Result<Option<Vec<Action>>> {
         let block = std::mem::replace(&mut self.block, DevicePtr::EMPTY);
-        // Without a block there is nothing to keep: an earlier move has failed.
-        let keeps = block != DevicePtr::EMPTY && self.device.keeps_pages();
+        // After a move that failed nobody knows what is there.
+        // rule: pages-of-a-failed-move-are-not-kept
+        let known = std::mem::replace(&mut self.is_loaded, false);
+        let keeps = known && block != DevicePtr::EMPTY && self.device.keeps_pages();
         let page = self.device.page().filter(|_| keeps);
         if let (Some(from), Some(to), Some(page)) = (self.residency.plan(), residency.plan(), page)
         {

@@ -64,6 +64,8 @@ pub struct Store<D: Device> {
     compactions: u64,
     /// The CRC-32 of each constant, if every read is verified.
     checksums: Option<Checksums>,
+    /// What stays is there, or its copy issued.
+    is_loaded: bool,
     /// How often the weights were moved: what was captured before a move is not replayed after it.
     generation: u64,
 }

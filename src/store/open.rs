@@ -92,6 +92,7 @@ impl<D: Device> Store<D> {
             fragmentation_misses: 0,
             compactions: 0,
             checksums: None,
+            is_loaded: false,
             generation: 0,
             constants,
         };
