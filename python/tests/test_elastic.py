@@ -10,7 +10,7 @@ import weightstream as ws
 from device_under_test import DEVICE
 from methods_models import METHODS
 from models import ZOO
-from support import budget_of, error_of, open_module, run_passes
+from support import budget_of, error_of, held_kib, open_module, run_passes
 from zoo import as_list, bits, largest_error
 
 NAME = "fifty_megabytes"
@@ -86,6 +86,20 @@ def test_what_stays_is_not_copied_again(exported):
         shrunk = module.stats()["bytes_copied"] - before - grown
     assert grown <= (limits[1] - limits[0]) * 1.15
     assert shrunk <= limits[2] * 0.1
+
+
+@pytest.mark.cpu_only("the memory of the process")
+def test_a_smaller_budget_gives_memory_back(exported):
+    files = exported(NAME)
+    everything, half = (budget_of(files, percent) for percent in (100, 50))
+    with open_module(files, everything) as module:
+        run_passes(module, passes()[:1])
+        before = held_kib()
+        for limit in (half, everything, half):
+            module.set_budget(limit)
+            run_passes(module, passes()[:1])
+        freed = (before - held_kib()) * 1024
+    assert freed >= (everything - half) * 0.9
 
 
 def test_methods_share_a_budget_that_changes(exported):

@@ -2,8 +2,8 @@
 #![deny(unsafe_code)]
 
 use crate::config::{
-    Budget, LinkRate, Options, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CUDA_GRAPH,
-    LINK_GBPS, PIN, POLICY, PRIORITY, PTE_SHA256, STREAM, SYNC, VERIFY,
+    Budget, Given, LinkRate, Options, Origin, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB,
+    CUDA_GRAPH, LINK_GBPS, PIN, POLICY, PRIORITY, PTE_SHA256, STREAM, SYNC, VERIFY,
 };
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -106,8 +106,9 @@ pub(super) fn check_shared(options: &Options) -> Result<()> {
             what: format!("'shared' needs {POLICY} = 'planned': budgets of plans only can change"),
         });
     }
-    let given = options.given.iter().any(|given| given.spec.key == PRIORITY);
-    match given && !shared {
+    // A default of the process is for those that it is for.
+    let given = |one: &Given| one.spec.key == PRIORITY && one.origin == Origin::Load;
+    match options.given.iter().any(given) && !shared {
         true => Err(Error::Option {
             key: PRIORITY.to_owned(),
             what: format!(

@@ -153,12 +153,12 @@ fn choose<D: Device>(
     stats: &Stats,
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
-    let (traced, model) = (methods.traced(), device.model().beside(stats.direct_bytes));
+    let (traced, before) = (methods.traced(), device.model().beside(stats.direct_bytes));
     let mut request = Request {
         kind: options.policy,
         methods: &traced,
         weights: &methods.constants.specs,
-        model: &model,
+        model: &before,
         capacity: stats.budget_bytes - stats.direct_bytes,
         link: None,
         times: options.times.as_ref(),
@@ -167,6 +167,12 @@ fn choose<D: Device>(
     if streams && options.policy.plans() {
         request.link = calibrate(device, &methods.constants, bytes, request.capacity)?;
     }
+    // The device knows what a copy costs from here on.
+    let model = device.model().beside(stats.direct_bytes);
+    let request = Request {
+        model: &model,
+        ..request
+    };
     let residency = match options.elastic {
         true => residency::choose_elastic(&request).map_err(Error::Unsupported)?,
         false => residency::choose(&request),

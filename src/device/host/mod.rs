@@ -188,6 +188,14 @@ impl Device for HostDevice {
         self.views.unmap(ptr)
     }
 
+    /// Gives what is kept for the next allocation back to the system.
+    fn tidy_up(&mut self) -> Result<()> {
+        self.cached_bytes = 0;
+        self.peak_bytes = self.live_bytes();
+        let kept = std::mem::take(&mut self.cached).into_iter();
+        { kept }.try_for_each(|block| self.copier.issue(Command::Free(block)))
+    }
+
     fn keeps_pages(&self) -> bool {
         true
     }
