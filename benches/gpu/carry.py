@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Carries what `compare.py` has exported to another machine without its weights: some megabytes instead of 14 GB.
+"""Carries exported programs of `llama.py` to another machine without their weights: some megabytes instead of 14 GB.
 
 Exports take most of the time of a comparison, and need no more than the kind of GPU on which they run. `pack` keeps the programs, the
 tables of their data, and the checksum of each weight; `unpack` draws the same weights again, compares them, and writes the data
-files. A GPU of another kind draws others: that is an error that names the first weight.
+files. `compare.py` draws weights on the GPU, and a GPU of another kind draws others: that is an error that names the first weight. With
+`--on-cpu` the CPU draws them, as `elastic.py`, `methods.py` and `turns.py` do.
 
     python benches/gpu/carry.py pack /tmp/models/16-layers-1-tokens one.tgz
     python benches/gpu/carry.py unpack one.tgz /tmp/models/16-layers-1-tokens
+    python benches/gpu/carry.py unpack elastic.tgz FOLDER --layers 8 --on-cpu --small
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from pathlib import Path
 
 import torch
 
-KINDS = ("offload", "baseline")
 #: What lies beside the programs and is needed to measure, or to export the others.
 BESIDE = ("tuning.json", "kernels.json", "expected.pt")
+#: What is carried of a data file.
+SKELETON = ".ptd.json"
 #: Segments of fewer bytes are kept: norms, the checksum of the program.
 SMALL = 1 << 16
 
@@ -44,15 +47,15 @@ def segments(ptd: Path) -> tuple[bytes, list[tuple[str, int, int]]]:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    kinds = [kind for kind in KINDS if (folder / f"{kind}.ptd").exists()]
+    kinds = sorted(path.stem for path in folder.glob("*.pte") if path.with_suffix(".ptd").exists())
     if not kinds:
-        raise SystemExit(f"carry: {folder} holds none of {', '.join(f'{kind}.ptd' for kind in KINDS)}")
+        raise SystemExit(f"carry: {folder} holds no .pte with its .ptd")
     with tarfile.open(archive, "w:gz") as tar:
         for path in [folder / f"{kind}.pte" for kind in kinds] + [folder / name for name in BESIDE]:
             if path.exists():
                 tar.add(path, path.name)
         for kind in kinds:
-            add(tar, f"{kind}.json", json.dumps(skeleton(folder / f"{kind}.ptd")).encode())
+            add(tar, f"{kind}{SKELETON}", json.dumps(skeleton(folder / f"{kind}.ptd")).encode())
 
 
 def skeleton(ptd: Path) -> dict:
@@ -79,11 +82,9 @@ def unpack(archive: Path, folder: Path, weight: Callable[[str], torch.Tensor]) -
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    for kind in KINDS:
-        about = folder / f"{kind}.json"
-        if about.exists():
-            write(folder / f"{kind}.ptd", json.loads(about.read_text()), weight)
-            about.unlink()
+    for about in sorted(folder.glob(f"*{SKELETON}")):
+        write(about.with_suffix(""), json.loads(about.read_text()), weight)
+        about.unlink()
 
 
 def write(ptd: Path, about: dict, weight: Callable[[str], torch.Tensor]) -> None:
@@ -108,14 +109,19 @@ def main() -> None:
         step = steps.add_parser(name)
         for word in words:
             step.add_argument(word, type=Path)
-    steps.choices["unpack"].add_argument("--layers", type=int, default=16)
+    unpacked = steps.choices["unpack"]
+    unpacked.add_argument("--layers", type=int, default=16)
+    unpacked.add_argument("--on-cpu", action="store_true", help="the CPU draws the weights")
+    unpacked.add_argument("--small", action="store_true", help="layers of 33 MB")
     args = parser.parse_args()
     if args.step == "pack":
         pack(args.folder, args.archive)
         return
-    from llama import build
+    import llama
 
-    weights = dict(build(args.layers).named_parameters())
+    sizes = llama.SMALL if args.small else {}
+    model = llama.build_on_cpu(args.layers, **sizes) if args.on_cpu else llama.build(args.layers, **sizes)
+    weights = dict(model.named_parameters())
     unpack(args.archive, args.folder, weights.__getitem__)
 
 

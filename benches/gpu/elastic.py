@@ -23,7 +23,10 @@ import torch
 
 PERCENT = (100, 30, 75, 10, 90, 100)
 STEADY = 12
-llama.VOCABULARY = 4096
+
+
+def tokens(count: int) -> torch.Tensor:
+    return llama.tokens(count, llama.SMALL["vocabulary"])
 
 
 def export(model: torch.nn.Module, files: list[Path], device: str, sm: str) -> None:
@@ -31,7 +34,7 @@ def export(model: torch.nn.Module, files: list[Path], device: str, sm: str) -> N
 
     begin = time.monotonic()
     target: dict[str, Any] = {"device": device, "attention": "math", "sm": sm} if device == "cuda" else {}
-    ws.export(model, (llama.tokens(1),), *files, **target)
+    ws.export(model, (tokens(1),), *files, **target)
     print(f"exported in {time.monotonic() - begin:.0f} s", flush=True)
 
 
@@ -41,11 +44,11 @@ def timed(action: Any) -> tuple[Any, float]:
     return found, 1e3 * (time.perf_counter() - begin)
 
 
-def steady(module: Any, tokens: torch.Tensor) -> float:
+def steady(module: Any, given: torch.Tensor) -> float:
     """Median milliseconds of a pass."""
     for _ in range(4):
-        module.forward(tokens)
-    return statistics.median(timed(lambda: module.forward(tokens))[1] for _ in range(STEADY))
+        module.forward(given)
+    return statistics.median(timed(lambda: module.forward(given))[1] for _ in range(STEADY))
 
 
 def free_bytes(device: str) -> int:
@@ -56,22 +59,22 @@ def play(files: list[str], floor: int, whole: int, options: dict[str, Any], devi
     """All changes on one module. Whether every bit was right."""
     import weightstream as ws
 
-    tokens = llama.tokens(1)
+    given = tokens(1)
     budgets = [max(floor, whole * percent // 100) for percent in PERCENT]
     with ws.Module(*files, weight_offload_budget_bytes=2 * whole, **options) as module:
-        expected = module.forward(tokens).clone()
-        steady(module, tokens)
+        expected = module.forward(given).clone()
+        steady(module, given)
         good = True
         for percent, budget in zip(PERCENT, budgets, strict=True):
             before, copied = free_bytes(device), module.stats()["bytes_copied"]
             _, change = timed(lambda budget=budget: module.set_budget(budget))
             freed, copied = free_bytes(device) - before, module.stats()["bytes_copied"] - copied
-            output, first = timed(lambda: module.forward(tokens).clone())
+            output, first = timed(lambda: module.forward(given).clone())
             right = torch.equal(output, expected)
-            now = steady(module, tokens)
-            right = right and torch.equal(module.forward(tokens), expected)
+            now = steady(module, given)
+            right = right and torch.equal(module.forward(given), expected)
             with ws.Module(*files, weight_offload_budget_bytes=budget, **options) as other:
-                fresh = steady(other, tokens)
+                fresh = steady(other, given)
             good = good and right
             print(
                 f"{percent:4} %: change {change:8.1f} ms, {copied / 2**20:8.1f} MB copied, driver freed {freed / 2**20:8.1f} MB; first pass "
@@ -93,7 +96,7 @@ def main() -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     files = [args.folder / f"elastic-{args.device}-{args.layers}.{end}" for end in ("pte", "ptd")]
     if not files[0].exists():
-        export(llama.build_on_cpu(args.layers, dim=1024, heads=8, hidden=4096), files, args.device, args.sm)
+        export(llama.build_on_cpu(args.layers, **llama.SMALL), files, args.device, args.sm)
     name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {args.layers} layers", flush=True)
     floor, whole, paths = ws.required_budget(files[0]), files[1].stat().st_size, [str(path) for path in files]

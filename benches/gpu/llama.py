@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 VOCABULARY = 32000
+#: Of a model that is small: 33 MB a layer.
+SMALL = {"dim": 1024, "heads": 8, "hidden": 4096, "vocabulary": 4096}
 
 
 class Layer(nn.Module):
@@ -40,12 +42,12 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """Token numbers in, logits of the last token out. Each layer runs `turns` times, one time after the other."""
 
-    def __init__(self, layers: int, dim: int = 4096, heads: int = 32, hidden: int = 11008, turns: int = 1):
+    def __init__(self, layers: int, dim: int = 4096, heads: int = 32, hidden: int = 11008, turns: int = 1, vocabulary: int = VOCABULARY):
         super().__init__()
         self.turns = turns
-        self.embed = nn.Embedding(VOCABULARY, dim)
+        self.embed = nn.Embedding(vocabulary, dim)
         self.layers = nn.ModuleList(Layer(dim, heads, hidden) for _ in range(layers))
-        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, VOCABULARY, bias=False)
+        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embed(tokens)
@@ -55,10 +57,10 @@ class Llama(nn.Module):
         return self.head(self.norm(x[:, -1:]))
 
 
-def build(layers: int, device: str = "cpu", turns: int = 1) -> nn.Module:
+def build(layers: int, device: str = "cpu", **sizes: int) -> nn.Module:
     """The model; the same weights each time on one kind of GPU, where they are drawn: that takes seconds instead of minutes."""
     with torch.device("meta"):
-        model = Llama(layers, turns=turns)
+        model = Llama(layers, **sizes)
     model = model.to(torch.bfloat16).to_empty(device=device).eval().requires_grad_(False)
     draw = torch.Generator("cuda").manual_seed(0)
     for name, weight in model.named_parameters():
@@ -91,8 +93,8 @@ def weight_sizes(layers: int) -> list[int]:
     return [p.numel() * p.element_size() for p in model.parameters()]
 
 
-def tokens(count: int) -> torch.Tensor:
-    return torch.randint(0, VOCABULARY, (1, count), generator=torch.Generator().manual_seed(count))
+def tokens(count: int, vocabulary: int = VOCABULARY) -> torch.Tensor:
+    return torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(count))
 
 
 def main() -> None:

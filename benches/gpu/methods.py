@@ -22,7 +22,10 @@ import torch
 #: The largest difference of outputs, relative to the largest output: both are rounded to bf16 all along.
 TOLERANCE = 0.05
 LONGEST, TURNS, DECODES = 64, 6, 10
-llama.VOCABULARY = 4096
+
+
+def tokens(count: int) -> torch.Tensor:
+    return llama.tokens(count, llama.SMALL["vocabulary"])
 
 
 def export(model: torch.nn.Module, files: list[Path], sm: str) -> None:
@@ -32,7 +35,7 @@ def export(model: torch.nn.Module, files: list[Path], sm: str) -> None:
     begin = time.monotonic()
     ws.export(
         {"prefill": model, "decode": model},
-        {"prefill": (llama.tokens(LONGEST),), "decode": (llama.tokens(1),)},
+        {"prefill": (tokens(LONGEST),), "decode": (tokens(1),)},
         *files,
         dynamic_shapes={"prefill": {"tokens": {1: length}}},
         device="cuda",
@@ -56,7 +59,7 @@ def check(files: list[str], budget: int, expected: dict[str, torch.Tensor]) -> b
     """Outputs and bytes at one budget."""
     import weightstream as ws
 
-    given = {"prefill": llama.tokens(LONGEST), "decode": llama.tokens(1)}
+    given = {"prefill": tokens(LONGEST), "decode": tokens(1)}
     with ws.Module(*files, weight_offload_budget_bytes=budget) as module:
         worst = 0.0
         for number in range(20):
@@ -82,7 +85,7 @@ def graph(files: list[str], budget: int, expected: dict[str, torch.Tensor]) -> b
     """Milliseconds of a decode pass beside prefill passes, with a graph and without."""
     import weightstream as ws
 
-    given, found, worst = {"prefill": llama.tokens(LONGEST), "decode": llama.tokens(1)}, {}, 0.0
+    given, found, worst = {"prefill": tokens(LONGEST), "decode": tokens(1)}, {}, 0.0
     for on in (False, True):
         with ws.Module(*files, weight_offload_budget_bytes=budget, weight_offload_cuda_graph=on) as module:
             times, first = [], []
@@ -114,12 +117,12 @@ def main() -> int:
 
     args.folder.mkdir(parents=True, exist_ok=True)
     files = [args.folder / f"methods-{args.layers}-layers.{end}" for end in ("pte", "ptd")]
-    model = llama.build_on_cpu(args.layers, dim=1024, heads=8, hidden=4096)
+    model = llama.build_on_cpu(args.layers, **llama.SMALL)
     if not files[0].exists():
         export(model, files, args.sm)
     eager = model.to("cuda")
     with torch.no_grad():
-        expected = {name: eager(llama.tokens(count).cuda()).cpu() for name, count in (("prefill", LONGEST), ("decode", 1))}
+        expected = {name: eager(tokens(count).cuda()).cpu() for name, count in (("prefill", LONGEST), ("decode", 1))}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.layers} layers", flush=True)
     floor, whole, paths = ws.required_budget(files[0]), files[1].stat().st_size, [str(path) for path in files]
     budgets = [floor, max(floor, whole // 2), max(floor, whole * 3 // 4), 2 * whole]
