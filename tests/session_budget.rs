@@ -151,6 +151,7 @@ fn walk(model: &Model, mut sim: Sim, seed: u64) -> Session<Sim> {
     let (floor, all) = (model.floor().bytes(), everything(model));
     let budget = |draw: &mut Seeded| floor + draw.below(all + 1 - floor.min(all));
     sim.set_page(Some([64, 256, 1024][draw.below(3) as usize]));
+    sim.lose_pages([None, Some(1), Some(2), Some(3)][draw.below(4) as usize]);
     let first = budget(&mut draw);
     let mut session = planned(model, sim, first);
     let events = model.method.trace.events().len();

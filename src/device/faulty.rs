@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 pub use faults::{Fault, Faults, FaultyEvent, Live};
 
-use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, KeptPages, Link, View};
+use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, KeptPages, Link, Remapped, View};
 use crate::error::Result;
 
 /// A device around another one. The order of the fields is the order in which they end.
@@ -150,15 +150,15 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.keeps_pages()
     }
 
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
         if let Err(error) = self.faults.take("remap", "weights' pages", view.memory) {
             return self.unmap(ptr).and(Err(error));
         }
         self.faults.state().live.bytes -= self.mapped.remove(&ptr).unwrap_or(0);
-        let ptr = self.inner.remap(ptr, view, kept)?;
+        let shown = self.inner.remap(ptr, view, kept)?;
         self.faults.state().live.bytes += view.memory;
-        self.mapped.insert(ptr, view.memory);
-        Ok(ptr)
+        self.mapped.insert(shown.at, view.memory);
+        Ok(shown)
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {

@@ -37,7 +37,7 @@ use std::ffi::c_void;
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, KeptPages, Link, View};
 
-pub use bytes::{DevicePtr, HostBytes};
+pub use bytes::{DevicePtr, HostBytes, Remapped};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::CudaDevice;
 pub use file::{HostFile, HostSource};
@@ -110,20 +110,20 @@ pub trait Device: Send {
         Err(Error::Internal(format!("{} maps no memory", self.name())))
     }
 
-    /// Whether [`Device::remap`] can keep pages.
+    /// Whether [`Device::remap`] keeps pages.
     fn keeps_pages(&self) -> bool {
         false
     }
 
     /// Shows memory in another way: what [`Device::map`] returned is unmapped, and `view` is mapped, with the pages of the old
-    /// memory that are `kept`, bytes and all. The other pages hold nothing. Both streams are idle: the caller has waited for
-    /// them. On an error nothing is mapped any more.
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+    /// memory that are `kept`, bytes and all, but for those that it returns as lost. The other pages hold nothing. Both streams
+    /// are idle: the caller has waited for them. On an error nothing is mapped any more.
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
         if !kept.is_empty() {
             return Err(Error::Internal(format!("{} keeps no pages", self.name())));
         }
         self.unmap(ptr)?;
-        self.map(view)
+        self.map(view).map(Remapped::whole)
     }
 
     /// The address at which kernels read these bytes of the host, which are never copied, as long as the device lives: only

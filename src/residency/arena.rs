@@ -9,7 +9,7 @@
 
 use super::free_list::FreeList;
 use super::Pool;
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DevicePtr, Remapped};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, View};
 
@@ -83,7 +83,7 @@ impl<D: Device> Pool<D> for Arena {
         ptr: DevicePtr,
         _views: (&View, &View),
         _kept: &[KeptPages],
-    ) -> Result<DevicePtr> {
+    ) -> Result<Remapped> {
         Err(Error::Internal(format!(
             "{:#x} was to be moved, and beside one block for all weights nothing is mapped",
             ptr.0

@@ -6,7 +6,8 @@
 //!              kept           kept         holds nothing      kept
 //! ```
 //! What stays of a weight under both plans is there already. A page is kept if all that stays in it under the new plan lies in
-//! one page of the old memory, at the same place in the page. Everything else that stays is loaded again.
+//! one page of the old memory, at the same place in the page. Everything else that stays is loaded again; so is what the device
+//! could not keep.
 
 use super::planned::Plan;
 use super::Action;
@@ -26,12 +27,26 @@ struct Stay {
 }
 
 /// What a change of plans needs.
-#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// Pages that keep what they hold.
-    pub kept: Vec<KeptPages>,
-    /// What stays under the new plan and has to be copied.
-    pub loads: Vec<Action>,
+    stays: Vec<Stay>,
+    pages: Pages,
+}
+
+impl Move {
+    /// Pages that keep what they hold, by their new place.
+    pub fn kept(&self) -> Vec<KeptPages> {
+        self.pages.runs()
+    }
+
+    /// What stays under the new plan and has to be copied, where the device has `lost` some of the kept pages: bytes of the new
+    /// memory.
+    pub fn loads(&self, lost: &[Range<u64>]) -> Vec<Action> {
+        let loads = self
+            .stays
+            .iter()
+            .filter_map(|stay| self.pages.load(stay, lost));
+        loads.collect()
+    }
 }
 
 /// From `old` to `new`, for a device with such pages.
@@ -42,10 +57,8 @@ pub fn between(old: &Plan, new: &Plan, page: u64) -> Move {
     for stay in &stays {
         pages.add(stay, before.get(&stay.weight));
     }
-    Move {
-        loads: stays.iter().filter_map(|stay| pages.load(stay)).collect(),
-        kept: pages.runs(),
-    }
+    pages.inner.sort_unstable_by_key(|(range, _)| range.start);
+    Move { stays, pages }
 }
 
 /// What stays under a plan. Each lies in one piece of the memory.
@@ -69,7 +82,7 @@ fn stays(plan: &Plan) -> impl Iterator<Item = Stay> + '_ {
 /// Where the pages of the new memory were: bytes from the start of the old one; `None` for those that hold nothing.
 struct Pages {
     page: u64,
-    /// Pages that are filled by one weight, in runs: the new place, and the old one.
+    /// Pages that are filled by one weight, in runs by their new place: that, and the old one.
     inner: Vec<(Range<u64>, Option<u64>)>,
     /// The others, by their new place.
     borders: BTreeMap<u64, Option<u64>>,
@@ -114,35 +127,36 @@ impl Pages {
         }
     }
 
-    fn was(&self, at: u64) -> Option<u64> {
-        self.borders.get(&at).copied().flatten()
-    }
-
     /// What has to be copied of a weight: from the first byte that is not there to the last one.
-    fn load(&self, stay: &Stay) -> Option<Action> {
+    fn load(&self, stay: &Stay, lost: &[Range<u64>]) -> Option<Action> {
         let page = self.page;
         let end = stay.memory + stay.bytes;
         let mut missing: Option<Range<u64>> = None;
         let mut miss = |range: Range<u64>| {
             let range = range.start.max(stay.memory)..range.end.min(end);
             if !range.is_empty() {
-                let start = missing.as_ref().map_or(range.start, |all| all.start);
-                missing = Some(start.min(range.start)..range.end);
+                let (start, end) = missing
+                    .as_ref()
+                    .map_or((range.start, range.end), |all| (all.start, all.end));
+                missing = Some(start.min(range.start)..end.max(range.end));
             }
         };
-        let first = stay.memory - stay.memory % page;
-        if self.borders.contains_key(&first) && self.was(first).is_none() {
-            miss(first..first + page);
+        let borders = [stay.memory - stay.memory % page, end - end % page];
+        for at in borders {
+            if self.borders.get(&at) == Some(&None) {
+                miss(at..at + page);
+            }
         }
-        let inner = self
+        let first = self
             .inner
-            .iter()
-            .filter(|(range, old)| old.is_none() && range.start >= stay.memory && range.end <= end);
-        inner.for_each(|(range, _)| miss(range.clone()));
-        let last = end - end % page;
-        if last > first && self.borders.contains_key(&last) && self.was(last).is_none() {
-            miss(last..end);
-        }
+            .partition_point(|(range, _)| range.end <= stay.memory);
+        let inner = self.inner[first..].iter();
+        inner
+            .take_while(|(range, _)| range.start < end)
+            .filter(|(_, old)| old.is_none())
+            .for_each(|(range, _)| miss(range.clone()));
+        // rule: lost-pages-are-loaded
+        lost.iter().for_each(|range| miss(range.clone()));
         missing.map(|range| Action::Load {
             weight: stay.weight,
             range: range.start - stay.memory..range.end - stay.memory,

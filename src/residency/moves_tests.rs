@@ -60,10 +60,16 @@ fn loaded(plan: &Plan) -> Memory {
 
 /// Plays a move from one plan to another. Bytes that are loaded.
 fn play(old: &Plan, new: &Plan) -> u64 {
+    play_with_losses(old, new, |_| false)
+}
+
+/// The same where the device does not keep the pages that are `lost`, by their new place.
+fn play_with_losses(old: &Plan, new: &Plan, lost: impl Fn(u64) -> bool) -> u64 {
     let moved = between(old, new, PAGE);
     let before = loaded(old);
     let mut memory: Memory = vec![None; new.view.whole() as usize];
-    for KeptPages { from, to, bytes } in moved.kept.iter().copied() {
+    let mut losses = Vec::new();
+    for KeptPages { from, to, bytes } in moved.kept() {
         assert!([from, to, bytes].iter().all(|at| at % PAGE == 0) && bytes > 0);
         let (to, from) = (to as usize, from as usize);
         assert!(
@@ -71,9 +77,15 @@ fn play(old: &Plan, new: &Plan) -> u64 {
             "kept twice"
         );
         memory[to..][..bytes as usize].copy_from_slice(&before[from..][..bytes as usize]);
+        for at in (to..to + bytes as usize).step_by(PAGE as usize) {
+            if lost(at as u64) {
+                losses.push(at as u64..at as u64 + PAGE);
+                memory[at..][..PAGE as usize].fill(Some((WeightIndex::MAX, 0)));
+            }
+        }
     }
     let mut bytes = 0;
-    for action in moved.loads {
+    for action in moved.loads(&losses) {
         let Action::Load {
             weight,
             range,
@@ -145,6 +157,7 @@ proptest! {
     fn what_stays_is_there_after_a_move(
         sizes in prop::collection::vec(prop_oneof![1..9u64, 40..900u64, 1000..5000u64], 1..14),
         shares in prop::collection::vec(0..=100u64, 2..6),
+        lost in 0..16u64,
     ) {
         let weights = specs(&sizes);
         let trace = chain(sizes.len() as u32);
@@ -153,6 +166,7 @@ proptest! {
         let plans: Vec<Plan> = plans.collect();
         for pair in plans.windows(2) {
             play(&pair[0], &pair[1]);
+            play_with_losses(&pair[0], &pair[1], |at| at / PAGE % 4 == lost);
         }
     }
 }

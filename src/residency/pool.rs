@@ -1,6 +1,6 @@
 //! Device memory under a cap.
 
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DevicePtr, Remapped};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, View};
 
@@ -29,7 +29,7 @@ pub trait Pool<D: Device>: Send {
         ptr: DevicePtr,
         views: (&View, &View),
         kept: &[KeptPages],
-    ) -> Result<DevicePtr>;
+    ) -> Result<Remapped>;
 
     /// From now on the cap is so large. What is handed out may be more until it is given back.
     fn set_cap(&mut self, bytes: u64);
@@ -136,12 +136,12 @@ impl<D: Device> Pool<D> for StreamOrdered {
         ptr: DevicePtr,
         (from, to): (&View, &View),
         kept: &[KeptPages],
-    ) -> Result<DevicePtr> {
+    ) -> Result<Remapped> {
         self.used -= from.memory;
         self.check_room(to.memory)?;
-        let ptr = device.remap(ptr, to, kept)?;
+        let shown = device.remap(ptr, to, kept)?;
         self.count(to.memory);
-        Ok(ptr)
+        Ok(shown)
     }
 
     fn set_cap(&mut self, bytes: u64) {

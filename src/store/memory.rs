@@ -216,9 +216,12 @@ impl<D: Device> Store<D> {
         {
             let moved = moves::between(from, to, page);
             let views = (&from.view, &to.view);
-            let shown = self.pool.remap(&mut self.device, block, views, &moved.kept);
-            self.block = shown.map_err(|error| error.during(|| "moving all weights".into()))?;
-            return Ok(Some(moved.loads));
+            let shown = self
+                .pool
+                .remap(&mut self.device, block, views, &moved.kept());
+            let shown = shown.map_err(|error| error.during(|| "moving all weights".into()))?;
+            self.block = shown.at;
+            return Ok(Some(moved.loads(&shown.lost)));
         }
         if block != DevicePtr::EMPTY {
             match &self.residency.layout.memory {

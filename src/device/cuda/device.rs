@@ -6,9 +6,9 @@ use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Remapped};
 use crate::error::{Error, Result};
-use crate::figures::{Link, View};
+use crate::figures::{KeptPages, Link, View};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -147,6 +147,29 @@ impl Device for CudaDevice {
             pool.discount(bytes);
         }
         Ok(())
+    }
+
+    fn keeps_pages(&self) -> bool {
+        self.page.is_some()
+    }
+
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
+        self.not_while_captured("a move of memory")?;
+        if ptr == DevicePtr::EMPTY || view.bytes == 0 {
+            self.unmap(ptr)?;
+            return self.map(view).map(Remapped::whole);
+        }
+        view.check(self.page.unwrap_or(GRANULE))?;
+        let entered = self.context.enter()?;
+        self.copy.synchronize(&entered)?;
+        self.compute.synchronize(&entered)?;
+        let pool = self.weights.as_mut().ok_or_else(no_budget)?;
+        pool.discount(self.views.memory_at(ptr)?);
+        if let Err(error) = pool.count(view.memory) {
+            return self.views.unmap(ptr).and(Err(error));
+        }
+        let shown = self.views.remap(ptr, view, kept, &self.copy, &entered);
+        shown.inspect_err(|_| pool.discount(view.memory))
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {

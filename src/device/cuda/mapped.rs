@@ -1,190 +1,34 @@
-//! Memory that shows at several addresses, by the driver's virtual memory management.
+//! Memory that shows at several addresses.
 //!
-//! What lies between two borders of a view ([`View::borders`]) is one allocation of physical memory: the driver maps one
-//! as a whole only. Each is mapped once in the memory's own order, writable, where the copy engine writes; and once for
-//! each piece of the view that shows it, read-only, where kernels read: a store there is a fault that loses the context,
-//! loudly, instead of a wrong weight. Everything is mapped at once when a view is, and unmapped when it goes.
+//! A view's memory is made of units: allocations of physical memory that the driver maps as a whole only. No unit crosses a
+//! border of the view ([`View::borders`]). Each is mapped once in the memory's own order, writable, where the copy engine writes;
+//! and once for each piece of the view that shows it, read-only, where kernels read: a store there is a fault that loses the
+//! context, loudly, instead of a wrong weight. Everything is mapped at once when a view is, and unmapped when it goes.
 
 use super::context::{Context, Entered};
-use super::library::{check, log_failure};
-use crate::device::{DevicePtr, HostBytes};
+use super::moved::Mover;
+use super::physical::{Addresses, Physical};
+use super::stream::Stream;
+use crate::device::{DevicePtr, HostBytes, Remapped};
 use crate::error::{Error, Result};
-use crate::figures::View;
-use cudarc::driver::sys::{
-    self, CUdevice_attribute, CUmemAccessDesc, CUmemAccess_flags as Access,
-    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult,
-};
+use crate::figures::{KeptPages, View};
+use cudarc::driver::sys::CUmemAccess_flags as Access;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Drivers were seen to refuse access for a moment after memory was unmapped, and to grant it when they were asked again.
-const ATTEMPTS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(2);
+/// The most bytes of a unit: mapping costs by the unit, and a move copies units that it cannot keep whole.
+const UNIT: u64 = 32 << 20;
 
-/// Bytes of a page of the device; `None` if it maps none.
-pub(super) fn page(context: &Context, _entered: &Entered<'_>) -> Result<Option<u64>> {
-    let can = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-    if context.attribute(can)? == 0 {
-        return Ok(None);
-    }
-    let props = properties(context);
-    let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    let mut bytes = 0;
-    // SAFETY: the properties are complete, and the driver writes the one integer.
-    check("cuMemGetAllocationGranularity", unsafe {
-        sys::cuMemGetAllocationGranularity(&mut bytes, &props, least)
-    })?;
-    let bytes = bytes as u64;
-    Ok((bytes > 0 && bytes.is_multiple_of(super::units::GRANULE)).then_some(bytes))
-}
-
-/// Memory of the device, as weights need it.
-fn properties(context: &Context) -> CUmemAllocationProp {
-    // SAFETY: zero is a value of each field: no kind of handle to share, no location, no flags, a null pointer.
-    let mut props: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    props.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.__bindgen_anon_1.id = context.device();
-    props
-}
-
-/// One allocation of physical memory. Dropped, it lives on as long as it is mapped somewhere.
-struct Physical {
-    handle: CUmemGenericAllocationHandle,
-    /// What it is of the view's memory.
-    range: Range<u64>,
-    context: Arc<Context>,
-}
-
-impl Physical {
-    fn new(context: &Arc<Context>, range: Range<u64>, view: &View) -> Result<Physical> {
-        let mut handle = 0;
-        let bytes = range.end - range.start;
-        // SAFETY: the properties are complete, and the driver writes the one handle.
-        let code =
-            unsafe { sys::cuMemCreate(&mut handle, bytes as usize, &properties(context), 0) };
-        match code {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::OutOfMemory {
-                what: format!(
-                    "weights' pages on {}: {} bytes are left to find of {}",
-                    context.name(),
-                    view.whole() - range.start,
-                    view.whole()
-                ),
-                bytes,
-            }),
-            code => check("cuMemCreate", code).map(|()| Physical {
-                handle,
-                range,
-                context: Arc::clone(context),
-            }),
-        }
-    }
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        let Some(_entered) = self.context.enter_to_drop() else {
-            return;
-        };
-        // SAFETY: made in `new`, and released here only.
-        let code = unsafe { sys::cuMemRelease(self.handle) };
-        log_failure(self.context.name(), check("cuMemRelease", code));
-    }
-}
-
-/// Neighbouring addresses that are ours. Dropped, what is mapped there is unmapped, and they are given back: nobody may
-/// use them any more.
-struct Addresses {
-    start: u64,
-    bytes: u64,
-    /// Bytes from the start that have memory behind them.
-    mapped: u64,
-    context: Arc<Context>,
-}
-
-impl Addresses {
-    fn reserve(context: &Arc<Context>, bytes: u64) -> Result<Addresses> {
-        let mut start = 0;
-        // SAFETY: the driver chooses the addresses, and writes the first one.
-        match unsafe { sys::cuMemAddressReserve(&mut start, bytes as usize, 0, 0, 0) } {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::OutOfMemory {
-                what: format!("addresses for weights' pages on {}", context.name()),
-                bytes,
-            }),
-            code => check("cuMemAddressReserve", code).map(|()| Addresses {
-                start,
-                bytes,
-                mapped: 0,
-                context: Arc::clone(context),
-            }),
-        }
-    }
-
-    /// Puts the memory behind the next addresses.
-    fn map(&mut self, physical: &Physical) -> Result<()> {
-        let bytes = physical.range.end - physical.range.start;
-        assert!(
-            bytes <= self.bytes - self.mapped,
-            "a view was checked before it was mapped"
-        );
-        // SAFETY: reserved addresses, by the check, behind which nothing is mapped yet; the handle lives, and is mapped
-        // whole.
-        check("cuMemMap", unsafe {
-            sys::cuMemMap(
-                self.start + self.mapped,
-                bytes as usize,
-                0,
-                physical.handle,
-                0,
-            )
-        })?;
-        self.mapped += bytes;
-        Ok(())
-    }
-
-    /// Lets the device at all of the addresses, which all have memory.
-    fn allow(&self, access: Access) -> Result<()> {
-        let description = CUmemAccessDesc {
-            location: properties(&self.context).location,
-            flags: access,
-        };
-        for attempt in 0..ATTEMPTS {
-            // SAFETY: reserved addresses with memory behind all of them, and one description.
-            let code =
-                unsafe { sys::cuMemSetAccess(self.start, self.mapped as usize, &description, 1) };
-            if code != CUresult::CUDA_ERROR_NOT_READY || attempt + 1 == ATTEMPTS {
-                return check("cuMemSetAccess", code);
-            }
-            log::warn!(
-                "{}: cuMemSetAccess of {} bytes is not ready: trying again",
-                self.context.name(),
-                self.mapped
-            );
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Addresses {
-    fn drop(&mut self) {
-        let Some(_entered) = self.context.enter_to_drop() else {
-            return;
-        };
-        let name = self.context.name();
-        if self.mapped > 0 {
-            // SAFETY: mapped from the start on without a gap. Nobody uses them: the owner that drops this has waited for the
-            // streams, or never handed the addresses out.
-            let code = unsafe { sys::cuMemUnmap(self.start, self.mapped as usize) };
-            log_failure(name, check("cuMemUnmap", code));
-        }
-        // SAFETY: reserved in `reserve` with this size; nothing is mapped there any more.
-        let code = unsafe { sys::cuMemAddressFree(self.start, self.bytes as usize) };
-        log_failure(name, check("cuMemAddressFree", code));
-    }
+/// The units of a view's memory, in bytes from its start.
+fn units(view: &View) -> Vec<Range<u64>> {
+    let borders = view.borders();
+    let parts = borders.windows(2).flat_map(|pair| {
+        let end = pair[1];
+        let starts = (pair[0]..end).step_by(UNIT as usize);
+        starts.map(move |start| start..end.min(start + UNIT))
+    });
+    parts.collect()
 }
 
 /// One view, mapped. Its memory is freed when both mappings are gone.
@@ -194,33 +38,70 @@ struct Mapped {
     shown: Addresses,
     /// The memory in its own order, writable.
     memory: Addresses,
+    /// By their place in the memory, without a gap.
+    units: Vec<(Range<u64>, Physical)>,
 }
 
 impl Mapped {
     /// `view` was checked, and has bytes. What was done before a failure is undone by the values' ends.
     fn new(context: &Arc<Context>, view: &View, _entered: &Entered<'_>) -> Result<Mapped> {
-        let mut memory = Addresses::reserve(context, view.whole())?;
-        let mut shown = Addresses::reserve(context, view.bytes)?;
+        let whole = view.whole();
+        let mut memory = Addresses::reserve(context, whole)?;
         let mut all = Vec::new();
-        for pair in view.borders().windows(2) {
-            let physical = Physical::new(context, pair[0]..pair[1], view)?;
-            memory.map(&physical)?;
-            all.push(physical);
+        for range in units(view) {
+            let left = (whole - range.start, whole);
+            let physical = Physical::new(context, range.end - range.start, left)?;
+            memory.map(range.start, &physical)?;
+            all.push((range, physical));
         }
+        memory.allow(0..whole, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
+        Mapped::show(view, memory, all)
+    }
+
+    /// Shows units that are mapped in their own order.
+    fn show(view: &View, memory: Addresses, units: Vec<(Range<u64>, Physical)>) -> Result<Mapped> {
+        let mut shown = Addresses::reserve(memory.context(), view.bytes)?;
         for piece in &view.pieces {
             let end = piece.memory + piece.bytes;
-            let from = all.partition_point(|physical| physical.range.start < piece.memory);
-            for physical in all[from..].iter().take_while(|p| p.range.end <= end) {
-                shown.map(physical)?;
+            let from = units.partition_point(|(range, _)| range.start < piece.memory);
+            let inside = units[from..]
+                .iter()
+                .take_while(|(range, _)| range.end <= end);
+            for (range, physical) in inside {
+                shown.map(piece.at + (range.start - piece.memory), physical)?;
             }
         }
-        memory.allow(Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
-        shown.allow(Access::CU_MEM_ACCESS_FLAGS_PROT_READ)?;
+        shown.allow(0..view.bytes, Access::CU_MEM_ACCESS_FLAGS_PROT_READ)?;
         Ok(Mapped {
             view: view.clone(),
             shown,
             memory,
+            units,
         })
+    }
+
+    /// The memory is seen as `view` says, with `kept` pages in it but for those that are returned. The streams are idle.
+    fn moved(
+        self,
+        view: &View,
+        kept: &[KeptPages],
+        stream: &Stream,
+        entered: &Entered<'_>,
+    ) -> Result<(Mapped, Vec<Range<u64>>)> {
+        let Mapped {
+            shown,
+            memory,
+            units: old,
+            ..
+        } = self;
+        drop(shown);
+        let mut mover = Mover::new(memory, old, view.whole())?;
+        let moved = mover.fill(&units(view), kept, stream, entered);
+        // Copies may be under way, whatever went wrong.
+        stream.synchronize(entered)?;
+        moved?;
+        let (memory, all, lost) = mover.finish()?;
+        Ok((Mapped::show(view, memory, all)?, lost))
     }
 }
 
@@ -245,23 +126,49 @@ impl Views {
         entered: &Entered<'_>,
     ) -> Result<DevicePtr> {
         let mapped = Mapped::new(context, view, entered)?;
+        Ok(self.insert(mapped))
+    }
+
+    fn insert(&mut self, mapped: Mapped) -> DevicePtr {
         let address = mapped.shown.start;
-        self.bytes += view.memory;
+        self.bytes += mapped.view.memory;
         self.by_address.insert(address, mapped);
-        Ok(DevicePtr(address))
+        DevicePtr(address)
+    }
+
+    /// Shows the memory of what [`Views::map`] returned as `view` says, which was checked, and has bytes. The streams are idle.
+    /// On an error nothing is mapped.
+    pub(super) fn remap(
+        &mut self,
+        ptr: DevicePtr,
+        view: &View,
+        kept: &[KeptPages],
+        stream: &Stream,
+        entered: &Entered<'_>,
+    ) -> Result<Remapped> {
+        let (mapped, lost) = self.take(ptr)?.moved(view, kept, stream, entered)?;
+        let at = self.insert(mapped);
+        Ok(Remapped { at, lost })
     }
 
     /// Unmaps what [`Views::map`] returned, after everything on both streams, which the caller has waited for. Bytes of
     /// memory that were behind it.
     pub(super) fn unmap(&mut self, ptr: DevicePtr) -> Result<u64> {
-        let mapped = self.by_address.remove(&ptr.0).ok_or_else(|| {
-            Error::Internal(format!(
-                "{:#x} is unmapped, but no view begins there",
-                ptr.0
-            ))
-        })?;
+        self.take(ptr).map(|mapped| mapped.view.memory)
+    }
+
+    /// Bytes of memory behind the view that begins at `ptr`.
+    pub(super) fn memory_at(&self, ptr: DevicePtr) -> Result<u64> {
+        let mapped = self.by_address.get(&ptr.0);
+        mapped
+            .map(|one| one.view.memory)
+            .ok_or_else(|| unknown(ptr))
+    }
+
+    fn take(&mut self, ptr: DevicePtr) -> Result<Mapped> {
+        let mapped = self.by_address.remove(&ptr.0).ok_or_else(|| unknown(ptr))?;
         self.bytes -= mapped.view.memory;
-        Ok(mapped.view.memory)
+        Ok(mapped)
     }
 
     /// Whether `len` bytes at `ptr` lie in one of them.
@@ -277,7 +184,7 @@ impl Views {
             None => Ok(()),
             Some((mapped, _)) => Err(Error::Internal(format!(
                 "{} {:#x} is a view's: kernels and uploads only read there, copies of weights write",
-                mapped.shown.context.name(),
+                mapped.shown.name(),
                 ptr.0
             ))),
         }
@@ -294,7 +201,7 @@ impl Views {
         let Some(parts) = mapped.view.split(offset, src.len()) else {
             return Some(Err(Error::Internal(format!(
                 "{} {:#x}: {} bytes that leave their view",
-                mapped.shown.context.name(),
+                mapped.shown.name(),
                 ptr.0,
                 src.len()
             ))));
@@ -312,4 +219,9 @@ impl Views {
         let offset = ptr.0 - start;
         (offset < mapped.view.bytes).then_some((mapped, offset))
     }
+}
+
+#[cold]
+fn unknown(ptr: DevicePtr) -> Error {
+    Error::Internal(format!("{:#x}: no view begins there", ptr.0))
 }

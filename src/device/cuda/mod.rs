@@ -41,7 +41,9 @@ mod link;
 mod mapped;
 mod marks;
 pub mod memory;
+mod moved;
 mod output_staging;
+mod physical;
 mod pinned;
 mod pool;
 mod register;
@@ -201,7 +203,7 @@ impl CudaDevice {
         let compute = Arc::new(compute);
         let copy = Arc::new(Stream::new(&context)?);
         let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
-        let page = mapped::page(&context, &context.enter()?)?;
+        let page = physical::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
             capture: Capture::default(),
             marks: Marks::default(),

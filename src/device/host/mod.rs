@@ -10,7 +10,7 @@ mod memory_file;
 mod pages;
 mod progress;
 
-use super::{Device, DevicePtr, HostBytes};
+use super::{Device, DevicePtr, HostBytes, Remapped};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, View};
 use block::{Block, Blocks};
@@ -200,17 +200,17 @@ impl Device for HostDevice {
         true
     }
 
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
         if ptr == DevicePtr::EMPTY || view.bytes == 0 {
             self.unmap(ptr)?;
-            return self.map(view);
+            return self.map(view).map(Remapped::whole);
         }
         view.check(page().ok_or_else(no_pages)?)?;
         // Queued copies may still write it.
         self.synchronize()?;
         let ptr = self.views.remap(ptr, view, kept)?;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes());
-        Ok(ptr)
+        Ok(Remapped::whole(ptr))
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {

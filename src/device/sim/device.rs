@@ -4,7 +4,7 @@ use super::clock::{Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
 use super::{space, stray, Issued, Problem, Sim, SimEvent};
-use crate::device::{Device, DevicePtr, HostBytes, HostRoom};
+use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Remapped};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, Link, View};
 
@@ -133,7 +133,7 @@ impl Device for Sim {
         self.page.is_some()
     }
 
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<DevicePtr> {
+    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
         self.graphs.refuse("moving memory")?;
         if let Err(error) = self.call("remap") {
             self.finish_all()?;

@@ -94,6 +94,9 @@ pub struct Sim {
     /// Bytes of it that stand for host memory.
     in_place: u64,
     page: Option<u64>,
+    /// Of the runs of pages that moves keep, each of this number is lost.
+    loses_every: Option<u64>,
+    moved_runs: u64,
     views: Views,
     compute: Stream,
     copy: Stream,
@@ -127,6 +130,8 @@ impl Sim {
             scratch: Space::new(SCRATCH),
             in_place: 0,
             page: Some(PAGE),
+            loses_every: None,
+            moved_runs: 0,
             views: Views::new(),
             compute: Stream::new(Actor::Compute),
             copy: Stream::new(Actor::Copy),
@@ -172,6 +177,11 @@ impl Sim {
     /// new one.
     pub fn set_page(&mut self, bytes: Option<u64>) {
         self.page = bytes;
+    }
+
+    /// Of the runs of pages that moves are to keep, each of this number is lost, as where a GPU has no room to move them.
+    pub fn lose_pages(&mut self, every: Option<u64>) {
+        self.loses_every = every;
     }
 
     /// One call will fail; `None` takes that back.

@@ -2,7 +2,7 @@
 
 use super::clock::{Actor, What};
 use super::{stray, Sim};
-use crate::device::DevicePtr;
+use crate::device::{DevicePtr, Remapped};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, View};
 use std::ops::Range;
@@ -37,12 +37,16 @@ impl Sim {
         ptr: DevicePtr,
         view: &View,
         kept: &[KeptPages],
-    ) -> Result<DevicePtr> {
+    ) -> Result<Remapped> {
         self.finish_all()?;
-        let mut saved = Vec::new();
+        let (mut saved, mut lost) = (Vec::new(), Vec::new());
         if ptr != DevicePtr::EMPTY {
             let old = self.views.memory_of(ptr).ok_or_else(|| stray(ptr, 0))?;
             for one in kept {
+                if self.loses_pages() {
+                    lost.push(one.to..one.to + one.bytes);
+                    continue;
+                }
                 // The last page of either memory may be there in part.
                 let bytes = one.bytes.min(view.memory - one.to);
                 let range = old.start + one.from..(old.start + one.from + bytes).min(old.end);
@@ -63,6 +67,13 @@ impl Sim {
             }
         }
         self.finish_all()?;
-        Ok(at)
+        Ok(Remapped { at, lost })
+    }
+
+    /// Whether the next run of pages is one that a move loses.
+    fn loses_pages(&mut self) -> bool {
+        self.moved_runs += 1;
+        self.loses_every
+            .is_some_and(|every| self.moved_runs.is_multiple_of(every))
     }
 }

@@ -233,7 +233,8 @@ fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
     };
     let at = sim
         .remap(DevicePtr(one.0 - PAGE), &alias(), &[kept])
-        .unwrap();
+        .unwrap()
+        .at;
     let memory = |offset: u64| {
         let piece = alias()
             .pieces
