@@ -53,6 +53,18 @@ MUTANTS = [
         ("lib:moves",),
     ),
     Mutant(
+        "a-page-is-kept-once",
+        drop(".filter(|from| given.insert(*from))"),
+        "one page of memory shows in two places that change apart",
+        ("lib:moves",),
+    ),
+    Mutant(
+        "lost-pages-are-loaded",
+        delete(),
+        "a page that the device could not keep is taken for loaded",
+        ("lib:moves", "session_budget"),
+    ),
+    Mutant(
         "host-gives-freed-pages-back",
         delete(),
         "a smaller budget frees nothing",

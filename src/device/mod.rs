@@ -116,7 +116,7 @@ pub trait Device: Send {
     }
 
     /// Shows memory in another way: what [`Device::map`] returned is unmapped, and `view` is mapped, with the pages of the old
-    /// memory that are `kept`, bytes and all, but for those that it returns as lost. The other pages hold nothing. Both streams
+    /// memory that are `kept`, each once, bytes and all, but for those that it returns as lost. The other pages hold nothing. Both streams
     /// are idle: the caller has waited for them. On an error nothing is mapped any more.
     fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
         if !kept.is_empty() {

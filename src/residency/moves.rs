@@ -13,7 +13,7 @@ use super::planned::Plan;
 use super::Action;
 use crate::figures::KeptPages;
 use crate::schedule::WeightIndex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The first bytes of a weight, which stay, and where they lie.
@@ -58,6 +58,7 @@ pub fn between(old: &Plan, new: &Plan, page: u64) -> Move {
         pages.add(stay, before.get(&stay.weight));
     }
     pages.inner.sort_unstable_by_key(|(range, _)| range.start);
+    pages.keep_each_once();
     Move { stays, pages }
 }
 
@@ -124,6 +125,15 @@ impl Pages {
         }
         if end % page > 0 && last >= first {
             border(last, end);
+        }
+    }
+
+    /// Two weights that shared a page may lie in two pages now: the page goes to the first.
+    fn keep_each_once(&mut self) {
+        let mut given = BTreeSet::new();
+        for from in self.borders.values_mut() {
+            // rule: a-page-is-kept-once
+            *from = from.filter(|from| given.insert(*from));
         }
     }
 

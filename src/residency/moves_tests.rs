@@ -69,9 +69,13 @@ fn play_with_losses(old: &Plan, new: &Plan, lost: impl Fn(u64) -> bool) -> u64 {
     let before = loaded(old);
     let mut memory: Memory = vec![None; new.view.whole() as usize];
     let mut losses = Vec::new();
+    let mut taken = vec![false; before.len()];
     for KeptPages { from, to, bytes } in moved.kept() {
         assert!([from, to, bytes].iter().all(|at| at % PAGE == 0) && bytes > 0);
         let (to, from) = (to as usize, from as usize);
+        let taken = &mut taken[from..][..bytes as usize];
+        assert!(!taken.contains(&true), "one page in two places");
+        taken.fill(true);
         assert!(
             memory[to..][..bytes as usize].iter().all(Option::is_none),
             "kept twice"
@@ -196,4 +200,32 @@ fn weights_that_are_no_whole_pages_are_kept_as_well() {
             "{from} to {to}: {loaded} of {grown}"
         );
     }
+}
+
+/// Two weights shared a page and part: only one of them keeps it, and the other is loaded.
+#[test]
+fn a_page_is_kept_in_one_place() {
+    let stay = |weight, memory| Stay {
+        weight,
+        bytes: PAGE / 2,
+        memory,
+        window: weight,
+    };
+    let (old, new) = (
+        [stay(0, 0), stay(1, PAGE / 2)],
+        [stay(0, PAGE), stay(1, 3 * PAGE + PAGE / 2)],
+    );
+    let mut pages = Pages::new(PAGE);
+    for (after, before) in new.iter().zip(&old) {
+        pages.add(after, Some(before));
+    }
+    pages.keep_each_once();
+    let kept = [KeptPages {
+        from: 0,
+        to: PAGE,
+        bytes: PAGE,
+    }];
+    assert_eq!(pages.runs(), kept);
+    assert_eq!(pages.load(&new[0], &[]), None);
+    assert!(pages.load(&new[1], &[]).is_some());
 }

@@ -148,7 +148,7 @@ impl Mover {
             stream.synchronize(entered)?;
             self.free()?;
         }
-        // rule: moves-keep-the-cap
+        // The cap holds during the move too.
         let fits = self.held + bytes <= self.room;
         match fits {
             true => {
