@@ -15,7 +15,7 @@ const MOST: u64 = 60;
 contract! {
     kept_pages_have_their_bytes
     a_move_to_the_same_view_keeps_everything
-    a_smaller_memory_keeps_its_beginning
+    a_smaller_memory_keeps_all_but_a_unit
 }
 
 struct Draw(u64);
@@ -168,7 +168,7 @@ fn a_move_to_the_same_view_keeps_everything<D: Bench>() {
     }
 }
 
-fn a_smaller_memory_keeps_its_beginning<D: Bench>() {
+fn a_smaller_memory_keeps_all_but_a_unit<D: Bench>() {
     let mut device = D::open(256 << 20);
     let page = device.page().unwrap();
     let source = Source::noise((MOST * page) as usize);
@@ -190,8 +190,14 @@ fn a_smaller_memory_keeps_its_beginning<D: Bench>() {
             bytes: pages * page,
         };
         let moved = device.remap(at, &plain(pages), &[kept]).unwrap();
-        assert_eq!(moved.lost, []);
-        check(&mut device, moved.at, source.bytes(0..pages * page));
+        // A GPU that has nothing to free first gives up one unit.
+        let lost: u64 = moved.lost.iter().map(|range| range.end - range.start).sum();
+        assert!(lost <= 32 << 20, "{:?}", moved.lost);
+        for at in (0..pages * page).step_by(page as usize) {
+            if !is_lost(&moved.lost, at) {
+                check(&mut device, moved.at.offset(at), source.bytes(at..at + page));
+            }
+        }
         at = moved.at;
     }
 }
