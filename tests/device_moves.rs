@@ -6,7 +6,7 @@ mod device_support;
 
 use device_support::{gpu, Bench, Source};
 use std::ops::Range;
-use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Sim};
+use weightstream::device::{CudaDevice, DevicePtr, HostDevice, Sim};
 use weightstream::figures::{KeptPages, Piece, View};
 
 /// Pages of the largest memory. On a GPU they are several units, the last of them in part.
@@ -195,7 +195,11 @@ fn a_smaller_memory_keeps_all_but_a_unit<D: Bench>() {
         assert!(lost <= 32 << 20, "{:?}", moved.lost);
         for at in (0..pages * page).step_by(page as usize) {
             if !is_lost(&moved.lost, at) {
-                check(&mut device, moved.at.offset(at), source.bytes(at..at + page));
+                check(
+                    &mut device,
+                    moved.at.offset(at),
+                    source.bytes(at..at + page),
+                );
             }
         }
         at = moved.at;

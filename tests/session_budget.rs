@@ -90,6 +90,36 @@ fn what_stays_is_not_copied_again() {
     }
 }
 
+/// Loaded with everything resident, the table of which rows are looked up is a weight like all others. Below that it is read in
+/// place, as after a load with that budget.
+#[test]
+fn a_table_is_read_in_place_once_the_budget_covers_it_no_more() {
+    let mut model = chain(&[SIZE; 20]);
+    model.method.gather = vec![2];
+    let all = everything(&chain(&[SIZE; 20]));
+    let mut session = host(&model, all);
+    pass(&model, &mut session);
+    assert_eq!(session.stats().gathered_bytes, 0);
+    let least = session.least_budget().unwrap();
+    assert!(session.set_budget(least - 1).is_err());
+    assert_eq!(session.stats().gathered_bytes, 0);
+    for percent in [90, 50, 80] {
+        change(&mut session, all * percent / 100);
+        pass(&model, &mut session);
+        let steady = pass(&model, &mut session);
+        let mut fresh = host(&model, all * percent / 100);
+        pass(&model, &mut fresh);
+        assert_eq!(steady, pass(&model, &mut fresh), "{percent} %");
+        assert_eq!(session.stats().gathered_bytes, SIZE);
+    }
+    change(&mut session, all);
+    pass(&model, &mut session);
+    assert_eq!(pass(&model, &mut session), 0);
+    let mut other = host(&model, all / 2);
+    assert_eq!(other.least_budget().unwrap(), least);
+    pass(&model, &mut other);
+}
+
 #[test]
 fn too_small_a_budget_names_the_least_one_and_changes_nothing() {
     let model = chain(&[SIZE; 20]);
@@ -194,6 +224,10 @@ proptest! {
         order in prop_oneof![Just(Order::CopiesFirst), Just(Order::KernelsFirst), any::<u64>().prop_map(Order::Random)],
         seed in any::<u64>(),
     ) {
+        let mut model = model;
+        let reads = 0..model.method.trace.probes().len() as u32;
+        // Some are of tables of which rows are looked up.
+        model.method.gather = reads.filter(|id| seed >> (id % 64) & 3 == 3).collect();
         let mut session = walk(&model, Sim::in_one_block(order), seed);
         session.device_mut().check();
     }

@@ -3,12 +3,13 @@
 //! The store plans for the new budget, and the weights move: heads grow or shrink, and pages that stay under both plans are kept
 //! where the device can do that. Passes that were captured before are outdated.
 
-use super::Session;
+use super::{Pass, Session};
 use crate::config::PolicyKind;
 use crate::device::Device;
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::{self, Request, Residency};
 use crate::schedule::MethodTrace;
+use crate::store::{Methods, Table};
 
 impl<D: Device> Session<D> {
     /// The budget from the next pass on, in bytes. Between passes.
@@ -22,8 +23,20 @@ impl<D: Device> Session<D> {
         if budget == before {
             return Ok(());
         }
-        let residency = self.residency_at(budget)?;
-        let old = self.store.residency().clone();
+        let tables = self.tables_below(budget)?;
+        let (residency, old) = match &tables {
+            None => (
+                self.residency_at(budget, None)?,
+                self.store.residency().clone(),
+            ),
+            Some((methods, _)) => (
+                self.residency_at(budget, Some(methods))?,
+                self.residency_at(before, Some(methods))?,
+            ),
+        };
+        if let Some((methods, tables)) = tables {
+            self.read_in_place(methods, tables)?;
+        }
         let copied = self.stats().bytes_copied;
         if let Err(error) = self.move_within(budget, residency) {
             let back = self.move_within(before, old);
@@ -44,10 +57,45 @@ impl<D: Device> Session<D> {
     /// The least budget that [`Session::set_budget`] accepts: the floor, and what a plan on the device's pages takes at least.
     pub fn least_budget(&self) -> Result<u64> {
         self.check_elastic()?;
-        let floor = self.store.floor().bytes();
-        let methods = self.methods();
-        let least = residency::least_elastic(&self.request(&methods, floor));
-        Ok(self.store.floor().direct + least)
+        let tables = self.tables_below(0)?;
+        self.least(tables.as_ref().map(|(methods, _)| methods))
+    }
+
+    fn least(&self, methods: Option<&Methods>) -> Result<u64> {
+        let floor = self.store.floor();
+        let traced = self.traced(methods);
+        let request = self.request(&traced, methods, floor.bytes());
+        Ok(floor.direct + residency::least_elastic(&request))
+    }
+
+    /// Where the budget covered everything at load, and this one does not: the methods with their tables in place, as a load
+    /// with this budget has them.
+    fn tables_below(&self, budget: u64) -> Result<Option<(Methods, Vec<Table>)>> {
+        let all = || self.passes().map(Pass::method);
+        if all().all(|method| method.gather.is_empty()) {
+            return Ok(None);
+        }
+        let methods = Methods {
+            constants: self.store.constants().clone(),
+            all: all().cloned().collect(),
+        };
+        match budget >= methods.everything(self.store.device.granule()) {
+            true => Ok(None),
+            false => methods
+                .in_place_beside(self.store.tables(), false)
+                .map(Some),
+        }
+    }
+
+    fn read_in_place(&mut self, methods: Methods, tables: Vec<Table>) -> Result<()> {
+        self.store.read_in_place(methods.constants, tables)?;
+        for (at, method) in methods.all.into_iter().enumerate() {
+            match at == self.method {
+                true => self.pass.read(method),
+                false => self.parked[at].read(method),
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of weights that passes copy by the present plan.
@@ -56,30 +104,38 @@ impl<D: Device> Session<D> {
         plan.map_or(0, |plan| plan.price.bytes)
     }
 
-    fn residency_at(&self, budget: u64) -> Result<Residency> {
+    fn residency_at(&self, budget: u64, methods: Option<&Methods>) -> Result<Residency> {
         self.check_elastic()?;
-        let methods = self.methods();
         let floor = self.store.floor();
         // rule: changed-budget-covers-the-floor
         let found = match budget < floor.bytes() {
             true => None,
-            false => residency::choose_elastic(&self.request(&methods, budget)).ok(),
+            false => {
+                let traced = self.traced(methods);
+                residency::choose_elastic(&self.request(&traced, methods, budget)).ok()
+            }
         };
         match found {
             Some(residency) => Ok(residency),
             None => Err(Error::BudgetTooSmall {
                 budget,
-                floor: self.least_budget()?,
+                floor: self.least(methods)?,
                 parts: floor.to_string(),
             }),
         }
     }
 
-    fn request<'a>(&'a self, methods: &'a [MethodTrace<'a>], budget: u64) -> Request<'a> {
+    fn request<'a>(
+        &'a self,
+        traced: &'a [MethodTrace<'a>],
+        methods: Option<&'a Methods>,
+        budget: u64,
+    ) -> Request<'a> {
+        let constants = methods.map_or(self.store.constants(), |methods| &methods.constants);
         Request {
             kind: PolicyKind::Planned,
-            methods,
-            weights: &self.store.constants().specs,
+            methods: traced,
+            weights: &constants.specs,
             model: &self.model,
             capacity: budget.saturating_sub(self.store.floor().direct),
             link: self.link,
@@ -87,13 +143,21 @@ impl<D: Device> Session<D> {
         }
     }
 
-    fn methods(&self) -> Vec<MethodTrace<'_>> {
+    /// What residency has to know of each method: of these, or of the present ones.
+    fn traced<'a>(&'a self, methods: Option<&'a Methods>) -> Vec<MethodTrace<'a>> {
+        match methods {
+            Some(methods) => methods.traced(),
+            None => self.passes().map(|pass| pass.method().traced()).collect(),
+        }
+    }
+
+    /// By method.
+    fn passes(&self) -> impl Iterator<Item = &Pass> {
         let parked = self.parked.iter().enumerate();
-        let all = parked.map(|(at, pass)| match at == self.method {
+        parked.map(|(at, pass)| match at == self.method {
             true => &self.pass,
             false => pass,
-        });
-        all.map(|pass| pass.method().traced()).collect()
+        })
     }
 
     fn check_elastic(&self) -> Result<()> {

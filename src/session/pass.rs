@@ -63,6 +63,13 @@ impl Pass {
         }
     }
 
+    /// Its reads are those of `method` from now on: the same trace, of other weights. Between passes.
+    pub(super) fn read(&mut self, method: Method) {
+        self.follower = Follower::new(&method.trace);
+        self.probes = ProbeTable::new(&method.trace, &method.layouts);
+        self.method = method;
+    }
+
     /// The method that it executes.
     pub fn method(&self) -> &Method {
         &self.method

@@ -94,7 +94,8 @@ impl Method {
     }
 
     /// Has the reads of `gather` and of pinned weights done in place: they read constants of their own, of no bytes, after all
-    /// others. A table that is read otherwise too (tied embeddings) stays a weight for those reads.
+    /// others. A table that is read otherwise too (tied embeddings) stays a weight for those reads. `covered` leaves them as they
+    /// are; they may be done in place later.
     fn in_place(
         &mut self,
         constants: &mut Constants,
@@ -102,13 +103,19 @@ impl Method {
         covered: bool,
     ) -> Result<()> {
         let mut probes = self.trace.probes().to_vec();
-        let gather = std::mem::take(&mut self.gather);
+        let gather = match covered {
+            true => self.gather.clone(),
+            false => std::mem::take(&mut self.gather),
+        };
         if let Some(&id) = gather.iter().find(|&&id| id as usize >= probes.len()) {
             return Err(unknown(id));
         }
         let mut changed = false;
         for (id, probe) in (0..).zip(&mut probes) {
             let table = *probe;
+            if tables.iter().any(|known| known.stands == table) {
+                continue;
+            }
             let in_place = match constants.specs[table as usize].kind {
                 // rule: pinned-weight-is-read-where-it-stays
                 WeightKind::Pinned => true,
@@ -194,7 +201,16 @@ impl Methods {
     /// The same with the reads of `gather` and of pinned weights in place, and what is read so. Where the budget covers
     /// everything, tables are weights like all others, but for those that never stay.
     pub fn in_place(&self, covered: bool) -> Result<(Methods, Vec<Table>)> {
-        let (mut methods, mut tables) = (self.clone(), Vec::new());
+        self.in_place_beside(&[], covered)
+    }
+
+    /// The same beside what is read in place already.
+    pub(crate) fn in_place_beside(
+        &self,
+        known: &[Table],
+        covered: bool,
+    ) -> Result<(Methods, Vec<Table>)> {
+        let (mut methods, mut tables) = (self.clone(), known.to_vec());
         for method in &mut methods.all {
             method.in_place(&mut methods.constants, &mut tables, covered)?;
         }

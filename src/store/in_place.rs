@@ -2,7 +2,7 @@
 //! through the address that the device has for it: this takes nothing of the budget, and nothing is copied. A pinned weight
 //! lies with the direct constants (`memory.rs`).
 
-use super::{Constants, Table};
+use super::{Constants, DeviceWeight, Store, Table};
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::schedule::WeightIndex;
@@ -29,8 +29,35 @@ pub(super) fn addresses<D: Device>(
     in_host_memory(constants, tables).map(one).collect()
 }
 
+/// Bytes of the tables that lie in host memory.
+pub(super) fn bytes(constants: &Constants, tables: &[Table]) -> u64 {
+    let each = in_host_memory(constants, tables);
+    each.map(|one| constants.specs[one.table as usize].bytes)
+        .fold(0, u64::saturating_add)
+}
+
+impl<D: Device> Store<D> {
+    /// The budget covers everything no more: `constants` are those that the store has and some that stand for reads in place, and
+    /// `tables` begin with those that it knows. The weights have to be moved next.
+    pub(crate) fn read_in_place(&mut self, constants: Constants, tables: Vec<Table>) -> Result<()> {
+        let new = &tables[self.tables.len()..];
+        let places = addresses(&mut self.device, &constants, new, &self.bytes)?;
+        let count = constants.specs.len();
+        self.bytes.resize(count, HostBytes::from_static(&[]));
+        self.weights.resize_with(count, DeviceWeight::empty);
+        for (weight, at) in places {
+            self.weights[weight as usize].in_place = Some(at);
+        }
+        self.actions.reserve(self.actions.capacity() + new.len());
+        self.stats.gathered_bytes = bytes(&constants, &tables);
+        self.constants = constants;
+        self.tables = tables;
+        Ok(())
+    }
+}
+
 /// The tables, without the pinned weights.
-pub(super) fn in_host_memory<'a>(
+fn in_host_memory<'a>(
     constants: &'a Constants,
     tables: &'a [Table],
 ) -> impl Iterator<Item = &'a Table> {

@@ -76,6 +76,11 @@ impl<D: Device> Store<D> {
         &self.constants
     }
 
+    /// What is read in place, and what is pinned.
+    pub(crate) fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
     /// The floor of this program and its parts.
     pub fn floor(&self) -> &Floor {
         &self.floor

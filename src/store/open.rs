@@ -51,9 +51,7 @@ impl<D: Device> Store<D> {
         let everything = methods.everything(granule);
         let mut stats = accepted(&floor, options.budget, everything, least(&floor))?;
         let constants = &methods.constants;
-        let in_place = in_place::in_host_memory(constants, &tables)
-            .map(|one| constants.specs[one.table as usize].bytes);
-        stats.gathered_bytes = in_place.fold(0, u64::saturating_add);
+        stats.gathered_bytes = in_place::bytes(constants, &tables);
         let budget = device.set_budget(stats.budget_bytes);
         budget.map_err(|error| {
             error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
