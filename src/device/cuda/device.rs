@@ -6,7 +6,7 @@ use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::{Link, View};
 use std::ffi::c_void;
@@ -259,6 +259,22 @@ impl Device for CudaDevice {
 
     fn replay(&mut self, graph: &Graph) -> Result<()> {
         self.launch_graph(graph)
+    }
+
+    fn graph_bytes(&self, graph: &Graph) -> u64 {
+        graph.nodes() * NODE_BYTES
+    }
+
+    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
+        self.new_block()
+    }
+
+    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
+        self.block_grows(block, bytes)
+    }
+
+    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
+        self.block_goes(block)
     }
 
     fn trim_scratch(&mut self) -> Result<()> {
