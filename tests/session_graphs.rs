@@ -14,7 +14,7 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, HostBytes, Sim};
 use weightstream::schedule::{Event, WeightKind};
-use weightstream::session::{ByGraph, CapturedPass, Ends, GraphKey, Session, State};
+use weightstream::session::{ByGraph, CapturedPass, Ends, GraphKey, Session, State, Stats};
 use weightstream::store::{Methods, StoreOptions};
 use weightstream::{Error, Result};
 
@@ -369,15 +369,15 @@ impl Issued {
     }
 }
 
-/// One random sequence.
-fn sequence(seed: u64, share: u64) {
+/// One random sequence. What it counted; `None` where nothing can be captured.
+fn sequence(seed: u64, share: u64) -> Option<Stats> {
     let mut draw = Seeded(seed);
     let methods = drawn(&mut draw);
     let page = [None, Some(64), Some(256), Some(1024)][draw.below(4) as usize];
     let mut rig = Rig::new(methods, page, share, draw.next());
     if rig.session.allow_capture().is_err() {
         assert_eq!(rig.session.policy(), "lru");
-        return;
+        return None;
     }
     rig.add_session();
     let shapes = draw.between(1, 8);
@@ -424,8 +424,8 @@ fn sequence(seed: u64, share: u64) {
         }
     }
     rig.check();
-    let stats = rig.session.stats();
-    assert!(stats.peak_bytes <= stats.budget_bytes, "{stats:?}");
+    let counted = rig.session.stats();
+    assert!(counted.peak_bytes <= counted.budget_bytes, "{counted:?}");
     for method in 0..rig.methods.len() {
         for state in &rig.states {
             let gone = rig.session.forget_graphs_of(method, state.as_ref());
@@ -438,6 +438,7 @@ fn sequence(seed: u64, share: u64) {
     rig.session.free_state(state).unwrap();
     assert_eq!(rig.session.device_mut().live_scratch_bytes(), 0);
     rig.check();
+    Some(counted)
 }
 
 proptest! {
@@ -447,6 +448,19 @@ proptest! {
     fn graphs_calls_aborts_sessions_and_budgets_in_any_order(seed in any::<u64>(), share in 0..1100u64) {
         sequence(seed, share);
     }
+}
+
+/// The sequences above do all that they are meant to do.
+#[test]
+fn sequences_capture_replay_and_change_plans() {
+    let all = (0..60).filter_map(|seed| sequence(seed, seed * 17));
+    let all: Vec<Stats> = all.collect();
+    let sum = |counter: fn(&Stats) -> u64| all.iter().map(counter).sum::<u64>();
+    assert!(all.len() > 20, "{} of 60 plan", all.len());
+    assert!(sum(|stats| stats.captures) > 100);
+    assert!(sum(|stats| stats.replays) > 200);
+    assert!(sum(|stats| stats.graphs_evicted) > 20);
+    assert!(sum(|stats| stats.budget_changes) > 20);
 }
 
 #[test]
@@ -532,7 +546,7 @@ fn a_block_grows_under_its_graphs() {
 /// Where memory cannot be mapped a larger block takes the place of a smaller one, and the graphs of that are captured again.
 #[test]
 fn without_pages_a_larger_shape_outdates_the_others() {
-    let mut rig = Rig::new(regular(1), None, 500, 3);
+    let mut rig = Rig::new(regular(1), None, 1000, 3);
     rig.session.allow_capture().unwrap();
     capture_all(&mut rig, [2, 1, 5].into_iter());
     let shape = |rows| Call {
