@@ -192,7 +192,9 @@ impl Rig {
         let leased = leased.map(|(id, ptr)| (*ptr, host_bytes(model.read_by(*id))));
         let direct = (model.constants.specs.iter().zip(&model.bytes).enumerate())
             .filter(|(_, (spec, _))| spec.kind == WeightKind::Direct)
-            .filter_map(|(i, (_, b))| Some((self.session.store().direct_address(i)?, host_bytes(b))));
+            .filter_map(|(i, (_, b))| {
+                Some((self.session.store().direct_address(i)?, host_bytes(b)))
+            });
         let reads: Vec<_> = leased.chain(direct).collect();
         self.session.device_mut().kernel(number, &reads).unwrap();
     }
@@ -483,7 +485,10 @@ fn sixty_four_shapes_in_random_order_are_replayed() {
         }
     }
     rig.check();
-    assert!(replays.1 > 800 && replays.0 * 100 >= replays.1 * 99, "{replays:?}");
+    assert!(
+        replays.1 > 800 && replays.0 * 100 >= replays.1 * 99,
+        "{replays:?}"
+    );
     let stats = rig.session.stats();
     assert_eq!((stats.graphs, stats.captures), (64, 64));
     assert_eq!((stats.replays, stats.graphs_evicted), (1000 - 64, 0));

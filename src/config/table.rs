@@ -6,7 +6,8 @@ use super::policy::FOR_TESTS;
 use super::{
     refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
     BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, GRAPH_MB, HOST,
-    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
+    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM,
+    SYNC, VERIFY,
 };
 use crate::error::Error;
 

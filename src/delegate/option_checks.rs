@@ -50,7 +50,9 @@ pub(super) fn check_graph(record: &Record, options: &Options) -> Result<()> {
             None => Ok(()),
             Some(_) => Err(Error::Option {
                 key: GRAPH_MB.to_owned(),
-                what: format!("is the memory of graphs, and none are captured without {CUDA_GRAPH}"),
+                what: format!(
+                    "is the memory of graphs, and none are captured without {CUDA_GRAPH}"
+                ),
             }),
         };
     }

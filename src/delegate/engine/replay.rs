@@ -125,18 +125,14 @@ impl<D: DelegateDevice> Turn<'_, D> {
             let size = if used { bytes } else { 0 };
             let next = size.checked_next_multiple_of(granule);
             let next = next.and_then(|size| end.checked_add(size));
-            end = next
-                .ok_or_else(|| Error::Internal("inputs larger than any device".to_owned()))?;
+            end =
+                next.ok_or_else(|| Error::Internal("inputs larger than any device".to_owned()))?;
         }
         Ok((fixed, end))
     }
 
     /// An output may lie in a weight's memory, where a replay has copied another weight by its end.
-    fn check_kept(
-        &self,
-        captured: &CapturedPass<D>,
-        kept: &[Kept],
-    ) -> Result<()> {
+    fn check_kept(&self, captured: &CapturedPass<D>, kept: &[Kept]) -> Result<()> {
         let mut lasting = self.session.lasting(captured);
         lasting.extend(self.state.map(State::range));
         for (index, one) in kept.iter().enumerate() {

@@ -113,12 +113,7 @@ fn map(context: &Arc<Context>, at: u64, bytes: u64) -> Result<()> {
 }
 
 /// Lets the device read and write there.
-fn allow(
-    context: &Context,
-    at: u64,
-    bytes: u64,
-    properties: &CUmemAllocationProp,
-) -> Result<()> {
+fn allow(context: &Context, at: u64, bytes: u64, properties: &CUmemAllocationProp) -> Result<()> {
     let description = CUmemAccessDesc {
         location: properties.location,
         flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,

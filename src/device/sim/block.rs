@@ -4,7 +4,7 @@ use super::clock::{Actor, What};
 use super::space::Space;
 use super::{stray, Sim, BLOCKS};
 use crate::device::DevicePtr;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Bytes of addresses of a block.
 const BLOCK: u64 = 1 << 36;
@@ -18,21 +18,36 @@ impl Sim {
     }
 
     pub(super) fn block_grows(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
-        let space = self.block_of(block.0).and_then(|at| self.blocks.get_mut(at));
-        let space = space.filter(|space| bytes >= space.live_bytes());
-        space.ok_or_else(|| stray(block, bytes))?.grow(bytes);
+        if bytes > BLOCK {
+            return Err(Error::OutOfMemory {
+                what: "a block of activations".to_owned(),
+                bytes,
+            });
+        }
+        let space = self.block_at(block, bytes)?;
+        if bytes < space.live_bytes() {
+            return Err(stray(block, bytes));
+        }
+        space.grow(bytes);
         Ok(())
     }
 
     pub(super) fn block_goes(&mut self, block: DevicePtr) -> Result<()> {
-        let space = self.block_of(block.0).and_then(|at| self.blocks.get_mut(at));
-        let space = space.ok_or_else(|| stray(block, 0))?;
+        let space = self.block_at(block, 0)?;
         let bytes = space.live_bytes();
         if bytes > 0 {
             let range = space.give(block, bytes)?;
             self.lose(Actor::Compute, What::Free, block, vec![range]);
         }
         Ok(())
+    }
+
+    /// The block that begins there.
+    fn block_at(&mut self, block: DevicePtr, bytes: u64) -> Result<&mut Space> {
+        let first = block.0.is_multiple_of(BLOCK).then_some(block.0);
+        let at = first.and_then(|at| self.block_of(at));
+        let space = at.and_then(|at| self.blocks.get_mut(at));
+        space.ok_or_else(|| stray(block, bytes))
     }
 
     /// Which block an address is one of.

@@ -28,7 +28,10 @@ impl SimGraph {
     /// What a driver would have a node for: waits are edges.
     pub(super) fn nodes(&self) -> u64 {
         let work = |call: &&Call| {
-            matches!(call, Call::Kernel(..) | Call::Copy(..) | Call::Across(..) | Call::Zero(..))
+            matches!(
+                call,
+                Call::Kernel(..) | Call::Copy(..) | Call::Across(..) | Call::Zero(..)
+            )
         };
         self.0.iter().filter(work).count() as u64
     }

@@ -80,7 +80,8 @@ impl Space {
 
     /// The first block gets more memory where it is.
     pub(super) fn grow(&mut self, bytes: u64) {
-        self.bytes.resize((bytes as usize).max(self.bytes.len()), POISON);
+        self.bytes
+            .resize((bytes as usize).max(self.bytes.len()), POISON);
         self.live.insert(self.base, bytes);
     }
 
