@@ -13,6 +13,7 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, HostBytes, Sim};
+use weightstream::figures::Link;
 use weightstream::schedule::{Event, WeightKind};
 use weightstream::session::{ByGraph, CapturedPass, Ends, GraphKey, Session, State, Stats};
 use weightstream::store::{Methods, StoreOptions};
@@ -67,16 +68,19 @@ fn drawn(draw: &mut Seeded) -> Vec<Model> {
     std::iter::once(first).chain(others).collect()
 }
 
-/// Methods of twelve weights of one page each, with a buffer.
+/// Weights that are read one after the other, and a buffer.
+fn with_buffer(weights: &[u64]) -> Model {
+    let probes: Vec<u32> = (0..weights.len() as u32).collect();
+    let chain = chain(weights);
+    let events = chain.method.trace.events();
+    let mut model = session_support::model(weights, &[256], &probes, events);
+    model.constants.specs[weights.len()].kind = WeightKind::Mutable;
+    model
+}
+
+/// Methods of twelve weights of several pages each.
 fn regular(methods: usize) -> Vec<Model> {
-    let mut model = session_support::model(
-        &[1024; 12],
-        &[256],
-        &(0..12).collect::<Vec<u32>>(),
-        chain(&[1024; 12]).method.trace.events(),
-    );
-    model.constants.specs[12].kind = WeightKind::Mutable;
-    vec![model; methods]
+    vec![with_buffer(&[1024; 12]); methods]
 }
 
 fn all(methods: &[Model]) -> Methods {
@@ -97,6 +101,10 @@ impl Rig {
     fn new(methods: Vec<Model>, page: Option<u64>, share: u64, seed: u64) -> Rig {
         let mut sim = Sim::in_one_block(Order::Random(seed));
         sim.set_page(page);
+        Rig::on(sim, methods, share, seed)
+    }
+
+    fn on(sim: Sim, methods: Vec<Model>, share: u64, seed: u64) -> Rig {
         let options = StoreOptions {
             budget: Some(budget(&methods, share)),
             policy: PolicyKind::Planned,
@@ -690,5 +698,32 @@ fn another_plan_has_other_graphs() {
     assert_eq!(rig.session.device_mut().live_scratch_bytes(), 0);
     assert_eq!(rig.run(call, None), ByGraph::Capture);
     assert_eq!(rig.run(call, None), ByGraph::Replay);
+    rig.check();
+}
+
+/// A plan that is replaced once kernels were timed outdates the ring: the pass after it fills the new one, and none is captured
+/// before.
+#[test]
+fn nothing_is_captured_before_the_plan_is_the_last_one() {
+    const SIZE: u64 = 128 << 10;
+    let read = |at: u64| [0, 100, if at.is_multiple_of(4) { 2 * SIZE } else { 0 }];
+    let mut sim = Sim::new(Order::Random(5));
+    sim.set_link(Link {
+        bytes_per_second: 1_000_000_000,
+        ns_per_copy: 10,
+    });
+    sim.set_times((0..24).flat_map(read).collect());
+    let mut rig = Rig::on(sim, vec![with_buffer(&[SIZE; 24])], 450, 5);
+    rig.session.allow_capture().unwrap();
+    let call = Call {
+        method: 0,
+        session: 0,
+        rows: 2,
+    };
+    let (calls, replay) = (ByGraph::Calls, ByGraph::Replay);
+    for how in [calls, calls, calls, ByGraph::Capture, replay, replay] {
+        assert_eq!(rig.run(call, None), how);
+    }
+    assert_eq!(rig.session.stats().replans, 1);
     rig.check();
 }

@@ -93,7 +93,7 @@ def test_each_size_is_captured_when_it_comes(exported, capfd):
     assert capfd.readouterr().err.count(CAPTURED) == 3
     stats = module.stats()
     assert (stats["graphs"], stats["captures"], stats["graphs_evicted"]) == (3, 3, 0)
-    assert stats["replays"] + stats["captures"] < stats["passes"] <= stats["replays"] + 6
+    assert stats["passes"] <= stats["replays"] + 5
     assert stats["graph_bytes"] > 0
 
 

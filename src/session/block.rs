@@ -135,6 +135,7 @@ impl Blocks {
     /// Whether the block has been replaced by a larger one since.
     pub fn is_gone(&self, held: &Held) -> bool {
         let number = self.now.as_ref().map(|block| block.number);
+        // rule: replaced-block-outdates-its-graphs
         held.bytes > 0 && number != Some(held.number)
     }
 

@@ -160,6 +160,7 @@ impl<D: Device> Session<D> {
     }
 
     pub(super) fn prime_to(&mut self, state: &StoreState) -> Result<bool> {
+        // rule: graphs-begin-with-the-ring-full
         if *state == self.store.state() {
             return Ok(true);
         }

@@ -263,9 +263,10 @@ impl<D: Device> Session<D> {
         match completed && outcome.is_ok() {
             true => {
                 self.store.stats.passes += 1;
+                // Before the weights may move: passes do not begin with the ring as a move leaves it.
+                self.keep_steady();
                 self.empty_when_due();
                 self.time_when_due();
-                self.keep_steady();
             }
             false => {
                 // rule: times-of-a-failed-pass-are-forgotten
