@@ -6,8 +6,8 @@
 //! pass has brought that state back.
 
 use super::block::Blocks;
-use super::captured::{Begun, Capture, CapturedPass};
-use super::graphs::Graphs;
+use super::captured::{Begun, CapturedPass};
+use super::graph_cache::{Capture, Graphs};
 use super::scratch::Scratch;
 use super::Session;
 use crate::device::{Device, DevicePtr};

@@ -1,22 +1,9 @@
 //! What is kept of captured passes.
 
-use super::block::{Blocks, Held};
-use super::graphs::Graphs;
-use super::scratch::Scratch;
+use super::block::Held;
 use crate::counters::Stats;
 use crate::device::Device;
 use crate::store::StoreState;
-
-/// What a session that captures keeps.
-pub(super) struct Capture<D: Device> {
-    pub(super) graphs: Graphs<D>,
-    pub(super) scratch: Scratch,
-    pub(super) blocks: Blocks,
-    /// The pass that is being captured.
-    pub(super) now: Option<Begun>,
-    /// What was issued last is a replay: its kernels and copies left no events to wait for.
-    pub(super) replayed: bool,
-}
 
 /// A pass that is being captured, or was.
 pub(super) struct Begun {

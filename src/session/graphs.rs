@@ -10,131 +10,11 @@
 //!   primed first.
 //! - All graphs together take at most the cap. Those that were not used for longest go.
 
-use super::captured::Capture;
+use super::graph_cache::{ByGraph, Cached, Capture, Ends, GraphKey, Graphs, Shapes};
 use super::{CapturedPass, Session, State};
-use crate::aoti::outputs::Kept;
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
-use crate::store::StoreState;
-use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Bytes of all graphs of a store, where nobody says a figure.
-pub const GRAPH_BYTES: u64 = 128 << 20;
-
-/// Shapes that are remembered without a graph. Beyond that the ones seen first are forgotten.
-const MOST_SEEN: usize = 4096;
-
-/// The type and the sizes of each input.
-pub type Shapes = Vec<(i32, Vec<i64>)>;
-
-/// What a graph is for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct GraphKey {
-    method: usize,
-    session: u64,
-    generation: u64,
-    shapes: Shapes,
-}
-
-/// How the next pass of a key is to be run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ByGraph {
-    /// Call by call. Tell [`Session::saw`] once it is complete.
-    Calls,
-    /// It can be captured, and is replayed then.
-    Capture,
-    /// By its graph.
-    Replay,
-}
-
-/// Where a graph reads its inputs and leaves its outputs.
-#[derive(Debug, Default)]
-pub struct Ends {
-    /// Address and bytes of each input that is used.
-    pub inputs: Vec<Option<(DevicePtr, u64)>>,
-    /// The outputs.
-    pub outputs: Vec<Kept>,
-}
-
-struct Cached<D: Device> {
-    pass: CapturedPass<D>,
-    ends: Arc<Ends>,
-    bytes: u64,
-    /// When it was used last.
-    used: u64,
-}
-
-/// A shape that was seen, and has no graph.
-struct Seen {
-    /// Bytes of its activations.
-    reach: u64,
-    /// Its graph alone takes more than the cap.
-    too_large: bool,
-    since: u64,
-}
-
-/// All graphs of a store.
-pub(super) struct Graphs<D: Device> {
-    asked: Option<u64>,
-    all: HashMap<GraphKey, Cached<D>>,
-    seen: HashMap<GraphKey, Seen>,
-    /// Where passes of each method begin, once the ring is full.
-    steady: HashMap<usize, StoreState>,
-    /// Counts uses.
-    clock: u64,
-}
-
-impl<D: Device> Default for Graphs<D> {
-    fn default() -> Self {
-        Graphs {
-            asked: None,
-            all: HashMap::new(),
-            seen: HashMap::new(),
-            steady: HashMap::new(),
-            clock: 0,
-        }
-    }
-}
-
-impl<D: Device> Graphs<D> {
-    /// Most bytes of all of them.
-    fn cap(&self) -> u64 {
-        self.asked.unwrap_or(GRAPH_BYTES)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.all.values().map(|one| one.bytes).sum()
-    }
-
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
-    }
-
-    /// The graph that was not used for longest, but for this one.
-    fn oldest_but(&self, key: &GraphKey) -> Option<GraphKey> {
-        let others = self.all.iter().filter(|(other, _)| *other != key);
-        let oldest = others.min_by_key(|(_, one)| one.used);
-        oldest.map(|(key, _)| key.clone())
-    }
-
-    fn see(&mut self, key: GraphKey, reach: u64) {
-        if self.seen.len() >= MOST_SEEN {
-            let first = self.seen.iter().min_by_key(|(_, one)| one.since);
-            if let Some(first) = first.map(|(key, _)| key.clone()) {
-                self.seen.remove(&first);
-            }
-        }
-        let since = self.tick();
-        let seen = Seen {
-            reach,
-            too_large: false,
-            since,
-        };
-        self.seen.entry(key).or_insert(seen);
-    }
-}
 
 impl<D: Device> Session<D> {
     /// Most bytes of all graphs together: the largest figure that was ever asked for. Without one it is [`GRAPH_BYTES`].
@@ -339,16 +219,6 @@ impl<D: Device> Session<D> {
         let outcome = work(self, &mut graphs);
         self.capture()?.graphs = graphs;
         outcome
-    }
-}
-
-impl GraphKey {
-    /// Kernels and activations are the same under all plans.
-    fn of_any_plan(&self) -> GraphKey {
-        GraphKey {
-            generation: 0,
-            ..self.clone()
-        }
     }
 }
 

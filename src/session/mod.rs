@@ -16,6 +16,7 @@ mod block;
 mod budget;
 mod capture;
 mod captured;
+mod graph_cache;
 mod graphs;
 mod hooks;
 mod in_flight;
@@ -30,7 +31,7 @@ mod timing;
 
 pub use crate::counters::Stats;
 pub use captured::CapturedPass;
-pub use graphs::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
+pub use graph_cache::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use pass::Pass;
 pub use state::State;
 
@@ -39,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
-use captured::Capture;
+use graph_cache::Capture;
 use timing::Timing;
 
 /// What was found, and how far the passes since are.

@@ -11,7 +11,6 @@
 
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
-use super::CudaDevice;
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
@@ -163,36 +162,41 @@ impl Blocks {
         })
     }
 
+    /// Addresses of a block: as many as the device has bytes.
+    pub(super) fn reserve(
+        &mut self,
+        context: &Arc<Context>,
+        page: u64,
+        entered: &Entered<'_>,
+    ) -> Result<DevicePtr> {
+        let bytes = context.total_bytes()?.next_multiple_of(page);
+        let block = Block::reserve(context, bytes, entered)?;
+        let start = block.start;
+        self.0.push(block);
+        Ok(DevicePtr(start))
+    }
+
+    /// Memory behind the first `bytes` bytes of a block, in pages of `page` bytes.
+    pub(super) fn grow(
+        &mut self,
+        block: DevicePtr,
+        bytes: u64,
+        page: u64,
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        let at = self.find(block)?;
+        self.0[at].grow(bytes, page, entered)
+    }
+
+    /// Gives a block back. The caller has waited for both streams.
+    pub(super) fn free(&mut self, block: DevicePtr) -> Result<()> {
+        let at = self.find(block)?;
+        self.0.swap_remove(at);
+        Ok(())
+    }
+
     fn find(&mut self, block: DevicePtr) -> Result<usize> {
         let found = self.0.iter().position(|one| one.start == block.0);
         found.ok_or_else(|| Error::Internal(format!("no block begins at {:#x}", block.0)))
-    }
-}
-
-impl CudaDevice {
-    pub(super) fn new_block(&mut self) -> Result<Option<DevicePtr>> {
-        let Some(page) = self.page else {
-            return Ok(None);
-        };
-        let bytes = self.context.total_bytes()?.next_multiple_of(page);
-        let block = Block::reserve(&self.context, bytes, &self.context.enter()?)?;
-        let start = block.start;
-        self.blocks.0.push(block);
-        Ok(Some(DevicePtr(start)))
-    }
-
-    pub(super) fn block_grows(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
-        let page = self.page.unwrap_or(super::PAGE);
-        let at = self.blocks.find(block)?;
-        self.blocks.0[at].grow(bytes, page, &self.context.enter()?)
-    }
-
-    pub(super) fn block_goes(&mut self, block: DevicePtr) -> Result<()> {
-        let at = self.blocks.find(block)?;
-        let entered = self.context.enter()?;
-        self.compute.synchronize(&entered)?;
-        self.copy.synchronize(&entered)?;
-        self.blocks.0.swap_remove(at);
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use super::graph::Graph;
 use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
-use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
+use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE, PAGE};
 use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::{Link, View};
@@ -266,15 +266,25 @@ impl Device for CudaDevice {
     }
 
     fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
-        self.new_block()
+        let Some(page) = self.page else {
+            return Ok(None);
+        };
+        let entered = self.context.enter()?;
+        let block = self.blocks.reserve(&self.context, page, &entered)?;
+        Ok(Some(block))
     }
 
     fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
-        self.block_grows(block, bytes)
+        let page = self.page.unwrap_or(PAGE);
+        let entered = self.context.enter()?;
+        self.blocks.grow(block, bytes, page, &entered)
     }
 
     fn free_block(&mut self, block: DevicePtr) -> Result<()> {
-        self.block_goes(block)
+        let entered = self.context.enter()?;
+        self.compute.synchronize(&entered)?;
+        self.copy.synchronize(&entered)?;
+        self.blocks.free(block)
     }
 
     fn trim_scratch(&mut self) -> Result<()> {
