@@ -149,7 +149,7 @@ impl Rig {
         self.session.turn_to(call.method).unwrap();
         let shapes = vec![(0, vec![call.rows as i64])];
         self.session
-            .graph_key(self.states[call.session].as_ref(), shapes)
+            .graph_key(0, self.states[call.session].as_ref(), shapes)
     }
 
     /// Bytes of a buffer that a pass of so many rows writes.
@@ -275,7 +275,10 @@ impl Rig {
             ByGraph::Replay => true,
             ByGraph::Capture => match self.capture(&key, call, end) {
                 Some((pass, ends)) => self.session.keep_graph(&key, pass, ends).unwrap(),
-                None => return how,
+                None => {
+                    self.session.forget_shapes(&key);
+                    return how;
+                }
             },
         };
         match kept {
@@ -429,6 +432,9 @@ fn sequence(seed: u64, share: u64) -> Option<Stats> {
                 if how == ByGraph::Calls {
                     seen.insert(name);
                     steady.insert(call.method);
+                }
+                if how == ByGraph::Capture && aborts.is_some() {
+                    seen.remove(&name);
                 }
             }
         }
@@ -652,6 +658,30 @@ fn a_graph_above_the_cap_is_not_kept() {
     assert_eq!(how, [calls, ByGraph::Capture, calls, calls]);
     assert_eq!(rig.session.stats().graphs, 0);
     assert_eq!(rig.session.device_mut().live_scratch_bytes(), 0);
+    rig.check();
+}
+
+/// A block that cannot grow is an error of that pass. Graphs of before stay, and the next pass over these shapes is right.
+#[test]
+fn a_block_that_cannot_grow_costs_one_pass() {
+    let mut rig = Rig::regular(1, 500);
+    let shape = |rows| Call {
+        method: 0,
+        session: 0,
+        rows,
+    };
+    capture_all(&mut rig, 2..3);
+    assert_eq!(rig.run(shape(9), None), ByGraph::Calls);
+    let key = rig.key(shape(9));
+    assert_eq!(rig.session.next_by_graph(&key), Ok(ByGraph::Capture));
+    rig.session.device_mut().fail_call("grow_block", 0);
+    assert!(rig.session.begin_capture_of(&key, 9 * 64).is_err());
+    rig.session.forget_shapes(&key);
+    assert_eq!(rig.run(shape(2), None), ByGraph::Replay);
+    for how in [ByGraph::Calls, ByGraph::Capture, ByGraph::Replay] {
+        assert_eq!(rig.run(shape(9), None), how);
+    }
+    assert_eq!(rig.run(shape(2), None), ByGraph::Replay);
     rig.check();
 }
 

@@ -82,7 +82,7 @@ impl<D: DelegateDevice> Engine<D> {
             state,
             method,
             copies: dense::Copies::default(),
-            graph: options.cuda_graph.then(graphs::Graphs::default),
+            graph: options.cuda_graph.then(graphs::Graphs::new),
         })
     }
 }

@@ -22,6 +22,8 @@ pub type Shapes = Vec<(i32, Vec<i64>)>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GraphKey {
     pub(super) method: usize,
+    /// Which copy of the compiled code: each loads its kernels for itself.
+    pub(super) code: u64,
     pub(super) session: u64,
     pub(super) generation: u64,
     pub(super) shapes: Shapes,

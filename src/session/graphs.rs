@@ -24,10 +24,12 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// What a graph of the method whose turn it is would be for, over these inputs; `state` is its session's.
-    pub fn graph_key(&self, state: Option<&State>, shapes: Shapes) -> GraphKey {
+    /// What a graph of the method whose turn it is would be for, over these inputs: run by this copy of the compiled code, with
+    /// the buffers of this state.
+    pub fn graph_key(&self, code: u64, state: Option<&State>, shapes: Shapes) -> GraphKey {
         GraphKey {
             method: self.method,
+            code,
             // rule: graph-is-of-one-session
             session: state.map_or(0, State::number),
             // rule: graph-key-has-the-plan
@@ -38,6 +40,7 @@ impl<D: Device> Session<D> {
 
     /// How the pass that comes is to be run. The ring is as its graph expects it then.
     pub fn next_by_graph(&mut self, key: &GraphKey) -> Result<ByGraph> {
+        self.store.check_usable()?;
         self.forget_outdated()?;
         if self.timing.is_some() {
             // A pass is to be timed, and may bring another plan.
@@ -79,6 +82,13 @@ impl<D: Device> Session<D> {
             Error::Internal("a pass was to be captured before one over its shapes".to_owned())
         })?;
         self.begin_capture_over(inputs, reach)
+    }
+
+    /// The capture of a pass with this key failed: the next one is issued call by call.
+    pub fn forget_shapes(&mut self, key: &GraphKey) {
+        if let Some(capture) = &mut self.capture {
+            capture.graphs.seen.remove(&key.of_any_plan());
+        }
     }
 
     /// Keeps the graph of a key. `false` if it alone is larger than all graphs may be: then passes of this key are issued call

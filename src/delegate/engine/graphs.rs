@@ -2,10 +2,23 @@
 #![deny(unsafe_code)]
 
 use crate::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static ENGINES: AtomicU64 = AtomicU64::new(0);
 
 /// The passes of this engine are captured.
-#[derive(Default)]
 pub(super) struct Graphs {
+    /// No two engines have the same.
+    pub number: u64,
     /// Why no pass of this program can be captured.
     pub refused: Option<Error>,
+}
+
+impl Graphs {
+    pub fn new() -> Graphs {
+        Graphs {
+            number: ENGINES.fetch_add(1, Ordering::Relaxed),
+            refused: None,
+        }
+    }
 }

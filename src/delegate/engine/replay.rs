@@ -27,13 +27,16 @@ impl<D: DelegateDevice> Turn<'_, D> {
         if let Some(refused) = &graphs.refused {
             return Err(refused.clone());
         }
-        let key = self.session.graph_key(self.state, shapes_of(inputs));
+        let key = self
+            .session
+            .graph_key(graphs.number, self.state, shapes_of(inputs));
         let kept = match self.session.next_by_graph(&key)? {
             ByGraph::Calls => false,
             ByGraph::Replay => true,
             ByGraph::Capture => {
                 let captured = self.capture(&key, signature, inputs);
                 captured.inspect_err(|error| {
+                    self.session.forget_shapes(&key);
                     if let Error::Unsupported(_) = error {
                         graphs.refused = Some(error.clone());
                     }
