@@ -116,6 +116,14 @@ counters! {
     budget_changes: Load, "How often the budget was changed after load.";
     pinned_bytes: Budget,
         "Device bytes of the weights that weight_offload_pin keeps. A part of direct_bytes.";
+    graphs: Beside, "Captured graphs that are kept now.";
+    graph_bytes: Beside,
+        "Device bytes of these graphs, by the number of their nodes. Their activations are not in it.";
+    captures: Load, "Passes that were captured as graphs.";
+    replays: Load, "Passes that were replayed.";
+    graphs_evicted: Load,
+        "Graphs that were given up: for others under weight_offload_graph_mb, after a change of the \
+         plan, or for a larger block of activations.";
 }
 
 impl Stats {

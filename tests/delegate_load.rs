@@ -415,6 +415,22 @@ fn what_only_a_gpu_has_is_refused_for_a_program_of_the_cpu() {
     );
 }
 
+/// It would say nothing: an error, and no warning.
+#[test]
+fn memory_of_graphs_without_graphs_is_refused() {
+    let mut attempt = Attempt::new();
+    attempt.options.push(Spec {
+        key: "weight_offload_graph_mb".to_owned(),
+        value: SpecValue::Int(64),
+    });
+    let error = attempt.early_error();
+    assert!(
+        matches!(&error, Error::Option { key, what }
+            if key == "weight_offload_graph_mb" && what.contains("without weight_offload_cuda_graph")),
+        "{error}"
+    );
+}
+
 /// Before the driver is asked for anything: this machine need not have one.
 #[test]
 fn graphs_and_the_default_stream_are_refused_together() {

@@ -140,10 +140,12 @@ fn captures_afresh(model: &Model, session: &mut Session<Sim>) {
     // Two graphs of one pass: either is right, in any order.
     for graph in [&second, &first, &second] {
         session.replay(graph).unwrap();
+        session.finish_kernels().unwrap();
     }
     session.device_mut().verdict().unwrap();
     session.forget_graph(first).unwrap();
     session.replay(&second).unwrap();
+    session.finish_kernels().unwrap();
     session.device_mut().verdict().unwrap();
     session.forget_graph(second).unwrap();
 }
@@ -162,9 +164,11 @@ proptest! {
         }
         let graph = captured(&model, &mut session).unwrap();
         let by_replay = counted(&mut session, |session| session.replay(&graph).unwrap());
+        session.finish_kernels().unwrap();
         session.device_mut().verdict().unwrap();
         for _ in 0..3 {
             session.replay(&graph).unwrap();
+            session.finish_kernels().unwrap();
         }
         session.device_mut().verdict().unwrap();
         session.validate().unwrap();
@@ -172,6 +176,7 @@ proptest! {
         let by_call = counted(&mut session, |session| drop(computed(&model, session).unwrap()));
         prop_assert_eq!(by_replay, by_call, "replay, call by call");
         session.replay(&graph).unwrap();
+        session.finish_kernels().unwrap();
         session.device_mut().verdict().unwrap();
 
         // Behind a pass that was aborted there is no replay before a complete one.
@@ -183,6 +188,7 @@ proptest! {
         }
         prop_assert!(session.is_primed(&graph));
         session.replay(&graph).unwrap();
+        session.finish_kernels().unwrap();
         session.device_mut().verdict().unwrap();
         prop_assert_eq!(session.device_mut().live_scratch_bytes() > 0, model.method.trace.events().iter().any(|e| matches!(e, Event::Kernel(_))));
         session.forget_graph(graph).unwrap();
@@ -234,6 +240,7 @@ fn activations_of_a_capture_lie_in_one_block_and_others_where_the_device_says() 
     let others = computed(&model, &mut session).unwrap();
     assert!(others.iter().all(|ptr| !block.contains(&ptr.0)));
     session.replay(&graph).unwrap();
+    session.finish_kernels().unwrap();
     session.device_mut().verdict().unwrap();
 }
 
@@ -307,6 +314,7 @@ fn a_graph_of_another_budget_is_never_replayed() {
         let graph = captured(&model, &mut session).unwrap();
         assert!(session.prime(&graph).unwrap() && !session.is_outdated(&graph));
         session.replay(&graph).unwrap();
+        session.finish_kernels().unwrap();
         session.set_budget(second).unwrap();
         computed(&model, &mut session).unwrap();
         session.set_budget(first).unwrap();
@@ -318,6 +326,7 @@ fn a_graph_of_another_budget_is_never_replayed() {
         session.forget_graph(graph).unwrap();
         let (again, _) = capture(&model, &mut session).unwrap();
         session.replay(&again).unwrap();
+        session.finish_kernels().unwrap();
         session.forget_graph(again).unwrap();
         session.device_mut().verdict().unwrap();
     }

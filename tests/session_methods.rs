@@ -5,7 +5,7 @@ mod session_support;
 
 use proptest::prelude::*;
 use session_support::case::GRANULE;
-use session_support::code::{program, Shape};
+use session_support::code::{other, program, Shape};
 use session_support::draw::{Draw, Seeded};
 use session_support::{chain, play, Kernels, Model, Pass};
 use weightstream::aoti::hooks::PassHooks;
@@ -103,35 +103,6 @@ impl Program {
         let stats = session.stats();
         assert!(stats.peak_bytes <= stats.budget_bytes, "{stats:?}");
     }
-}
-
-/// Another method over the same constants: kernels that read up to three weights, in an order of their own.
-fn other(model: &Model, draw: &mut Seeded) -> Model {
-    let constants = &model.constants;
-    let mut weights: Vec<u32> = (0..constants.specs.len() as u32)
-        .filter(|&weight| constants.is_probed(weight))
-        .collect();
-    draw.shuffle(&mut weights);
-    weights.truncate(draw.below(weights.len() as u64 + 1) as usize);
-    let again: Vec<u32> = weights.iter().copied().filter(|_| draw.one_in(4)).collect();
-    weights.extend(again);
-    let (mut events, mut next) = (Vec::new(), 0);
-    let mut left = &weights[..];
-    while !left.is_empty() {
-        let (now, rest) = left.split_at((draw.between(1, 3) as usize).min(left.len()));
-        left = rest;
-        let ids = next..next + now.len() as u32;
-        next = ids.end;
-        events.extend(ids.clone().map(Event::Probe));
-        events.push(Event::Kernel(next));
-        events.extend(ids.map(Event::Release));
-    }
-    let mut other = model.clone();
-    other.method = Method {
-        trace: Trace::new(events, weights, constants.specs.len()).unwrap(),
-        ..model.method.clone()
-    };
-    other
 }
 
 /// Which method runs, and how.
@@ -338,6 +309,7 @@ fn a_graph_is_replayed_after_another_method_once_the_ring_is_primed() {
         for _ in 0..3 {
             assert!(session.is_primed(&graph));
             session.replay(&graph).unwrap();
+            session.finish_kernels().unwrap();
         }
         let each = session.store().residency().plan().unwrap().copied(0);
         assert_eq!(session.stats().bytes_copied - primed, 3 * each);

@@ -114,8 +114,10 @@ std::vector<Flag> load_flags(Options& options) {
        spec("weight_offload_verify")},
       {"sync", nullptr, "wait for every kernel, so that a fault of one names what it had leased (GPU; slow)",
        spec("weight_offload_sync")},
-      {"cuda-graph", nullptr, "replay passes as a CUDA graph, captured after two passes over the same shapes (GPU)",
+      {"cuda-graph", nullptr, "replay passes as CUDA graphs: the second one over some shapes is captured (GPU)",
        spec("weight_offload_cuda_graph")},
+      {"graph-mb", "N", "the most memory that these graphs take, in MB of 1,048,576 bytes",
+       number([&](int mb) { options.graph_mb(mb); })},
       {"pte-sha256", "HEX", "SHA-256 that MODEL.pte must have", spec("weight_offload_pte_sha256")},
   };
 }

@@ -68,7 +68,7 @@ def test_replays_give_the_same_bits(name, budget, exported, capfd):
     for number, inputs in enumerate(passes):
         found, refused = refused_or(lambda given=inputs: run_passes(module, [given]))
         if refused:
-            assert (number, name) == (2, "fact_returned"), refused
+            assert (name, number >= 1) == ("fact_returned", True), refused
             assert "lies in the memory of a weight" in refused
             assert refused_or(lambda given=inputs: run_passes(module, [given]))[1] == refused
             return
@@ -90,9 +90,49 @@ def test_each_size_is_captured_when_it_comes(exported, capfd):
     sizes = [inputs for inputs in ZOO["pages"].passes(3) for _ in range(4)]
     for inputs in [*sizes, *sizes[::-1]]:
         assert bits(run_passes(module, [inputs])[0]) == bits(run_passes(plain, [inputs])[0])
-    told = capfd.readouterr().err
-    assert told.count(CAPTURED) == 5
-    assert "the shapes of the inputs changed" in told
+    assert capfd.readouterr().err.count(CAPTURED) == 3
+    stats = module.stats()
+    assert (stats["graphs"], stats["captures"], stats["graphs_evicted"]) == (3, 3, 0)
+    assert stats["passes"] <= stats["replays"] + 5
+    assert stats["graph_bytes"] > 0
+
+
+@gpu
+@pytest.mark.models("pages")
+def test_sizes_in_any_order_are_replayed(exported):
+    """Each size keeps its graph, and all of them together take the memory of the largest."""
+    files = exported("pages")
+    budget = budget_of(files, 50)
+    plain, module = open_module(files, budget), open_module(files, budget, weight_offload_cuda_graph=1)
+    sizes = ZOO["pages"].passes(3)
+    order = [sizes[number] for number in (0, 0, 0, 1, 1, 2, 2, 1, 0, 2, 2, 0, 1, 0, 1, 2)]
+    for inputs in order:
+        assert bits(run_passes(module, [inputs])[0]) == bits(run_passes(plain, [inputs])[0])
+    stats = module.stats()
+    assert stats["captures"] == 3
+    assert stats["replays"] >= len(order) - 5
+
+
+@gpu
+@pytest.mark.models("pages")
+def test_another_budget_has_other_graphs(exported):
+    files, (inputs,) = exported("pages"), ZOO["pages"].passes(1)
+    plain = open_module(files, budget_of(files, 50))
+    module = open_module(files, budget_of(files, 50), weight_offload_cuda_graph=1)
+    for budget in (50, 75, 50):
+        module.set_budget(budget_of(files, budget))
+        for _ in range(5):
+            assert bits(run_passes(module, [inputs])[0]) == bits(run_passes(plain, [inputs])[0])
+    stats = module.stats()
+    assert stats["graphs"] == 1
+    assert stats["captures"] == stats["graphs_evicted"] + 1 == 3
+
+
+@pytest.mark.models("mlp")
+def test_a_cap_without_graphs_is_refused(exported):
+    text = error_of(lambda: open_module(exported("mlp"), weight_offload_graph_mb=64))
+    assert "weight_offload_graph_mb" in text
+    assert "without weight_offload_cuda_graph" in text
 
 
 @gpu

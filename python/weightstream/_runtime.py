@@ -53,8 +53,8 @@ class Module:
     The keywords are the runtime specs by name: ``weight_offload_budget_mb``, ``weight_offload_budget_bytes``
     or ``weight_offload_budget="auto"``, ``weight_offload_policy``, ``weight_offload_host``,
     ``weight_offload_staging_mb``, ``weight_offload_gather``, ``weight_offload_link_gbps``, ``weight_offload_kernel_times``,
-    ``weight_offload_device``, ``weight_offload_verify``, ``weight_offload_sync``, ``weight_offload_cuda_graph``, ``weight_offload_pte_sha256``. An
-    unknown one is an error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less
+    ``weight_offload_device``, ``weight_offload_verify``, ``weight_offload_sync``, ``weight_offload_cuda_graph``, ``weight_offload_graph_mb``,
+    ``weight_offload_pte_sha256``. An unknown one is an error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less
     what the method takes beside its weights, and at most what all of them occupy.
 
     ``weight_offload_policy="planned"``, the default, decides at load what stays and what streams, and copies less in each
@@ -76,8 +76,9 @@ class Module:
     ``weight_offload_sync=True`` waits for every kernel of a GPU: where one stores into a weight, or reads outside of its
     arguments, the device's context is lost, and the error names the weights that were leased since the last kernel that is
     known to have ended. Without it those are all that the pass had read so far.
-    ``weight_offload_cuda_graph=True`` captures a pass of a GPU as a CUDA graph, copies included, after two passes over the
-    same shapes, and replays it from then on; other shapes are captured again. What cannot be captured is an error.
+    ``weight_offload_cuda_graph=True`` captures the second pass over some shapes as a CUDA graph, copies included, and replays it from
+    then on. Each set of shapes has its own graph; ``weight_offload_graph_mb`` is the most memory that all of them take beside their
+    activations, 128 without it. What cannot be captured is an error.
     ``weight_offload_pte_sha256=`` takes 64 hexadecimal digits: a program whose bytes have another SHA-256 is
     refused before any of its code runs.
 

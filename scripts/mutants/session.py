@@ -358,4 +358,53 @@ MUTANTS = [
         "the graph writes to memory that others have by then",
         ("session_graph",),
     ),
+    Mutant(
+        "graph-is-of-one-session",
+        replace("state.map_or(0, State::number)", "state.map_or(0, |_| 0)"),
+        "a session's pass is replayed with the buffers of another one",
+        ("session_graphs",),
+    ),
+    Mutant(
+        "graph-key-has-the-plan",
+        replace("self.store.generation()", "0"),
+        "after a change of the plan nothing is replayed any more",
+        ("session_graphs",),
+    ),
+    Mutant(
+        "graphs-begin-with-the-ring-full",
+        become("let primed = Ok(*state == self.store.state()).or(Ok::<bool, Error>(true));\nprimed.map(|_| true)"),
+        "a graph is said to be ready although the ring holds the tails of another pass",
+        ("session_graphs",),
+    ),
+    Mutant(
+        "block-grows-in-place",
+        become(
+            "block.at = {\n"
+            "    device.free_block(block.at)?;\n"
+            "    let at = device.reserve_block()?.unwrap_or(block.at);\n"
+            "    device.grow_block(at, bytes)?;\n"
+            "    at\n"
+            "};"
+        ),
+        "graphs of before write where their activations were",
+        ("session_graphs",),
+    ),
+    Mutant(
+        "one-replay-at-a-time",
+        replace("self.busy", "false"),
+        "a replay overwrites what the one before it computed, before anybody has read it",
+        ("session_graphs",),
+    ),
+    Mutant(
+        "graphs-keep-to-their-cap",
+        never(),
+        "graphs take more memory than they may",
+        ("session_graphs",),
+    ),
+    Mutant(
+        "replaced-block-outdates-its-graphs",
+        replace("number != Some(held.number)", "number.is_none()"),
+        "a graph is replayed in memory that was given back for a larger block",
+        ("session_graphs",),
+    ),
 ]

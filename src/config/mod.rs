@@ -131,6 +131,8 @@ pub const DEVICE: &str = "weight_offload_device";
 pub const SYNC: &str = "weight_offload_sync";
 /// Key of whether passes are captured as CUDA graphs: a bool, or 0 or 1.
 pub const CUDA_GRAPH: &str = "weight_offload_cuda_graph";
+/// Key of how much device memory graphs may take, in MB (1,048,576 bytes): an integer.
+pub const GRAPH_MB: &str = "weight_offload_graph_mb";
 /// Key of how often each method of a program runs beside the others: `decode=0.98,prefill=0.02`.
 pub const METHOD_SHARE: &str = "weight_offload_method_share";
 /// Key of the weights that always stay: patterns of their FQNs, as in `lm_head.*,layers.0.*`.

@@ -10,9 +10,9 @@ use super::values::{
 };
 use super::{
     refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec,
-    Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST,
-    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM,
-    SYNC, VERIFY,
+    Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER,
+    GRAPH_MB, HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256,
+    STAGING_MB, STREAM, SYNC, VERIFY,
 };
 use crate::error::Result;
 
@@ -54,7 +54,7 @@ pub struct Given {
 pub const SHARES: u32 = 1_000_000;
 
 /// Options that each method of a program may have as it likes.
-const PER_METHOD: [&str; 1] = [CUDA_GRAPH];
+const PER_METHOD: [&str; 2] = [CUDA_GRAPH, GRAPH_MB];
 
 /// Options of one load, after parsing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,6 +83,8 @@ pub struct Options {
     pub sync: bool,
     /// Whether passes are captured as CUDA graphs, and replayed.
     pub cuda_graph: bool,
+    /// Most bytes of graphs; `None` means the default.
+    pub graph_bytes: Option<u64>,
     /// How often each method runs beside the others, in parts of [`SHARES`]; those of one program.
     pub shares: Vec<(String, u32)>,
     /// Patterns of the FQNs of weights that always stay.
@@ -185,6 +187,10 @@ impl Options {
             }
             CUDA_GRAPH => {
                 self.cuda_graph = switch(spec)?;
+                Ok(())
+            }
+            GRAPH_MB => {
+                self.graph_bytes = Some(from_mb(spec)?);
                 Ok(())
             }
             METHOD_SHARE => {

@@ -5,8 +5,9 @@
 use super::policy::FOR_TESTS;
 use super::{
     refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
-    BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, HOST, KERNEL_TIMES,
-    LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
+    BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, GRAPH_MB, HOST,
+    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM,
+    SYNC, VERIFY,
 };
 use crate::error::Error;
 
@@ -147,7 +148,7 @@ fn words<T: Words>() -> Vec<&'static str> {
 }
 
 /// All of them, in the order of the documentation.
-pub const ROWS: [Row; 20] = [
+pub const ROWS: [Row; 21] = [
     row(
         BUDGET,
         Values::Auto,
@@ -252,8 +253,17 @@ pub const ROWS: [Row; 20] = [
         Values::Switch,
         Reach::Gpu,
         "0",
-        "After two passes over the same shapes, captures one as a CUDA graph, copies included, \
-         and replays it. An error where the host has to take part in a pass.",
+        "Captures the second pass over some shapes as a CUDA graph, copies included, and replays \
+         it. Each set of shapes has its own graph. An error where the host has to take part in a \
+         pass.",
+    ),
+    row(
+        GRAPH_MB,
+        Values::Mb { least: 1 },
+        Reach::Gpu,
+        "128",
+        "The most device memory that all graphs of a program take beside their activations. \
+         Graphs that were not used for longest go. An error without weight_offload_cuda_graph.",
     ),
     row(
         METHOD_SHARE,

@@ -1,11 +1,12 @@
 //! The budget that `weight_offload_budget = auto` chooses: what is free, less what the method will take beside
 //! its weights.
 //!
-//! The *headroom* is the sum of three figures:
+//! The *headroom* is the sum of these figures:
 //! - activations: what the export recorded as the most of them at one time, for the largest shape; outputs are
 //!   activations too;
 //! - inputs: their bytes at the largest shape. On a GPU they are copied there; on the CPU they are the caller's,
-//!   and may not be there yet. With `weight_offload_cuda_graph` both count twice;
+//!   and may not be there yet. With `weight_offload_cuda_graph` both count twice, and the most that
+//!   graphs may take is added;
 //! - the reserve, [`RESERVE`]: what the driver and this library take as they go. On a GPU that is the code of
 //!   the kernels, which the driver loads as they are first launched, its own bookkeeping, and the rounding of
 //!   the two pools (weights and activations) up to 32 MiB each; on the CPU, buffers that operators use inside
@@ -34,6 +35,8 @@ pub struct AutoBudget {
     pub activations: u64,
     /// Bytes of all inputs at their largest.
     pub inputs: u64,
+    /// Most bytes of graphs.
+    pub graphs: u64,
     /// What all weights and direct constants occupy together: more than that is of no use.
     pub everything: u64,
 }
@@ -54,14 +57,16 @@ impl AutoBudget {
             free,
             activations,
             inputs,
+            graphs: 0,
             everything,
         })
     }
 
     /// The same where passes are captured as graphs: activations and inputs of the captured pass lie beside those of
-    /// passes that are issued call by call.
-    pub fn with_graph(self) -> AutoBudget {
+    /// passes that are issued call by call. `graphs` is the most that the graphs themselves take.
+    pub fn with_graphs(self, graphs: u64) -> AutoBudget {
         AutoBudget {
+            graphs,
             activations: self.activations.saturating_mul(2),
             inputs: self.inputs.saturating_mul(2),
             ..self
@@ -72,6 +77,7 @@ impl AutoBudget {
     pub fn headroom(&self) -> u64 {
         self.activations
             .saturating_add(self.inputs)
+            .saturating_add(self.graphs)
             .saturating_add(RESERVE)
     }
 
@@ -99,12 +105,13 @@ impl fmt::Display for AutoBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: {} free on the device, less {} (activations {}, inputs {}, reserve {}), and at most {} for all weights",
+            "{}: {} free on the device, less {} (activations {}, inputs {}, graphs {}, reserve {}), and at most {} for all weights",
             bytes_text(self.bytes()),
             bytes_text(self.free),
             bytes_text(self.headroom()),
             bytes_text(self.activations),
             bytes_text(self.inputs),
+            bytes_text(self.graphs),
             bytes_text(RESERVE),
             bytes_text(self.everything),
         )

@@ -2,7 +2,6 @@
 //! promise to its user: this file, `code` and `source` make these promises, and are the only unsafe code here.
 
 use std::any::Any;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 mod dense;
@@ -31,7 +30,7 @@ use crate::config::Options;
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 use crate::format::Source;
-use crate::session::{Session, Stats};
+use crate::session::{Session, State, Stats};
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled code points into the
 /// session's memory.
@@ -46,7 +45,7 @@ pub(super) struct Engine<D: DelegateDevice> {
     /// Of inputs that are not row-major.
     copies: dense::Copies,
     /// If passes are captured.
-    graph: Option<graphs::Graphs<D>>,
+    graph: Option<graphs::Graphs>,
 }
 
 impl<D: DelegateDevice> Engine<D> {
@@ -63,6 +62,7 @@ impl<D: DelegateDevice> Engine<D> {
         if options.cuda_graph {
             check_no_ring(running.data.held)?;
             running.session.allow_capture()?;
+            running.session.raise_graph_cap(options.graph_bytes)?;
         }
         let mut code = match code.or_else(|| shared.take_code(method)) {
             Some(code) => code,
@@ -82,7 +82,7 @@ impl<D: DelegateDevice> Engine<D> {
             state,
             method,
             copies: dense::Copies::default(),
-            graph: options.cuda_graph.then(graphs::Graphs::default),
+            graph: options.cuda_graph.then(graphs::Graphs::new),
         })
     }
 }
@@ -112,10 +112,8 @@ struct Turn<'a, D: DelegateDevice> {
     poisoned: &'a mut Option<String>,
     io_bytes: &'a mut u64,
     inputs_copied: &'a mut u64,
-    /// Addresses of the state of its session, if that lies beside the direct constants.
-    state: Option<Range<u64>>,
-    /// The pass before was one of this engine.
-    again: bool,
+    /// The state of its session, if that lies beside the direct constants.
+    state: Option<&'a State>,
 }
 
 impl<D: DelegateDevice> Turn<'_, D> {
@@ -185,7 +183,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     /// One pass over row-major inputs.
     fn run_dense(
         &mut self,
-        graph: &mut Option<graphs::Graphs<D>>,
+        graph: &mut Option<graphs::Graphs>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
@@ -254,9 +252,6 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         if let Some(why) = &running.poisoned {
             return Err(Error::Poisoned(why.clone()));
         }
-        // Also of a pass that ends with an error.
-        let me = std::ptr::from_ref(self).addr();
-        let again = running.last.replace(me) == Some(me);
         running.session.turn_to(self.method)?;
         self.shared.take_grant(&mut running)?;
         let Running {
@@ -273,11 +268,7 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
             poisoned,
             io_bytes,
             inputs_copied,
-            state: self
-                .state
-                .as_ref()
-                .and_then(|one| Some(one.state()?.range())),
-            again,
+            state: self.state.as_ref().and_then(|one| one.state()),
         };
         let (copies, graph) = (&mut self.copies, &mut self.graph);
         let outcome = turn.run_any(copies, graph, signature, inputs, outputs);
@@ -329,16 +320,19 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
 }
 
 impl<D: DelegateDevice> Drop for Engine<D> {
-    /// The session lives on where the program has other methods or sessions: it gets the memory of the graph back, and the next
+    /// The session lives on where the program has other methods or sessions: it gets the memory of the graphs back, and the next
     /// session of this method the compiled code.
     fn drop(&mut self) {
-        let captured = self.graph.take().and_then(|graph| graph.captured);
         let Some(mut running) = self.shared.last_turn() else {
             return;
         };
-        let given = captured.map(|captured| graphs::give_back(&mut running.session, captured));
-        if let Some(Err(error)) = given {
-            log::warn!("the memory of a graph could not be given back: {error}");
+        if self.graph.is_some() {
+            let own = self.state.as_ref().and_then(|state| state.state());
+            let given = running.session.forget_graphs_of(self.method, own);
+            if let Err(error) = given {
+                log::warn!("the memory of graphs could not be given back: {error}");
+            }
+            *locked(&self.shared.stats) = running.stats();
         }
         if let Some(code) = self.code.take().filter(|_| running.poisoned.is_none()) {
             self.shared.keep_code(self.method, code);

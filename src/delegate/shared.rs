@@ -39,8 +39,6 @@ pub(super) struct Running<D: DelegateDevice> {
     pub session: Session<D>,
     pub data: Data,
     pub poisoned: Option<String>,
-    /// Whose the last pass was: the address of an engine, and nothing that is followed.
-    pub last: Option<usize>,
     /// Most device memory that the inputs of a call took.
     pub io_bytes: u64,
     /// Inputs that the engine copied.
@@ -76,7 +74,6 @@ impl<D: DelegateDevice> Shared<D> {
             session,
             data,
             poisoned: None,
-            last: None,
             io_bytes: 0,
             inputs_copied: 0,
             session_bytes: 0,

@@ -245,6 +245,25 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.replay(graph)
     }
 
+    fn graph_bytes(&self, graph: &D::Graph) -> u64 {
+        self.inner.graph_bytes(graph)
+    }
+
+    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
+        self.faults.call("reserve_block")?;
+        self.inner.reserve_block()
+    }
+
+    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
+        self.faults.call("grow_block")?;
+        self.inner.grow_block(block, bytes)
+    }
+
+    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
+        self.faults.call("free_block")?;
+        self.inner.free_block(block)
+    }
+
     fn trim_scratch(&mut self) -> Result<()> {
         self.faults.call("trim_scratch")?;
         self.inner.trim_scratch()

@@ -46,6 +46,9 @@ pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
 
+/// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
+pub const NODE_BYTES: u64 = 2458;
+
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {
     /// A point in a stream.
@@ -228,6 +231,27 @@ pub trait Device: Send {
     /// with, which the caller has kept, and its copies do not wait for what was issued to the copy stream.
     fn replay(&mut self, _graph: &Self::Graph) -> Result<()> {
         Err(Error::Internal("there is no graph to replay".to_owned()))
+    }
+
+    /// Device memory that a graph takes by itself, by the number of its nodes.
+    fn graph_bytes(&self, _graph: &Self::Graph) -> u64 {
+        0
+    }
+
+    /// Addresses for one block of activations that grows where it is, more than it can ever need. There is no memory behind
+    /// them yet. `None` where memory cannot be put behind addresses later.
+    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
+        Ok(None)
+    }
+
+    /// Has memory behind the first `bytes` bytes of a block; what is there already stays as it is. Both streams are idle.
+    fn grow_block(&mut self, _block: DevicePtr, _bytes: u64) -> Result<()> {
+        Err(Error::Internal(format!("{} has no blocks", self.name())))
+    }
+
+    /// Gives a block back, addresses and memory, after everything that was issued.
+    fn free_block(&mut self, _block: DevicePtr) -> Result<()> {
+        Err(Error::Internal(format!("{} has no blocks", self.name())))
     }
 
     /// Waits for the compute stream and gives memory of activations that is not in use back, where the device kept it.

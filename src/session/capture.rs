@@ -5,11 +5,14 @@
 //! Whatever else runs in between (a pass that was not captured, one that failed) leaves the graph unprimed, until a complete
 //! pass has brought that state back.
 
-use super::captured::{Begun, Capture, CapturedPass};
+use super::block::Blocks;
+use super::captured::{Begun, CapturedPass};
+use super::graph_cache::{Capture, Graphs};
 use super::scratch::Scratch;
 use super::Session;
-use crate::device::Device;
+use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
+use crate::store::StoreState;
 use std::ops::Range;
 
 impl<D: Device> Session<D> {
@@ -32,7 +35,9 @@ impl<D: Device> Session<D> {
             ));
         }
         self.capture = Some(Capture {
+            graphs: Graphs::default(),
             scratch: Scratch::new(),
+            blocks: Blocks::default(),
             now: None,
             replayed: false,
         });
@@ -42,29 +47,37 @@ impl<D: Device> Session<D> {
     /// Between passes: what is issued from now on goes into a graph, the pass and its activations. The pass before was one
     /// over the same shapes.
     pub fn begin_capture(&mut self) -> Result<()> {
-        let bytes = self.capture()?.scratch.reach();
+        let reach = self.capture()?.scratch.reach();
+        self.begin_capture_over(0, reach).map(drop)
+    }
+
+    /// The same for a pass with `inputs` bytes of inputs, whose activations reach so far. The address of the inputs.
+    pub(super) fn begin_capture_over(&mut self, inputs: u64, reach: u64) -> Result<DevicePtr> {
+        let granule = self.device().granule();
+        let inputs = inputs.checked_next_multiple_of(granule);
+        let bytes = inputs.and_then(|inputs| inputs.checked_add(reach));
+        let (Some(inputs), Some(bytes)) = (inputs, bytes) else {
+            return Err(Error::Internal("inputs larger than any device".to_owned()));
+        };
         self.finish_replays()?;
-        let device = &mut self.store.device;
-        device.synchronize()?;
-        device.trim_scratch()?;
-        let block = device.alloc_scratch(bytes)?;
+        self.store.device.synchronize()?;
+        let capture = self.capture.as_mut().ok_or_else(captures_nothing)?;
+        let held = capture.blocks.hold(&mut self.store.device, bytes)?;
         // rule: capture-forgets-earlier-events
         self.store.forget_events();
-        let device = &mut self.store.device;
-        if let Err(error) = device.begin_capture() {
-            device.free_scratch(block, bytes)?;
+        if let Err(error) = self.store.device.begin_capture() {
+            capture.blocks.let_go(&mut self.store.device, &held)?;
             return Err(error);
         }
-        let begun = Begun {
-            block: (block, bytes),
+        self.pass.activations.peak = self.pass.activations.peak.max(reach);
+        let Range { start, end } = held.range();
+        capture.scratch.lie_in(Some(start + inputs..end));
+        capture.now = Some(Begun {
+            held,
             primed: self.store.state(),
             counted: self.store.stats,
-        };
-        self.pass.activations.peak = self.pass.activations.peak.max(bytes);
-        let capture = self.capture()?;
-        capture.scratch.lie_in(Some(block.0..block.0 + bytes));
-        capture.now = Some(begun);
-        Ok(())
+        });
+        Ok(DevicePtr(start))
     }
 
     /// Ends the capture, after the end of a complete pass. On an error nothing is left of it, and the next pass starts afresh.
@@ -83,6 +96,7 @@ impl<D: Device> Session<D> {
                 // It is counted when it is replayed.
                 let after = std::mem::replace(&mut self.store.stats, pass.counted);
                 pass.counted = after.since(&pass.counted);
+                self.store.stats.captures += 1;
                 Ok(CapturedPass { graph, pass })
             }
             Err(error) => {
@@ -110,8 +124,8 @@ impl<D: Device> Session<D> {
     /// Nothing that was captured has happened.
     fn undo_capture(&mut self, pass: Begun) -> Result<()> {
         self.store.stats = pass.counted;
-        let (block, bytes) = pass.block;
-        self.store.device.free_scratch(block, bytes)?;
+        let blocks = &mut self.capture.as_mut().ok_or_else(captures_nothing)?.blocks;
+        blocks.let_go(&mut self.store.device, &pass.held)?;
         self.store.device.synchronize()?;
         // rule: failed-capture-starts-afresh
         self.start_afresh();
@@ -131,32 +145,49 @@ impl<D: Device> Session<D> {
         captured.pass.primed == self.store.state()
     }
 
-    /// Whether the weights were moved since the pass was captured: it can never be replayed again.
+    /// Whether the weights were moved since the pass was captured, or its activations' memory is gone: it can never be
+    /// replayed again.
     pub fn is_outdated(&self, captured: &CapturedPass<D>) -> bool {
-        self.store.has_moved_since(&captured.pass.primed)
+        let capture = self.capture.as_ref();
+        let gone = capture.is_none_or(|capture| capture.blocks.is_gone(&captured.pass.held));
+        gone || self.store.has_moved_since(&captured.pass.primed)
     }
 
     /// Brings the device to where the captured pass found it, if other passes ran since: the ring gets the tails that it had
     /// then. `false` if that cannot be had; then a complete pass brings it back.
     pub fn prime(&mut self, captured: &CapturedPass<D>) -> Result<bool> {
-        if self.is_primed(captured) {
+        self.prime_to(&captured.pass.primed)
+    }
+
+    pub(super) fn prime_to(&mut self, state: &StoreState) -> Result<bool> {
+        // rule: graphs-begin-with-the-ring-full
+        if *state == self.store.state() {
             return Ok(true);
         }
         self.pass.check_may_begin(self.store.constants())?;
         self.finish_replays()?;
         // rule: graph-is-primed
-        self.store.return_to(&captured.pass.primed)?;
-        Ok(self.is_primed(captured))
+        self.store.return_to(state)?;
+        Ok(*state == self.store.state())
     }
 
     /// Issues the captured pass, after everything issued so far.
     pub fn replay(&mut self, captured: &CapturedPass<D>) -> Result<()> {
         self.store.check_usable()?;
-        if self.pass.running || !self.is_primed(captured) {
+        if self.pass.running || !self.is_primed(captured) || self.is_outdated(captured) {
             return Err(Error::Internal(
                 "a graph was to be replayed where its pass was not captured".to_owned(),
             ));
         }
+        self.capture()?.blocks.take_turn()?;
+        let replayed = self.issue_replay(captured);
+        if replayed.is_err() {
+            self.capture()?.blocks.end_turn();
+        }
+        replayed
+    }
+
+    fn issue_replay(&mut self, captured: &CapturedPass<D>) -> Result<()> {
         if !self.capture()?.replayed {
             // Its copies wait for no others.
             // rule: replay-waits-for-the-pass-before
@@ -168,6 +199,7 @@ impl<D: Device> Session<D> {
         self.capture()?.replayed = true;
         self.store.device.replay(&captured.graph)?;
         self.store.stats.add(&captured.pass.counted);
+        self.store.stats.replays += 1;
         Ok(())
     }
 
@@ -177,27 +209,40 @@ impl<D: Device> Session<D> {
             // rule: pass-waits-for-the-replay-before
             self.store.device.synchronize()?;
             capture.replayed = false;
+            capture.blocks.end_turn();
         }
         Ok(())
+    }
+
+    /// The kernels of all replays have ended: the next one may use the memory of activations.
+    pub(super) fn end_replay(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.blocks.end_turn();
+        }
     }
 
     /// Gives a captured pass and the memory of its activations up.
     pub fn forget_graph(&mut self, captured: CapturedPass<D>) -> Result<()> {
         self.finish_replays()?;
-        let (block, bytes) = captured.pass.block;
-        drop(captured);
-        self.store.device.free_scratch(block, bytes)
+        let CapturedPass { graph, pass } = captured;
+        drop(graph);
+        let blocks = &mut self.capture.as_mut().ok_or_else(captures_nothing)?.blocks;
+        blocks.let_go(&mut self.store.device, &pass.held)
     }
 
-    /// Addresses of what is there, the same, after each replay: the activations of the captured pass, and direct constants.
+    /// Addresses of what is there, the same, after each replay: inputs and activations of the captured pass, and direct
+    /// constants.
     pub fn lasting(&self, captured: &CapturedPass<D>) -> Vec<Range<u64>> {
-        let ranges = [captured.pass.block, self.store.direct_range()];
-        let ranges = ranges.map(|(ptr, bytes)| ptr.0..ptr.0 + bytes);
-        ranges.to_vec()
+        let (direct, bytes) = self.store.direct_range();
+        vec![captured.pass.held.range(), direct.0..direct.0 + bytes]
     }
 
-    fn capture(&mut self) -> Result<&mut Capture> {
-        let capture = self.capture.as_mut();
-        capture.ok_or_else(|| Error::Internal("this session captures nothing".to_owned()))
+    pub(super) fn capture(&mut self) -> Result<&mut Capture<D>> {
+        self.capture.as_mut().ok_or_else(captures_nothing)
     }
+}
+
+#[cold]
+fn captures_nothing() -> Error {
+    Error::Internal("this session captures nothing".to_owned())
 }

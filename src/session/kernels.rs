@@ -13,6 +13,7 @@ impl<D: Device> Session<D> {
     /// Blocks until the kernels of the last pass have ended: their weights are not in use any more.
     pub fn finish_kernels(&mut self) -> Result<()> {
         self.store.device.finish_compute()?;
+        self.end_replay();
         // rule: finished-pass-is-not-named
         self.pass.in_flight.begin();
         Ok(())

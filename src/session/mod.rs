@@ -12,9 +12,12 @@
 //! After a failure the pass has to be ended with `end_pass(false)`; the next one starts afresh.
 #![deny(unsafe_code)]
 
+mod block;
 mod budget;
 mod capture;
 mod captured;
+mod graph_cache;
+mod graphs;
 mod hooks;
 mod in_flight;
 mod kernels;
@@ -28,6 +31,7 @@ mod timing;
 
 pub use crate::counters::Stats;
 pub use captured::CapturedPass;
+pub use graph_cache::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use pass::Pass;
 pub use state::State;
 
@@ -36,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
-use captured::Capture;
+use graph_cache::Capture;
 use timing::Timing;
 
 /// What was found, and how far the passes since are.
@@ -49,6 +53,8 @@ pub(super) struct Rehearsal {
 
 /// A loaded program on one device. Its passes run one at a time.
 pub struct Session<D: Device> {
+    /// If passes may be captured as graphs. They end before the memory that they use.
+    capture: Option<Capture<D>>,
     store: Store<D>,
     /// Of the method whose turn it is.
     pass: Pass,
@@ -65,8 +71,8 @@ pub struct Session<D: Device> {
     link: Option<Link>,
     /// The device beside the direct constants.
     model: DeviceModel,
-    /// If passes may be captured as graphs.
-    capture: Option<Capture>,
+    /// How many states there have been beside the first one.
+    states: u64,
     rehearsal: Rehearsal,
 }
 
@@ -122,6 +128,7 @@ impl<D: Device> Session<D> {
         let mut parked: Vec<Pass> = opened.methods.into_iter().map(Pass::new).collect();
         let first = parked.first_mut().map(std::mem::take);
         let mut session = Session {
+            capture: None,
             pass: first.unwrap_or_default(),
             parked,
             method: 0,
@@ -135,7 +142,7 @@ impl<D: Device> Session<D> {
             timing,
             times: None,
             given_times: options.times.clone(),
-            capture: None,
+            states: 0,
             rehearsal: Rehearsal::default(),
         };
         session.choose_pool()?;
@@ -257,6 +264,8 @@ impl<D: Device> Session<D> {
         match completed && outcome.is_ok() {
             true => {
                 self.store.stats.passes += 1;
+                // Before the weights may move: passes do not begin with the ring as a move leaves it.
+                self.keep_steady();
                 self.empty_when_due();
                 self.time_when_due();
             }

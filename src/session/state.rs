@@ -9,6 +9,8 @@ use crate::schedule::{WeightIndex, WeightKind};
 /// One copy of all mutable buffers. Give its memory back with [`Session::free_state`].
 #[derive(Debug)]
 pub struct State {
+    /// No two of a store have the same; the first one, which is none of these, is 0.
+    number: u64,
     block: DevicePtr,
     bytes: u64,
     /// Where each buffer lies.
@@ -16,6 +18,10 @@ pub struct State {
 }
 
 impl State {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -62,7 +68,9 @@ impl<D: Device> Session<D> {
             places.push((index, at));
             at = at.offset(self.store.constants().specs[index as usize].occupied(granule));
         }
+        self.states += 1;
         let state = State {
+            number: self.states,
             block,
             bytes,
             places,

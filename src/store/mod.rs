@@ -248,6 +248,11 @@ impl<D: Device> Store<D> {
         }
     }
 
+    /// How often the weights were moved.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Whether the weights were moved since the store was in this state: it does not come back.
     pub(crate) fn has_moved_since(&self, state: &StoreState) -> bool {
         state.generation != self.generation

@@ -65,6 +65,35 @@ pub fn program(shape: Shape, draw: &mut impl Draw) -> Model {
     model
 }
 
+/// Another method over the same constants: kernels that read up to three weights, in an order of their own.
+pub fn other(model: &Model, draw: &mut impl Draw) -> Model {
+    let constants = &model.constants;
+    let mut weights: Vec<u32> = (0..constants.specs.len() as u32)
+        .filter(|&weight| constants.is_probed(weight))
+        .collect();
+    draw.shuffle(&mut weights);
+    weights.truncate(draw.below(weights.len() as u64 + 1) as usize);
+    let again: Vec<u32> = weights.iter().copied().filter(|_| draw.one_in(4)).collect();
+    weights.extend(again);
+    let (mut events, mut next) = (Vec::new(), 0);
+    let mut left = &weights[..];
+    while !left.is_empty() {
+        let (now, rest) = left.split_at((draw.between(1, 3) as usize).min(left.len()));
+        left = rest;
+        let ids = next..next + now.len() as u32;
+        next = ids.end;
+        events.extend(ids.clone().map(Event::Probe));
+        events.push(Event::Kernel(next));
+        events.extend(ids.map(Event::Release));
+    }
+    let mut other = model.clone();
+    other.method = Method {
+        trace: Trace::new(events, weights, constants.specs.len()).unwrap(),
+        ..model.method.clone()
+    };
+    other
+}
+
 /// Programs of all shapes, for property tests. They shrink.
 pub fn programs() -> impl Strategy<Value = Model> {
     let choices = prop::collection::vec(any::<u32>(), 0..200);

@@ -64,9 +64,12 @@ class WEIGHTSTREAM_EXPORT Options {
   // Waits for every kernel, so that the error of a fault names only what that kernel had leased. Slow; for methods of a
   // GPU, an error for methods of the CPU.
   Options& sync(bool on);
-  // Captures a pass as a CUDA graph, copies included, after two passes over the same shapes, and replays it. For
-  // methods of a GPU; an error for methods of the CPU.
+  // Captures the second pass over some shapes as a CUDA graph, copies included, and replays it; each set of shapes has
+  // its own graph. For methods of a GPU; an error for methods of the CPU.
   Options& cuda_graph(bool on);
+  // The most device memory that all graphs take beside their activations, in MB of 1,048,576 bytes. An error without
+  // cuda_graph(true).
+  Options& graph_mb(int mb);
   // How often each method runs beside the others, for plans: "decode=0.98,prefill=0.02". Equal without it.
   Options& method_share(const std::string& shares);
   // Weights that always stay on the GPU: patterns of their names, "lm_head.*,layers.0.*". They count in the least

@@ -129,8 +129,12 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       leased. Slow, for debugging.
  *   weight_offload_cuda_graph (int)
  *       true or false, or 1 or 0; the default is 0. For GPU programs.
- *       After two passes over the same shapes, captures one as a CUDA graph, copies included, and
- *       replays it. An error where the host has to take part in a pass.
+ *       Captures the second pass over some shapes as a CUDA graph, copies included, and replays it.
+ *       Each set of shapes has its own graph. An error where the host has to take part in a pass.
+ *   weight_offload_graph_mb (int)
+ *       an int from 1 up, in MB of 1,048,576 bytes; the default is 128. For GPU programs.
+ *       The most device memory that all graphs of a program take beside their activations. Graphs
+ *       that were not used for longest go. An error without weight_offload_cuda_graph.
  *   weight_offload_method_share (string)
  *       methods and their shares, as in 'decode=0.98,prefill=0.02'. For offloading programs.
  *       How often each method of a program runs beside the others. Plans keep what the frequent
@@ -267,6 +271,18 @@ typedef struct ws_stats_data {
   uint64_t budget_changes;
   /* budget: Device bytes of the weights that weight_offload_pin keeps. A part of direct_bytes. */
   uint64_t pinned_bytes;
+  /* not in the budget: Captured graphs that are kept now. */
+  uint64_t graphs;
+  /* not in the budget: Device bytes of these graphs, by the number of their nodes. Their
+   * activations are not in it. */
+  uint64_t graph_bytes;
+  /* since load: Passes that were captured as graphs. */
+  uint64_t captures;
+  /* since load: Passes that were replayed. */
+  uint64_t replays;
+  /* since load: Graphs that were given up: for others under weight_offload_graph_mb, after a change
+   * of the plan, or for a larger block of activations. */
+  uint64_t graphs_evicted;
 } ws_stats_data;
 
 /* Levels of log lines. */

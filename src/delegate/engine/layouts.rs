@@ -16,7 +16,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     pub(super) fn run_any(
         &mut self,
         copies: &mut Copies,
-        graph: &mut Option<Graphs<D>>,
+        graph: &mut Option<Graphs>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,

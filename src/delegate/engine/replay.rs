@@ -1,8 +1,8 @@
-//! Passes by graph: the first ones over some shapes are issued call by call, then one is captured, and the rest are replays
-//! of it. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
+//! Passes by graph: the first one over some shapes is issued call by call, the second one is captured, and the rest are
+//! replays. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
 #![deny(unsafe_code)]
 
-use super::graphs::{give_back, give_inputs_back, Captured, Graphs, Shapes};
+use super::graphs::Graphs;
 use super::{deliver, inputs, view, DelegateDevice, Turn};
 use crate::aoti::container::Input;
 use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
@@ -11,127 +11,81 @@ use crate::delegate::run_pass::TakeOutputs;
 use crate::delegate::tensor::{contiguous_strides, InputTensor, Memory};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
-use crate::session::CapturedPass;
+use crate::session::{ByGraph, CapturedPass, Ends, GraphKey, Shapes, State};
 
-/// Complete passes before a capture: the first one loads the kernels and fills the ring, and the second one is what all
-/// others are.
-const WARM_UP: u32 = 2;
+/// Address and bytes of each input that is used.
+type Fixed = Vec<Option<(DevicePtr, u64)>>;
 
 impl<D: DelegateDevice> Turn<'_, D> {
     pub(super) fn run_by_graph(
         &mut self,
-        graph: &mut Graphs<D>,
+        graphs: &mut Graphs,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
     ) -> Result<()> {
-        if let Some(refused) = &graph.refused {
+        if let Some(refused) = &graphs.refused {
             return Err(refused.clone());
         }
-        let shapes = shapes_of(inputs);
-        if shapes != graph.shapes {
-            self.forget(graph, &shapes)?;
-        }
-        self.forget_outdated(graph)?;
-        if graph.captured.is_none() && graph.passes >= WARM_UP && self.again {
-            let captured = self.capture(signature, inputs);
-            graph.captured = Some(captured.inspect_err(|error| {
-                graph.passes = 0;
-                if let Error::Unsupported(_) = error {
-                    graph.refused = Some(error.clone());
-                }
-            })?);
-        }
-        match &graph.captured {
-            Some(captured) if self.session.prime(&captured.pass)? => {
-                self.replay(captured, signature, inputs, outputs)
+        let key = self
+            .session
+            .graph_key(graphs.number, self.state, shapes_of(inputs));
+        let kept = match self.session.next_by_graph(&key)? {
+            ByGraph::Calls => false,
+            ByGraph::Replay => true,
+            ByGraph::Capture => {
+                let captured = self.capture(&key, signature, inputs);
+                captured.inspect_err(|error| {
+                    self.session.forget_shapes(&key);
+                    if let Error::Unsupported(_) = error {
+                        graphs.refused = Some(error.clone());
+                    }
+                })?
             }
-            _ => {
-                let plans = self.session.stats().replans;
-                let ran = self.run_once(signature, inputs, outputs);
-                graph.passes = match &ran {
-                    Err(_) => 0,
-                    // The ring of another plan is empty: one more pass fills it.
-                    Ok(()) if self.session.stats().replans > plans => WARM_UP - 1,
-                    Ok(()) => graph.passes + 1,
-                };
-                ran
-            }
+        };
+        if kept {
+            return self.replay(&key, signature, inputs, outputs);
         }
+        self.run_once(signature, inputs, outputs)?;
+        self.session.saw(&key)
     }
 
-    /// Weights that have moved since lie elsewhere: another pass fills the ring, and then one is captured again.
-    fn forget_outdated(&mut self, graph: &mut Graphs<D>) -> Result<()> {
-        let outdated = |captured: &mut Captured<D>| self.session.is_outdated(&captured.pass);
-        match graph.captured.take_if(outdated) {
-            None => Ok(()),
-            Some(captured) => {
-                graph.passes = WARM_UP - 1;
-                give_back(self.session, captured)
-            }
-        }
-    }
-
-    /// Other shapes have another graph.
-    fn forget(&mut self, graph: &mut Graphs<D>, shapes: &Shapes) -> Result<()> {
-        if let Some(captured) = graph.captured.take() {
-            log::info!(
-                "the shapes of the inputs changed from {:?} to {shapes:?}: the graph is given up, and captured again \
-                 after {WARM_UP} passes",
-                graph.shapes
-            );
-            give_back(self.session, captured)?;
-        }
-        graph.shapes.clone_from(shapes);
-        graph.passes = 0;
-        Ok(())
-    }
-
+    /// Captures the pass. Whether its graph was kept: one that is larger than all of them may be is not.
     fn capture(
         &mut self,
+        key: &GraphKey,
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
-    ) -> Result<Captured<D>> {
-        let mut fixed: Vec<Option<(DevicePtr, u64)>> = Vec::with_capacity(given.len());
-        for (index, input) in given.iter().enumerate() {
-            let bytes = input.memory.len();
-            let used = signature.wiring.is_used(index);
-            let taken = used.then(|| self.session.device_mut().alloc_scratch(bytes));
-            fixed.push(taken.transpose()?.map(|ptr| (ptr, bytes)));
-        }
-        let taken = fixed.iter().flatten().map(|(_, bytes)| bytes).sum();
+    ) -> Result<bool> {
+        let captured = self.capture_over(key, signature, given);
+        let (pass, ends) =
+            captured.map_err(|error| error.during(|| "capturing a pass as a graph".into()))?;
+        let taken = ends.inputs.iter().flatten().map(|(_, bytes)| bytes).sum();
         *self.io_bytes = (*self.io_bytes).max(taken);
-        let outcome = self.capture_over(signature, given, &fixed);
-        match outcome {
-            Ok((pass, outputs)) => {
-                log::info!(
-                    "captured a pass as a graph, with inputs {:?}: from here on it is replayed",
-                    shapes_of(given)
-                );
-                Ok(Captured {
-                    pass,
-                    inputs: fixed,
-                    outputs,
-                })
-            }
-            Err(error) => {
-                // The first error says more.
-                let _ = give_inputs_back(self.session, &fixed);
-                Err(error.during(|| "capturing a pass as a graph".into()))
-            }
+        let kept = self.session.keep_graph(key, pass, ends)?;
+        if kept {
+            log::info!(
+                "captured a pass as a graph, with inputs {:?}: from here on it is replayed",
+                shapes_of(given)
+            );
         }
+        Ok(kept)
     }
 
     fn capture_over(
         &mut self,
+        key: &GraphKey,
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
-        fixed: &[Option<(DevicePtr, u64)>],
-    ) -> Result<(CapturedPass<D>, Vec<Kept>)> {
+    ) -> Result<(CapturedPass<D>, Ends)> {
+        let (mut fixed, bytes) = self.offsets(signature, given)?;
+        let at = self.session.begin_capture_of(key, bytes)?;
+        for (ptr, _) in fixed.iter_mut().flatten() {
+            *ptr = at.offset(ptr.0);
+        }
         let strides = strides_of(given);
-        let placed = placed(given, &strides, fixed);
+        let placed = placed(given, &strides, &fixed);
         let mut kept = Vec::new();
-        self.session.begin_capture()?;
         let ran = self.pass(signature, &placed, |pass| {
             inputs::check_outputs(signature, pass.list())?;
             kept = pass.list().iter().map(|output| output.keep()).collect();
@@ -143,8 +97,14 @@ impl<D: DelegateDevice> Turn<'_, D> {
             return Err(error);
         }
         let captured = self.session.end_capture()?;
-        match self.check_kept(&captured, &kept, fixed) {
-            Ok(()) => Ok((captured, kept)),
+        match self.check_kept(&captured, &kept) {
+            Ok(()) => Ok((
+                captured,
+                Ends {
+                    inputs: fixed,
+                    outputs: kept,
+                },
+            )),
             Err(error) => {
                 self.session.forget_graph(captured)?;
                 Err(error)
@@ -152,17 +112,32 @@ impl<D: DelegateDevice> Turn<'_, D> {
         }
     }
 
-    /// An output may lie in a weight's memory, where a replay has copied another weight by its end.
-    fn check_kept(
+    /// Where the inputs lie in the block, one after the other from its start; and the bytes of all of them.
+    fn offsets(
         &self,
-        captured: &CapturedPass<D>,
-        kept: &[Kept],
-        fixed: &[Option<(DevicePtr, u64)>],
-    ) -> Result<()> {
-        let inputs = fixed.iter().flatten();
+        signature: &Signature<'_>,
+        given: &[InputTensor<'_>],
+    ) -> Result<(Fixed, u64)> {
+        let granule = self.session.device().granule();
+        let mut end = 0u64;
+        let mut fixed: Fixed = Vec::with_capacity(given.len());
+        for (index, input) in given.iter().enumerate() {
+            let bytes = input.memory.len();
+            let used = signature.wiring.is_used(index);
+            fixed.push(used.then_some((DevicePtr(end), bytes)));
+            let size = if used { bytes } else { 0 };
+            let next = size.checked_next_multiple_of(granule);
+            let next = next.and_then(|size| end.checked_add(size));
+            end =
+                next.ok_or_else(|| Error::Internal("inputs larger than any device".to_owned()))?;
+        }
+        Ok((fixed, end))
+    }
+
+    /// An output may lie in a weight's memory, where a replay has copied another weight by its end.
+    fn check_kept(&self, captured: &CapturedPass<D>, kept: &[Kept]) -> Result<()> {
         let mut lasting = self.session.lasting(captured);
-        lasting.extend(self.state.clone());
-        lasting.extend(inputs.map(|&(ptr, bytes)| ptr.0..ptr.0 + bytes));
+        lasting.extend(self.state.map(State::range));
         for (index, one) in kept.iter().enumerate() {
             let range = one.range();
             let stays =
@@ -179,12 +154,13 @@ impl<D: DelegateDevice> Turn<'_, D> {
 
     fn replay(
         &mut self,
-        captured: &Captured<D>,
+        key: &GraphKey,
         signature: &Signature<'_>,
         given: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
     ) -> Result<()> {
-        for (index, (input, fixed)) in given.iter().zip(&captured.inputs).enumerate() {
+        let ends = self.session.ends_of(key)?;
+        for (index, (input, fixed)) in given.iter().zip(&ends.inputs).enumerate() {
             if let Some((ptr, bytes)) = fixed {
                 // A caller may give more bytes than an input has, and more this time than at the capture.
                 let filled = self.fill(*ptr, &input.memory.first(*bytes));
@@ -192,11 +168,11 @@ impl<D: DelegateDevice> Turn<'_, D> {
             }
         }
         let strides = strides_of(given);
-        let placed = placed(given, &strides, &captured.inputs);
-        let replayed = self.session.replay(&captured.pass);
+        let placed = placed(given, &strides, &ends.inputs);
+        let replayed = self.session.replay_kept(key);
         let ran = replayed.and_then(|()| {
             let take = |pass: &PassOutputs<'_>| deliver(signature, &placed, pass, outputs);
-            with_kept(self.session, &captured.outputs, take)
+            with_kept(self.session, &ends.outputs, take)
         });
         let settled = self.settle();
         ran.and(settled)

@@ -5,8 +5,8 @@ use super::graph::Graph;
 use super::pinned::Pinned;
 use super::pool::Pool;
 use super::stream::{CudaEvent, Events, Stream};
-use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Remapped};
+use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE, PAGE};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Remapped, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, Link, View};
 use std::ffi::c_void;
@@ -282,6 +282,32 @@ impl Device for CudaDevice {
 
     fn replay(&mut self, graph: &Graph) -> Result<()> {
         self.launch_graph(graph)
+    }
+
+    fn graph_bytes(&self, graph: &Graph) -> u64 {
+        graph.nodes() * NODE_BYTES
+    }
+
+    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
+        let Some(page) = self.page else {
+            return Ok(None);
+        };
+        let entered = self.context.enter()?;
+        let block = self.blocks.reserve(&self.context, page, &entered)?;
+        Ok(Some(block))
+    }
+
+    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
+        let page = self.page.unwrap_or(PAGE);
+        let entered = self.context.enter()?;
+        self.blocks.grow(block, bytes, page, &entered)
+    }
+
+    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
+        let entered = self.context.enter()?;
+        self.compute.synchronize(&entered)?;
+        self.copy.synchronize(&entered)?;
+        self.blocks.free(block)
     }
 
     fn trim_scratch(&mut self) -> Result<()> {

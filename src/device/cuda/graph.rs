@@ -22,6 +22,7 @@ pub(super) struct Capture {
 /// A graph that can be launched.
 pub struct Graph {
     raw: CUgraphExec,
+    nodes: u64,
     context: Arc<Context>,
     pub(super) device: Arc<()>,
 }
@@ -38,6 +39,11 @@ impl Graph {
         graph: CUgraph,
         _entered: &Entered<'_>,
     ) -> Result<Graph> {
+        let mut nodes = 0;
+        // SAFETY: a graph by the caller's promise; without room for nodes the driver writes only how many there are.
+        let counted = check("cuGraphGetNodes", unsafe {
+            sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes)
+        });
         let mut raw = std::ptr::null_mut();
         // SAFETY: a graph by the caller's promise; the driver writes one pointer.
         let made = check("cuGraphInstantiate", unsafe {
@@ -46,11 +52,17 @@ impl Graph {
         // SAFETY: by the caller's promise; what was instantiated does not need it.
         let gone = unsafe { sys::cuGraphDestroy(graph) };
         log_failure(context.name(), check("cuGraphDestroy", gone));
-        made.map(|()| Graph {
+        let graph = made.map(|()| Graph {
             raw,
+            nodes: nodes as u64,
             context: Arc::clone(context),
             device: Arc::clone(device),
-        })
+        })?;
+        counted.map(|()| graph)
+    }
+
+    pub(super) fn nodes(&self) -> u64 {
+        self.nodes
     }
 
     pub(super) fn launch(&self, stream: &Stream, _entered: &Entered<'_>) -> Result<()> {

@@ -9,6 +9,7 @@
 //! | `graph` | a pass captured as a graph, and issued again by one call |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
+//! | `block` | activations of captured passes: addresses once, and pages behind them as they are needed |
 //! | `lasting` | memory beside the pool, that stays until the end |
 //! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
@@ -29,6 +30,7 @@
 //! streams and context last. What fails on the way is logged. Once the process has begun to exit nothing
 //! is called any more.
 
+mod block;
 mod caller;
 mod capture;
 mod context;
@@ -60,6 +62,7 @@ pub use stream::CudaEvent;
 
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};
+use block::Blocks;
 use context::{Context, Entered};
 use graph::Capture;
 pub use graph::Graph;
@@ -105,6 +108,7 @@ pub struct CudaDevice {
     /// Made when the budget is known.
     weights: Option<Pool>,
     activations: Pool,
+    blocks: Blocks,
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
     edges: Edges,
@@ -212,6 +216,7 @@ impl CudaDevice {
             lasting: Lasting::default(),
             weights: None,
             activations,
+            blocks: Blocks::default(),
             registrations: Vec::new(),
             pinned: Vec::new(),
             edges: Edges::default(),
@@ -359,7 +364,7 @@ impl CudaDevice {
         let weights = self.weights.as_ref();
         let pooled = weights.is_some_and(|pool| pool.covers(ptr, len));
         let read_only = self.views.cover(ptr, len) || self.is_in_place(ptr, len);
-        let beside = read_only || self.lasting.cover(ptr, len);
+        let beside = read_only || self.lasting.cover(ptr, len) || self.blocks.cover(ptr, len);
         match pooled || beside || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),

@@ -40,16 +40,18 @@ impl Sim {
     }
 
     pub(super) fn space_of(&mut self, address: u64) -> &mut Space {
-        match address < SCRATCH {
-            true => &mut self.weights,
-            false => &mut self.scratch,
+        match self.block_of(address) {
+            Some(at) => &mut self.blocks[at],
+            None if address < SCRATCH => &mut self.weights,
+            None => &mut self.scratch,
         }
     }
 
     pub(super) fn bytes(&self, range: &Range<u64>) -> &[u8] {
-        match self.weights.holds(range) {
-            true => self.weights.bytes(range),
-            false => self.scratch.bytes(range),
+        match self.block_of(range.start) {
+            Some(at) => self.blocks[at].bytes(range),
+            None if self.weights.holds(range) => self.weights.bytes(range),
+            None => self.scratch.bytes(range),
         }
     }
 
@@ -68,7 +70,8 @@ impl Sim {
 
     /// The same within any live block.
     pub(super) fn anywhere(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
-        match self.scratch.within(ptr, bytes) {
+        let block = self.block_of(ptr.0).map(|at| &self.blocks[at]);
+        match block.unwrap_or(&self.scratch).within(ptr, bytes) {
             Some(range) => Ok(vec![range]),
             None => self.of_weights(ptr, bytes),
         }

@@ -4,7 +4,7 @@ use super::clock::{Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
 use super::{space, stray, Issued, Problem, Sim, SimEvent};
-use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Remapped};
+use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Remapped, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, Link, View};
 
@@ -254,6 +254,28 @@ impl Device for Sim {
     fn replay(&mut self, graph: &SimGraph) -> Result<()> {
         self.call("replay")?;
         self.play_graph(graph)
+    }
+
+    fn graph_bytes(&self, graph: &SimGraph) -> u64 {
+        graph.nodes() * NODE_BYTES
+    }
+
+    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
+        self.call("reserve_block")?;
+        self.graphs.refuse("an allocation")?;
+        Ok(self.new_block())
+    }
+
+    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
+        self.call("grow_block")?;
+        self.graphs.refuse("an allocation")?;
+        self.block_grows(block, bytes)
+    }
+
+    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
+        self.call("free_block")?;
+        self.graphs.refuse("giving memory back")?;
+        self.block_goes(block)
     }
 
     fn finish_compute(&mut self) -> Result<()> {

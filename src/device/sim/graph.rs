@@ -24,6 +24,19 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub struct SimGraph(pub(super) Vec<Call>);
 
+impl SimGraph {
+    /// What a driver would have a node for: waits are edges.
+    pub(super) fn nodes(&self) -> u64 {
+        let work = |call: &&Call| {
+            matches!(
+                call,
+                Call::Kernel(..) | Call::Copy(..) | Call::Across(..) | Call::Zero(..)
+            )
+        };
+        self.0.iter().filter(work).count() as u64
+    }
+}
+
 /// What is being captured.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod access;
+mod block;
 mod clock;
 mod device;
 mod faults;
@@ -58,6 +59,9 @@ use views::Views;
 const WEIGHTS: u64 = 1 << 20;
 const SCRATCH: u64 = 1 << 44;
 
+/// First address of blocks that grow.
+const BLOCKS: u64 = 1 << 45;
+
 /// Four granules: a weight begins within a page as well as at its start.
 const PAGE: u64 = 256;
 
@@ -91,7 +95,8 @@ pub struct Sim {
     budget: Option<u64>,
     weights: Space,
     scratch: Space,
-    /// Bytes of it that stand for host memory.
+    blocks: Vec<Space>,
+    /// Bytes of activations that stand for host memory.
     in_place: u64,
     page: Option<u64>,
     /// Of the runs of pages that moves keep, each of this number is lost.
@@ -128,6 +133,7 @@ impl Sim {
             budget: None,
             weights: Space::new(WEIGHTS),
             scratch: Space::new(SCRATCH),
+            blocks: Vec::new(),
             in_place: 0,
             page: Some(PAGE),
             loses_every: None,
@@ -230,7 +236,7 @@ impl Sim {
 
     /// Bytes of activations allocated and not freed.
     pub fn live_scratch_bytes(&self) -> u64 {
-        self.scratch.live_bytes() - self.in_place
+        self.scratch.live_bytes() - self.in_place + self.block_bytes()
     }
 
     /// Counts the events that exist; goes on when the device is gone.

@@ -78,6 +78,13 @@ impl Space {
         Ok(DevicePtr(at))
     }
 
+    /// The first block gets more memory where it is.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.bytes
+            .resize((bytes as usize).max(self.bytes.len()), POISON);
+        self.live.insert(self.base, bytes);
+    }
+
     /// Takes a block back. Its bytes are still to be poisoned, when the stream gets there.
     pub(super) fn give(&mut self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
         match self.live.get(&ptr.0) {
