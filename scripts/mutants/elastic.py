@@ -100,4 +100,10 @@ MUTANTS = [
         "after a move that failed halfway, pages are kept that hold nothing",
         ("session_budget",),
     ),
+    Mutant(
+        "sim-sees-units-that-go-early",
+        delete(),
+        "the simulator does not see that",
+        ("lib:sim",),
+    ),
 ]

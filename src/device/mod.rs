@@ -31,6 +31,7 @@ pub mod host;
 mod models;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod units;
 
 use std::ffi::c_void;
 
@@ -39,12 +40,13 @@ use crate::figures::{DeviceModel, KeptPages, Link, View};
 
 pub use bytes::{DevicePtr, HostBytes};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
-pub use cuda::CudaDevice;
+pub use cuda::{CudaDevice, CudaUnits};
 pub use file::{HostFile, HostSource};
-pub use host::HostDevice;
+pub use host::{HostDevice, HostUnits};
 pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
+pub use units::{Units, UserStream};
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {

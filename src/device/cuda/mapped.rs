@@ -5,23 +5,19 @@
 //! each piece of the view that shows it, read-only, where kernels read: a store there is a fault that loses the context,
 //! loudly, instead of a wrong weight. Everything is mapped at once when a view is, and unmapped when it goes.
 
+use super::access::{allow, properties};
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
 use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use crate::figures::View;
 use cudarc::driver::sys::{
-    self, CUdevice_attribute, CUmemAccessDesc, CUmemAccess_flags as Access,
-    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult,
+    self, CUdevice_attribute, CUmemAccess_flags as Access, CUmemAllocationGranularity_flags,
+    CUmemGenericAllocationHandle, CUresult,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Drivers were seen to refuse access for a moment after memory was unmapped, and to grant it when they were asked again.
-const ATTEMPTS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes of a page of the device; `None` if it maps none.
 pub(super) fn page(context: &Context, _entered: &Entered<'_>) -> Result<Option<u64>> {
@@ -38,16 +34,6 @@ pub(super) fn page(context: &Context, _entered: &Entered<'_>) -> Result<Option<u
     })?;
     let bytes = bytes as u64;
     Ok((bytes > 0 && bytes.is_multiple_of(super::units::GRANULE)).then_some(bytes))
-}
-
-/// Memory of the device, as weights need it.
-fn properties(context: &Context) -> CUmemAllocationProp {
-    // SAFETY: zero is a value of each field: no kind of handle to share, no location, no flags, a null pointer.
-    let mut props: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    props.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.__bindgen_anon_1.id = context.device();
-    props
 }
 
 /// One allocation of physical memory. Dropped, it lives on as long as it is mapped somewhere.
@@ -147,25 +133,7 @@ impl Addresses {
 
     /// Lets the device at all of the addresses, which all have memory.
     fn allow(&self, access: Access) -> Result<()> {
-        let description = CUmemAccessDesc {
-            location: properties(&self.context).location,
-            flags: access,
-        };
-        for attempt in 0..ATTEMPTS {
-            // SAFETY: reserved addresses with memory behind all of them, and one description.
-            let code =
-                unsafe { sys::cuMemSetAccess(self.start, self.mapped as usize, &description, 1) };
-            if code != CUresult::CUDA_ERROR_NOT_READY || attempt + 1 == ATTEMPTS {
-                return check("cuMemSetAccess", code);
-            }
-            log::warn!(
-                "{}: cuMemSetAccess of {} bytes is not ready: trying again",
-                self.context.name(),
-                self.mapped
-            );
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
+        allow(&self.context, self.start, self.mapped, access)
     }
 }
 

@@ -11,6 +11,8 @@
 //! | `pool` | stream-ordered memory and its cap |
 //! | `lasting` | memory beside the pool, that stays until the end |
 //! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
+//! | `units_map` | memory that comes and goes under the addresses of ranges |
+//! | `access` | physical memory, and who may access it where it is mapped |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
@@ -29,6 +31,7 @@
 //! streams and context last. What fails on the way is logged. Once the process has begun to exit nothing
 //! is called any more.
 
+mod access;
 mod caller;
 mod capture;
 mod context;
@@ -52,9 +55,11 @@ mod stage_shape;
 mod stage_turns;
 mod stream;
 mod units;
+mod units_map;
 
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
+pub use units_map::CudaUnits;
 
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};

@@ -30,10 +30,13 @@ mod regions;
 mod replay;
 mod space;
 mod streams;
+mod units;
 mod views;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unit_tests;
 #[cfg(test)]
 mod view_tests;
 
@@ -52,6 +55,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use streams::{Op, Stream};
+use units::SimUnits;
 use views::Views;
 
 /// First address of the weights' memory, and of the activations'. Far from null and from each other.
@@ -95,6 +99,7 @@ pub struct Sim {
     in_place: u64,
     page: Option<u64>,
     views: Views,
+    units: SimUnits,
     compute: Stream,
     copy: Stream,
     /// The calling thread's; in a cell, since asking for an event orders what follows after it.
@@ -128,6 +133,7 @@ impl Sim {
             in_place: 0,
             page: Some(PAGE),
             views: Views::new(),
+            units: SimUnits::new(),
             compute: Stream::new(Actor::Compute),
             copy: Stream::new(Actor::Copy),
             host: Cell::default(),
