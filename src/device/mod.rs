@@ -20,6 +20,7 @@
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
+mod any_units;
 mod bytes;
 pub mod caller;
 pub mod cuda;
@@ -38,6 +39,7 @@ use std::ffi::c_void;
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, KeptPages, Link, View};
 
+pub use any_units::{AnyEvent, AnyUnits};
 pub use bytes::{DevicePtr, HostBytes};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::{CudaDevice, CudaUnits};

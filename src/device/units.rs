@@ -161,7 +161,7 @@ impl<T> UnitTable<T> {
         self.backed.remove(&at.0)
     }
 
-    /// The units that `bytes` bytes at `at` lie in, with the offset of the first byte in each; `None` if one of them has no memory.
+    /// The units that `bytes` bytes at `at` lie in, with the offsets of the bytes in each; `None` if one of them has no memory.
     #[cfg(feature = "sim")]
     pub fn covering(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(u64, u64, &T)>> {
         let end = at.0.checked_add(bytes)?;
@@ -173,7 +173,7 @@ impl<T> UnitTable<T> {
                 return None;
             }
             let stop = end.min(start + size);
-            parts.push((next - start, stop - next, memory));
+            parts.push((next - start, stop - start, memory));
             next = stop;
         }
         Some(parts)

@@ -4,7 +4,7 @@
 //! counted before they take it, and until they have given it back.
 
 use super::pool::{DevicePool, State};
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
 use std::sync::{Arc, Weak};
 
 /// What ranges leave for activations and for the driver, where the cap follows what is free on the device.
@@ -58,15 +58,19 @@ impl State {
         if self.held().saturating_add(left) <= cap {
             return Ok(());
         }
-        let refused = self.arbiter.set_cap(cap.saturating_sub(left));
-        refused.map_err(|error| match error {
-            Error::CapTooSmall { least, floors, .. } => Error::CapTooSmall {
+        let least = left.saturating_add(self.arbiter.least_cap());
+        match least <= cap {
+            true => self.arbiter.set_cap(cap - left),
+            false => Err(Error::CapTooSmall {
                 cap,
-                least: least.saturating_add(left),
-                floors: format!("{floors}; leased pages of ranges {left}"),
-            },
-            other => other,
-        })
+                least,
+                floors: format!(
+                    "leased pages of ranges {}, stores {}",
+                    bytes_text(left),
+                    bytes_text(least - left)
+                ),
+            }),
+        }
     }
 }
 

@@ -94,11 +94,12 @@ impl<D: Units> Alloc<D> {
         let Some(filled) = self.filled.as_ref().filter(|one| one.stream != stream) else {
             return Ok(());
         };
-        match device.is_done(&filled.event)? {
-            true => self.filled = None,
-            // rule: hit-waits-for-the-fill-of-another-stream
-            false => device.stream_wait(stream, &filled.event)?,
+        if device.is_done(&filled.event)? {
+            self.filled = None;
+            return Ok(());
         }
+        // rule: hit-waits-for-the-fill-of-another-stream
+        device.stream_wait(stream, &filled.event)?;
         Ok(())
     }
 

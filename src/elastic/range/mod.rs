@@ -35,7 +35,7 @@ pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
 
 use super::pool::DevicePool;
 use super::range_share::RangeMemory;
-use crate::device::{DevicePtr, Units};
+use crate::device::{AnyUnits, DevicePtr, Units};
 use crate::error::{Error, Result};
 use state::State;
 use std::collections::BTreeMap;
@@ -46,6 +46,23 @@ use table::Table;
 /// The ranges of one device, which take memory from each other.
 pub struct Ranges<D: Units> {
     state: Mutex<State<D>>,
+}
+
+/// The ranges of this process, by device, as long as there are some. A child has its own.
+static RANGES: Mutex<BTreeMap<(u32, String), Weak<Ranges<AnyUnits>>>> = Mutex::new(BTreeMap::new());
+
+impl Ranges<AnyUnits> {
+    /// The ranges of a device of this process: `cpu`, `cuda:0` and so on.
+    pub fn of(device: &str) -> Result<Arc<Ranges<AnyUnits>>> {
+        let mut all = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (std::process::id(), device.to_owned());
+        if let Some(ranges) = all.get(&key).and_then(Weak::upgrade) {
+            return Ok(ranges);
+        }
+        let ranges = Ranges::new(AnyUnits::of(device)?, &DevicePool::of(device)?);
+        all.insert(key, Arc::downgrade(&ranges));
+        Ok(ranges)
+    }
 }
 
 impl<D: Units + 'static> Ranges<D> {
@@ -265,6 +282,11 @@ impl<D: Units> Range<D> {
     /// What the range holds, unit by unit, and what happened to it.
     pub fn residency(&self) -> Result<Residency> {
         self.ranges.lock()?.residency(self.id)
+    }
+
+    /// The device, as `cuda:0`.
+    pub fn device(&self) -> Result<String> {
+        Ok(self.ranges.lock()?.device.name().to_owned())
     }
 
     /// The first address, and the bytes that are reserved.
