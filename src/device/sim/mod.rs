@@ -30,6 +30,7 @@ mod regions;
 mod replay;
 mod space;
 mod streams;
+mod unit_table;
 mod units;
 mod views;
 
@@ -55,7 +56,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use streams::{Op, Stream};
-use units::SimUnits;
+use unit_table::SimUnits;
 use views::Views;
 
 /// First address of the weights' memory, and of the activations'. Far from null and from each other.

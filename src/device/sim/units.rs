@@ -2,40 +2,13 @@
 
 use super::clock::{Access, Actor, What};
 use super::{Sim, SimEvent};
-use crate::device::units::{UnitTable, Units};
+use crate::device::units::Units;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use std::ops::Range;
 
-/// First address of ranges, between those of views and of activations.
-const RANGES: u64 = 3 << 42;
-
 /// Four pages: units are whole, and the last of a range may be short.
 const PAGES: u64 = 4;
-
-/// The units, and where their memory lies among the weights' addresses.
-#[derive(Debug)]
-pub(super) struct SimUnits {
-    table: UnitTable<DevicePtr>,
-    /// Addresses are used once, so that one of a range that is gone is found.
-    next: u64,
-}
-
-impl SimUnits {
-    pub(super) fn new() -> SimUnits {
-        SimUnits {
-            table: UnitTable::default(),
-            next: RANGES,
-        }
-    }
-
-    /// The memory behind `bytes` bytes at `ptr`, in their order.
-    pub(super) fn behind(&self, ptr: DevicePtr, bytes: u64) -> Option<Vec<Range<u64>>> {
-        let parts = self.table.covering(ptr, bytes)?;
-        let there = |(from, to, memory): (u64, u64, &DevicePtr)| memory.0 + from..memory.0 + to;
-        Some(parts.into_iter().map(there).collect())
-    }
-}
 
 impl Sim {
     fn unit_page(&self) -> u64 {
