@@ -1,5 +1,8 @@
 // Ranges through the C interface, on the CPU: the source text's loop of fault, fill, use and unpin.
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -127,9 +130,13 @@ TEST_F(Ranges, ABatchIsFaultedAndUnpinnedByOneCall) {
   for (std::size_t at = 0; at < allocs.size(); ++at) {
     EXPECT_EQ(faults[at].outcome, at < 4 ? WS_FAULT_FILL : WS_FAULT_REFUSED);
   }
-  // The range's own pages are pinned: another time it may work.
   EXPECT_EQ(faults[4].reason, WS_REFUSED_NOTHING_LOWER);
   ASSERT_EQ(ws_range_unpin(range, allocs.data(), 4, nullptr), WS_OK) << last_error();
+  const std::vector<std::uint32_t> wrong{0, 9, 1};
+  EXPECT_EQ(ws_range_fault_many(range, wrong.data(), wrong.size(), nullptr, faults.data()), WS_INVALID_INPUT);
+  EXPECT_EQ(faults[0].outcome, WS_FAULT_HIT);
+  EXPECT_EQ(faults[2].outcome, WS_FAULT_REFUSED);
+  ASSERT_EQ(ws_range_unpin(range, wrong.data(), 1, nullptr), WS_OK) << last_error();
   EXPECT_EQ(ws_range_unpin(range, allocs.data(), 1, nullptr), WS_INVALID_INPUT);
   EXPECT_NE(last_error().find("more often than it was faulted"), std::string::npos) << last_error();
 }
@@ -177,6 +184,22 @@ TEST_F(Ranges, ATensorKeepsItsMemoryUntilItIsDeletedOnAnyThread) {
   std::thread([tensor] { tensor->deleter(tensor); }).join();
   ASSERT_EQ(ws_range_free_bytes(range, kMb, 0, &freed), WS_OK);
   EXPECT_EQ(freed.freed, kMb);
+}
+
+TEST_F(Ranges, AChildOfThisProcessHasNone) {
+  std::vector<std::uint64_t> signatures(1);
+  ws_range* range = make("parent", 1);
+  EXPECT_EQ(pass(range, 1, signatures), "f");
+  const pid_t child = fork();
+  if (child == 0) {
+    ws_fault fault{};
+    const bool refused = ws_range_fault(range, 0, nullptr, &fault) == WS_POISONED;
+    _exit(refused && ws_range_destroy(range) == WS_OK ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(pass(range, 1, signatures), "h");
 }
 
 TEST_F(Ranges, WrongArgumentsAreNamed) {

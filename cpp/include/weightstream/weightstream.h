@@ -524,9 +524,10 @@ ws_status ws_stats_json(const ws_model* model, const char** json);
 void ws_destroy(ws_model* model);
 
 /*
- * Ranges, for code that runs its own kernels: reserved addresses of one model, whose memory comes and goes. docs/elastic.md
- * has the rules and an example. All ranges of a device take memory from each other, newest first and low addresses first,
- * and share the device's budget with models (ws_set_device_budget). Calls may come from any thread.
+ * Ranges, for code that runs its own kernels: reserved addresses of one model, whose memory comes and goes.
+ * docs/elastic.md has the rules and an example. All ranges of a device take memory from each other, newest first and
+ * low addresses first, and share the device's budget with models (ws_set_device_budget). Calls may come from any
+ * thread.
  *
  * A stream is a CUstream or cudaStream_t of the device's primary context, and NULL is the default stream. It must exist
  * until the leases that were given to it have ended and a call of a range came after. On the CPU it is not looked at.
@@ -588,33 +589,37 @@ typedef struct ws_freed {
 ws_status ws_range_create(const char* device, const char* name, uint64_t bytes, ws_range** range);
 
 /*
- * The next bytes of a range, from low addresses up. Costs no memory. Allocate what matters most first: low addresses stay
- * longest.
+ * The next bytes of a range, from low addresses up. Costs no memory. Allocate what matters most first: low addresses
+ * stay longest.
  *
  * Returns: WS_OK; WS_OUT_OF_MEMORY, with what is left, beyond the range's size.
  */
 ws_status ws_range_alloc(const ws_range* range, uint64_t bytes, uint32_t* alloc);
 
 /*
- * Asks for the contents of an allocation. It never waits. On a hit by the stream that wrote the contents it calls no driver.
+ * Asks for the contents of an allocation. It never waits. On a hit by the stream that wrote the contents it calls no
+ * driver.
  *
  * Parameters:
  *   stream: what will use the memory. What is issued to it after this call comes after the write of the contents.
- *   fault:  receives the answer. WS_FAULT_HIT: the contents are there. WS_FAULT_FILL: write them, on `stream`, before
- *           ws_range_unpin; if that fails, call ws_range_invalidate and then ws_range_unpin. WS_FAULT_REFUSED: use memory of
- *           your own, and do not unpin.
+ *   fault:  receives the answer:
+ *     WS_FAULT_HIT: the contents are there.
+ *     WS_FAULT_FILL: write them on `stream`, before ws_range_unpin. If that fails, call ws_range_invalidate first.
+ *     WS_FAULT_REFUSED: use memory of your own, and do not unpin.
  * Returns: WS_OK, also if it was refused; WS_DEVICE.
  */
 ws_status ws_range_fault(const ws_range* range, uint32_t alloc, void* stream, ws_fault* fault);
 
 /*
- * The same for `count` allocations, one after the other. After an error nobody is told which were pinned: destroy the range.
+ * The same for `count` allocations, one after the other. `faults` is written after an error too: what was answered has
+ * its answer, to be unpinned as always, and the rest is WS_FAULT_REFUSED.
  */
-ws_status ws_range_fault_many(const ws_range* range, const uint32_t* allocs, size_t count, void* stream, ws_fault* faults);
+ws_status ws_range_fault_many(const ws_range* range, const uint32_t* allocs, size_t count, void* stream,
+                              ws_fault* faults);
 
 /*
- * What was issued to `stream` so far uses these allocations, and nothing later: the end of as many faults. Records one event;
- * memory is taken only once it is complete. Kernels on other streams are the caller's to order before `stream`.
+ * What was issued to `stream` so far uses these allocations, and nothing later: the end of as many faults. Records one
+ * event; memory is taken only once it is complete. Kernels on other streams are the caller's to order before `stream`.
  *
  * Returns: WS_OK; WS_INVALID_INPUT for an allocation without an open fault, or a stream that is being captured.
  */
@@ -624,9 +629,9 @@ ws_status ws_range_unpin(const ws_range* range, const uint32_t* allocs, size_t c
 struct DLManagedTensor;
 
 /*
- * A contiguous tensor over an allocation that is faulted or resident. It keeps the memory until its deleter is called, on any
- * thread: that marks the end only. The next call of any range of the device records an event on `stream` and on the streams
- * of ws_range_used_on, and the memory stays until they are complete.
+ * A contiguous tensor over an allocation that is faulted or resident. It keeps the memory until its deleter is called,
+ * on any thread: that marks the end only. The next call of any range of the device records an event on `stream` and on
+ * the streams of ws_range_used_on, and the memory stays until they are complete.
  *
  * Parameters:
  *   dtype:  ScalarType, as in ws_tensor.
@@ -639,8 +644,8 @@ ws_status ws_range_tensor(const ws_range* range, uint32_t alloc, int32_t dtype, 
                           void* stream, struct DLManagedTensor** tensor);
 
 /*
- * Tensors of the allocation that live are used on this stream too. Use on a stream that nobody named is the caller's error:
- * torch's record_stream does nothing for memory that torch did not allocate.
+ * Tensors of the allocation that live are used on this stream too. Use on a stream that nobody named is the caller's
+ * error: torch's record_stream does nothing for memory that torch did not allocate.
  */
 ws_status ws_range_used_on(const ws_range* range, uint32_t alloc, void* stream);
 
@@ -664,7 +669,8 @@ ws_status ws_range_free_bytes(const ws_range* range, uint64_t bytes, int32_t wai
 ws_status ws_range_set_limit(const ws_range* range, uint64_t bytes);
 
 /*
- * The contents of an allocation, or of all with WS_RANGE_ALL, are worth nothing any more: the next fault has them written.
+ * The contents of an allocation, or of all with WS_RANGE_ALL, are worth nothing any more: the next fault has them
+ * written.
  */
 ws_status ws_range_invalidate(const ws_range* range, uint32_t alloc);
 

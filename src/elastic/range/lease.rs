@@ -27,6 +27,8 @@ struct Open {
     range: u64,
     alloc: AllocId,
     ended: Arc<AtomicBool>,
+    /// Its end could not be recorded, and that was said.
+    warned: bool,
 }
 
 /// The leases that have not been seen to end.
@@ -58,6 +60,7 @@ impl<D: Units> State<D> {
             range: id,
             alloc: at,
             ended: ended.clone(),
+            warned: false,
         });
         let count = self.leases.count.clone();
         Ok(Lease { ended, count })
@@ -80,30 +83,33 @@ impl<D: Units> State<D> {
         Ok(())
     }
 
-    /// Sees the leases that have ended: an event on each of their streams says when the last kernel is done.
-    pub fn see_ended_leases(&mut self) -> Result<()> {
+    /// Sees the leases that have ended: an event on each of their streams says when the last kernel is done. Where that cannot be
+    /// recorded the page stays, and the next call tries again.
+    pub fn see_ended_leases(&mut self) {
         if self.leases.count.load(Ordering::Acquire) == 0 {
-            return Ok(());
+            return;
         }
         // The marks of all that were counted are seen from here on.
         self.leases.count.swap(0, Ordering::AcqRel);
         let mut events: Vec<(D::Stream, Arc<D::Event>)> = Vec::new();
         let mut at = 0;
-        while at < self.leases.open.len() {
-            let open = &self.leases.open[at];
+        while let Some(open) = self.leases.open.get(at) {
             if !open.ended.load(Ordering::Acquire) {
                 at += 1;
                 continue;
             }
             let (id, alloc) = (open.range, open.alloc);
-            if let Err(error) = self.end_lease(id, alloc, &mut events) {
-                // It is looked for again.
-                self.leases.count.fetch_add(1, Ordering::Relaxed);
-                return Err(error);
+            match self.end_lease(id, alloc, &mut events) {
+                Ok(()) => drop(self.leases.open.swap_remove(at)),
+                Err(error) => {
+                    self.leases.count.fetch_add(1, Ordering::Relaxed);
+                    if !std::mem::replace(&mut self.leases.open[at].warned, true) {
+                        log::warn!("a page stays, since the end of its lease could not be recorded: {error}");
+                    }
+                    at += 1;
+                }
             }
-            self.leases.open.swap_remove(at);
         }
-        Ok(())
     }
 
     fn end_lease(

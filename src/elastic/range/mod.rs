@@ -17,12 +17,14 @@
 //! | `answer` | what a fault comes to, and why |
 //! | `alloc` | the contents of one allocation, and who uses them |
 //! | `table` | one range: units, allocations, watermark, limit |
-//! | `state` | all ranges of a device: faults, and who gives memory to whom |
+//! | `state` | all ranges of a device: faults, and the memory for them |
+//! | `evict` | which units go |
 //! | `lease` | leases that end on any thread |
 //! | `residency` | what a range holds, and why |
 
 mod alloc;
 mod answer;
+mod evict;
 mod lease;
 mod residency;
 mod state;
@@ -49,7 +51,8 @@ pub struct Ranges<D: Units> {
 }
 
 /// The ranges of this process, by device, as long as there are some. A child has its own.
-static RANGES: Mutex<BTreeMap<(u32, String), Weak<Ranges<AnyUnits>>>> = Mutex::new(BTreeMap::new());
+static RANGES: Mutex<BTreeMap<(u32, String), WeakRanges>> = Mutex::new(BTreeMap::new());
+type WeakRanges = Weak<Ranges<AnyUnits>>;
 
 impl Ranges<AnyUnits> {
     /// The ranges of a device of this process: `cpu`, `cuda:0` and so on.
@@ -86,7 +89,7 @@ impl<D: Units + 'static> Ranges<D> {
     /// begin at multiples of [`ALIGNMENT`].
     pub fn create(self: &Arc<Self>, name: &str, bytes: u64) -> Result<Range<D>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut state = self.lock()?;
+        let mut state = self.lock();
         if bytes == 0 {
             return Err(Error::InvalidInput(format!("range '{name}': 0 bytes")));
         }
@@ -111,8 +114,8 @@ impl<D: Units + 'static> Ranges<D> {
     }
 
     /// Bytes that all ranges hold.
-    pub fn held(&self) -> Result<u64> {
-        Ok(self.lock()?.held())
+    pub fn held(&self) -> u64 {
+        self.lock().held()
     }
 
     /// Something that is done with the device, for tests.
@@ -125,10 +128,10 @@ impl<D: Units + 'static> Ranges<D> {
 
 impl<D: Units> Ranges<D> {
     /// For a call: leases that have ended are seen first.
-    fn lock(&self) -> Result<MutexGuard<'_, State<D>>> {
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
         let mut state = self.raw_lock();
-        state.see_ended_leases()?;
-        Ok(state)
+        state.see_ended_leases();
+        state
     }
 
     fn raw_lock(&self) -> MutexGuard<'_, State<D>> {
@@ -143,8 +146,8 @@ impl<D: Units> RangeMemory for Ranges<D> {
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let shrunk = state.see_ended_leases().and(state.shrink(bytes, wait));
-        if let Err(error) = shrunk {
+        state.see_ended_leases();
+        if let Err(error) = state.shrink(bytes, wait) {
             log::warn!("ranges did not give memory to stores: {error}");
         }
         Some(state.held())
@@ -167,12 +170,12 @@ pub struct Range<D: Units> {
 impl<D: Units> Range<D> {
     /// The next `bytes` bytes, from low addresses up. Costs no memory. Allocate what matters most first.
     pub fn alloc(&self, bytes: u64) -> Result<AllocId> {
-        self.ranges.lock()?.range(self.id)?.alloc(bytes)
+        self.ranges.lock().range(self.id)?.alloc(bytes)
     }
 
     /// The contents of an allocation, or memory for them. What is issued to `stream` afterwards may use them. Never waits.
     pub fn fault(&self, alloc: AllocId, stream: D::Stream) -> Result<Answer> {
-        self.ranges.lock()?.fault(self.id, alloc, stream)
+        self.ranges.lock().fault(self.id, alloc, stream)
     }
 
     /// The same for several allocations, one after the other. `answer` gets each answer; after an error, those before it.
@@ -182,7 +185,7 @@ impl<D: Units> Range<D> {
         stream: D::Stream,
         mut answer: impl FnMut(Answer),
     ) -> Result<()> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         for alloc in allocs {
             answer(state.fault(self.id, *alloc, stream)?);
         }
@@ -194,13 +197,13 @@ impl<D: Units> Range<D> {
     pub fn unpin(&self, allocs: &[AllocId], stream: D::Stream) -> Result<()> {
         match allocs.is_empty() {
             true => Ok(()),
-            false => self.ranges.lock()?.unpin(self.id, allocs, stream),
+            false => self.ranges.lock().unpin(self.id, allocs, stream),
         }
     }
 
     /// A lease beside that of the fault: it ends when the value is dropped, on any thread. [`Range::used_on`] names further streams.
     pub fn lease(&self, alloc: AllocId, stream: D::Stream) -> Result<(Place, Lease)> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         let lease = state.lease(self.id, alloc, stream)?;
         let range = state.range(self.id)?;
         let start = range.start;
@@ -215,12 +218,12 @@ impl<D: Units> Range<D> {
 
     /// Open leases of the allocation were given to this stream too.
     pub fn used_on(&self, alloc: AllocId, stream: D::Stream) -> Result<()> {
-        self.ranges.lock()?.used_on(self.id, alloc, stream)
+        self.ranges.lock().used_on(self.id, alloc, stream)
     }
 
     /// From now on the range comes first, and faults take memory up to its end again.
     pub fn prioritize(&self) -> Result<()> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         state.order.retain(|&other| other != self.id);
         state.order.insert(0, self.id);
         // rule: prioritize-resets-the-watermark
@@ -230,7 +233,7 @@ impl<D: Units> Range<D> {
 
     /// From now on the range comes last.
     pub fn deprioritize(&self) -> Result<()> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         state.order.retain(|&other| other != self.id);
         state.order.push(self.id);
         Ok(())
@@ -238,7 +241,7 @@ impl<D: Units> Range<D> {
 
     /// Frees `bytes` bytes of the range, high addresses first. With `wait` it waits for kernels that still use them.
     pub fn free_bytes(&self, bytes: u64, wait: bool) -> Result<Freed> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         let before = state.held();
         let freed = state.free(self.id, bytes, wait, Cause::Asked);
         state.pool.unclaim(before - state.held());
@@ -247,7 +250,7 @@ impl<D: Units> Range<D> {
 
     /// The range holds at most so many bytes. What it holds above is freed; kernels are waited for. It does not move the watermark.
     pub fn set_limit(&self, bytes: Option<u64>) -> Result<Freed> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         let limit = bytes.unwrap_or(u64::MAX);
         let range = state.range(self.id)?;
         range.limit = limit;
@@ -260,7 +263,7 @@ impl<D: Units> Range<D> {
 
     /// Up to where faults take memory, and why.
     pub fn watermark(&self) -> Result<Watermark> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         let range = state.range(self.id)?;
         Ok(Watermark {
             bytes: range.offset_of(range.watermark),
@@ -270,7 +273,7 @@ impl<D: Units> Range<D> {
 
     /// The contents of an allocation, or of all of them, are worth nothing: the next fault has them written. Memory stays.
     pub fn invalidate(&self, alloc: Option<AllocId>) -> Result<()> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         let range = state.range(self.id)?;
         match alloc {
             Some(alloc) => range.get(alloc)?.lose(),
@@ -281,41 +284,42 @@ impl<D: Units> Range<D> {
 
     /// What the range holds, unit by unit, and what happened to it.
     pub fn residency(&self) -> Result<Residency> {
-        self.ranges.lock()?.residency(self.id)
+        self.ranges.lock().residency(self.id)
     }
 
     /// The device, as `cuda:0`.
-    pub fn device(&self) -> Result<String> {
-        Ok(self.ranges.lock()?.device.name().to_owned())
+    pub fn device(&self) -> String {
+        self.ranges.lock().device.name().to_owned()
     }
 
     /// The first address, and the bytes that are reserved.
     pub fn addresses(&self) -> Result<(DevicePtr, u64)> {
-        let mut state = self.ranges.lock()?;
+        let mut state = self.ranges.lock();
         let range = state.range(self.id)?;
         Ok((range.start, range.bytes))
     }
 
     /// Gives memory and addresses back; waits for kernels. An open fault or lease is an error, and the range stays.
     pub fn destroy(&self) -> Result<()> {
-        self.ranges.lock()?.end(self.id, true)
+        self.ranges.lock().end(self.id, true)
     }
 }
 
 impl<D: Units> Drop for Range<D> {
     fn drop(&mut self) {
-        let mut state = self.ranges.raw_lock();
+        let mut state = self.ranges.lock();
         if !state.ranges.contains_key(&self.id) {
             return;
         }
-        let seen = state.see_ended_leases();
-        let ended = seen.and_then(|()| state.end(self.id, true));
+        let ended = state.end(self.id, true);
         let id = self.id;
         if let (Err(_), Some(range)) = (ended, state.ranges.get_mut(&id)) {
             // The next call of another range ends it, once its leases are gone.
             range.abandoned = true;
             state.order.retain(|&other| other != id);
             state.order.push(id);
+            // The leases' memory is that of the device, which must not end before them.
+            std::mem::forget(self.ranges.clone());
         }
     }
 }

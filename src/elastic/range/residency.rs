@@ -111,13 +111,13 @@ impl Residency {
             self.counts.fills,
             refused.collect::<Vec<_>>().join(", "),
             evicted.collect::<Vec<_>>().join(", "),
-            self.units.iter().map(UnitState::to_json).collect::<Vec<_>>().join(", ")
+            self.units.iter().map(|unit| unit.to_json()).collect::<Vec<_>>().join(", ")
         )
     }
 }
 
 impl UnitState {
-    fn to_json(&self) -> String {
+    fn to_json(self) -> String {
         format!(
             "{{\"offset\": {}, \"bytes\": {}, \"resident\": {}, \"pinned\": {}, \"pending\": {}}}",
             self.offset, self.bytes, self.resident, self.pinned, self.pending

@@ -3,24 +3,53 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void, CString};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Once;
 
 use super::{args, dlpack};
 use crate::device::{AnyUnits, UserStream};
-use crate::elastic::range::{Answer, Freed};
+use crate::elastic::range::{Answer, Freed, Refusal};
 use crate::elastic::{Range, Ranges};
 use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
-use crate::process::OfProcess;
 
 /// `WS_RANGE_NO_LIMIT` in the header.
 const NO_LIMIT: u64 = u64::MAX;
 /// `WS_RANGE_ALL` in the header.
 const ALL: u32 = u32::MAX;
 
-/// A range. A child of this process cannot use it.
+/// A range. A child of this process cannot use it, and leaks it.
 pub struct ws_range {
-    range: OfProcess<Range<AnyUnits>>,
+    range: ManuallyDrop<Range<AnyUnits>>,
     device: String,
+    made_in: u32,
+    forks: u32,
+}
+
+/// How often this process was forked from one that had ranges. The system is not asked for its number: that would take most of the
+/// time of a hit.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts from now on.
+fn watch_forks() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        // SAFETY: the handler is a function that is there as long as the library, and only counts.
+        if unsafe { libc::pthread_atfork(None, None, Some(forked)) } != 0 {
+            log::warn!("forks of this process are not seen: do not use its ranges in a child");
+        }
+    });
+}
+
+impl ws_range {
+    fn is_of_parent(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
 }
 
 /// What a fault came to.
@@ -91,7 +120,14 @@ impl From<Answer> for ws_fault {
 unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
     // SAFETY: by this function's contract.
     let range = unsafe { args::reference("range", range) }?;
-    Ok(range.range.get()?)
+    match range.is_of_parent() {
+        false => Ok(&range.range),
+        true => Err(Failure::Work(Error::Poisoned(format!(
+            "the range was made in process {}, and this is process {}, forked from it: memory of ranges does not survive fork",
+            range.made_in,
+            std::process::id()
+        )))),
+    }
 }
 
 /// A new range.
@@ -115,9 +151,12 @@ pub unsafe extern "C" fn ws_range_create(
             )
         };
         let made = Ranges::of(device)?.create(name, bytes)?;
+        watch_forks();
         *range = Box::into_raw(Box::new(ws_range {
-            range: OfProcess::new(made),
+            range: ManuallyDrop::new(made),
             device: device.to_owned(),
+            made_in: std::process::id(),
+            forks: FORKS.load(Ordering::Relaxed),
         }));
         Ok(())
     })
@@ -191,6 +230,10 @@ pub unsafe extern "C" fn ws_range_fault_many(
                 UserStream::new(stream),
             )
         };
+        for at in 0..count {
+            // SAFETY: not NULL, and there are as many items.
+            unsafe { faults.add(at).write(Answer::Refused(Refusal::InUse).into()) };
+        }
         let mut at = 0;
         range.fault_many(allocs, stream, |answer| {
             // SAFETY: not NULL, and there are as many answers as allocations at most.
@@ -403,14 +446,16 @@ pub unsafe extern "C" fn ws_range_destroy(range: *mut ws_range) -> Status {
     }
     guarded(|| {
         // SAFETY: live by this function's contract.
-        match unsafe { opened(range) } {
-            Ok(open) => open.destroy()?,
-            // Of a parent: its memory is not this process's.
-            Err(Failure::Work(Error::Poisoned(_))) => {}
-            Err(other) => return Err(other),
+        let mine = unsafe { args::reference("range", range.cast_const())? };
+        let of_parent = mine.is_of_parent();
+        if !of_parent {
+            mine.range.destroy()?;
         }
         // SAFETY: made by Box::into_raw in ws_range_create, and used no more, by this function's contract.
-        drop(unsafe { Box::from_raw(range) });
+        let ended = unsafe { Box::from_raw(range) };
+        if !of_parent {
+            drop(ManuallyDrop::into_inner(ended.range));
+        }
         Ok(())
     })
 }
