@@ -22,6 +22,21 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_set_options),
     reinterpret_cast<const void*>(&ws_set_device_budget),
     reinterpret_cast<const void*>(&ws_device_report),
+    reinterpret_cast<const void*>(&ws_range_create),
+    reinterpret_cast<const void*>(&ws_range_alloc),
+    reinterpret_cast<const void*>(&ws_range_fault),
+    reinterpret_cast<const void*>(&ws_range_fault_many),
+    reinterpret_cast<const void*>(&ws_range_unpin),
+    reinterpret_cast<const void*>(&ws_range_tensor),
+    reinterpret_cast<const void*>(&ws_range_used_on),
+    reinterpret_cast<const void*>(&ws_range_prioritize),
+    reinterpret_cast<const void*>(&ws_range_deprioritize),
+    reinterpret_cast<const void*>(&ws_range_free_bytes),
+    reinterpret_cast<const void*>(&ws_range_set_limit),
+    reinterpret_cast<const void*>(&ws_range_invalidate),
+    reinterpret_cast<const void*>(&ws_range_watermark),
+    reinterpret_cast<const void*>(&ws_range_residency),
+    reinterpret_cast<const void*>(&ws_range_destroy),
 };
 
 }  // namespace weightstream

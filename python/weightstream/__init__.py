@@ -39,6 +39,7 @@ _EXPORTS = {
     "set_options": "_runtime",
     "set_device_budget": "_pool",
     "device_report": "_pool",
+    "Range": "_range",
 }
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"

@@ -51,6 +51,53 @@ class Value(ctypes.Structure):
     ]
 
 
+#: What a refused fault says, by its number.
+_REFUSALS = (
+    "it lies above the range's watermark: something at or below it was evicted, until prioritize()",
+    "the range holds what its limit allows",
+    "the device's budget is taken, and nothing of lower priority holds memory",
+    "memory of lower priority is pinned, or kernels still use it: another time it may work",
+    "another caller was told to fill it, and has not unpinned it",
+    "the device has no memory left, though its budget would allow it",
+)
+
+
+class Fault(ctypes.Structure):
+    """What a fault came to."""
+
+    _fields_ = [
+        ("outcome", ctypes.c_int32),
+        ("reason", ctypes.c_int32),
+        ("generation", ctypes.c_uint64),
+        ("data", ctypes.c_void_p),
+        ("nbytes", ctypes.c_uint64),
+    ]
+
+    @property
+    def hit(self) -> bool:
+        """The contents are there."""
+        return self.outcome == 0
+
+    @property
+    def fill(self) -> bool:
+        """The memory is there, and the caller writes the contents."""
+        return self.outcome == 1
+
+    @property
+    def refused(self) -> bool:
+        """There is no memory."""
+        return self.outcome == 2
+
+    @property
+    def why(self) -> str:
+        """Why it was refused; empty if it was not."""
+        return _REFUSALS[self.reason] if self.refused else ""
+
+
+class Freed(ctypes.Structure):
+    _fields_ = [("freed", ctypes.c_uint64), ("pinned", ctypes.c_uint64), ("pending", ctypes.c_uint64)]
+
+
 TENSOR, NONE, INT, FLOAT, BOOL, STRING = range(6)
 
 CPU, CUDA = 0, 1
@@ -71,6 +118,35 @@ _SIGNATURES = {
     ),
     "ws_set_device_budget": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_uint64]),
     "ws_device_report": (ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p)]),
+    "ws_range_create": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)]),
+    "ws_range_alloc": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)]),
+    "ws_range_fault": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.POINTER(Fault)]),
+    "ws_range_fault_many": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(Fault)],
+    ),
+    "ws_range_unpin": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t, ctypes.c_void_p]),
+    "ws_range_tensor": (
+        ctypes.c_int,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint32,
+            ctypes.c_int32,
+            ctypes.POINTER(ctypes.c_int64),
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "ws_range_used_on": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p]),
+    "ws_range_prioritize": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_range_deprioritize": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_range_free_bytes": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.POINTER(Freed)]),
+    "ws_range_set_limit": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
+    "ws_range_invalidate": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32]),
+    "ws_range_watermark": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_char_p)]),
+    "ws_range_residency": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
+    "ws_range_destroy": (ctypes.c_int, [ctypes.c_void_p]),
     "ws_set_options": (ctypes.c_int, [ctypes.POINTER(Options)]),
     "wsm_check_defaults": (ctypes.c_int32, [ctypes.POINTER(Option), ctypes.c_size_t]),
     "wsm_command": (ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),

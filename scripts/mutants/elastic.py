@@ -1,6 +1,6 @@
 """Rules of budgets that change, and of stores that share a device."""
 
-from edits import always, delete, drop, never, replace
+from edits import always, become, delete, drop, never, replace
 from mutant import Mutant
 
 MUTANTS = [
@@ -111,5 +111,96 @@ MUTANTS = [
         replace("std::mem::replace(&mut self.is_loaded, false)", "true"),
         "after a move that failed halfway, pages are kept that hold nothing",
         ("session_budget",),
+    ),
+    Mutant(
+        "sim-sees-units-that-go-early",
+        delete(),
+        "the simulator does not see that",
+        ("lib:sim",),
+    ),
+    # --- ranges
+    Mutant(
+        "unpin-records-an-event",
+        delete(),
+        "a page is taken while kernels read it",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "unit-goes-when-its-events-are-complete",
+        never(),
+        "a page is taken while kernels read it",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "lease-end-records-an-event",
+        delete(),
+        "a page is taken while kernels read it that were issued under a lease",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "lease-ends-by-a-mark",
+        delete(),
+        "the page of a tensor that is gone stays for ever",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "generation-is-never-used-again",
+        replace("fetch_add(1, Ordering::Relaxed)", "load(Ordering::Relaxed)"),
+        "other contents are taken for those that were written",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "lost-contents-are-not-a-hit",
+        delete(),
+        "a fault answers with contents that are gone",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "eviction-sets-the-watermark",
+        delete(),
+        "each pass faults weights in that the next one evicts",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "fault-above-the-watermark-is-refused",
+        never(),
+        "each pass faults weights in that the next one evicts",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "prioritize-resets-the-watermark",
+        delete(),
+        "a model that is used again never gets its memory back",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "newest-range-comes-first",
+        become("state.order.push(id);"),
+        "the model that was loaded last gets nothing",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "lower-ranges-give-first",
+        drop(".rev()"),
+        "a fault takes from ranges of higher priority",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "hit-waits-for-the-fill-of-another-stream",
+        delete(),
+        "a kernel on another stream reads what is not written yet",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "fill-waits-for-readers-of-other-streams",
+        delete(),
+        "contents are overwritten while a kernel on another stream reads them",
+        ("elastic_ranges",),
+    ),
+    Mutant(
+        "ranges-and-stores-stay-under-the-cap",
+        drop(".min(state.room())"),
+        "ranges and stores together exceed the cap",
+        ("elastic_ranges",),
     ),
 ]

@@ -20,6 +20,7 @@
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
+mod any_units;
 mod bytes;
 pub mod caller;
 pub mod cuda;
@@ -31,20 +32,23 @@ pub mod host;
 mod models;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod units;
 
 use std::ffi::c_void;
 
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, KeptPages, Link, View};
 
+pub use any_units::{AnyEvent, AnyUnits};
 pub use bytes::{DevicePtr, HostBytes, Remapped};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
-pub use cuda::CudaDevice;
+pub use cuda::{CudaDevice, CudaUnits};
 pub use file::{HostFile, HostSource};
-pub use host::HostDevice;
+pub use host::{HostDevice, HostUnits};
 pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
+pub use units::{Units, UserStream};
 
 /// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
 pub const NODE_BYTES: u64 = 2458;

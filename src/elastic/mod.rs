@@ -1,7 +1,8 @@
 //! Elastic residency: several models share the memory of one device.
 //!
 //! Each model is a tenant. It says what it wants, and reports when a pass begins. The arbiter answers with grants: bytes that
-//! each tenant may hold. It is arithmetic only. It knows no device, no clock and no lock.
+//! each tenant may hold. It is arithmetic only. It knows no device, no clock and no lock. Ranges, for eager code, take what the
+//! grants leave.
 //!
 //! ```text
 //!  cap  |<- a ------------------------>|<- b ---------->|<- c ->|  free |
@@ -23,6 +24,8 @@
 //! | `pool` | a device's tenants: they hold their grants, and shrink between passes |
 //! | `cap` | a number, or what is free on the device |
 //! | `report` | who has what, and why |
+//! | `range` | reserved addresses whose memory comes and goes by faults |
+//! | `range_share` | what ranges hold of a pool |
 //! | `arbiter` | which rule is followed, and which change is worth it |
 //! | `ledger` | who holds how much in each residency; how bytes move |
 //! | `rule` | three orders of value, and what a pass may take from whom |
@@ -33,6 +36,8 @@ mod arbiter;
 mod cap;
 mod ledger;
 mod pool;
+pub mod range;
+mod range_share;
 mod report;
 mod rule;
 mod tenant;
@@ -44,6 +49,7 @@ mod traces;
 
 pub use arbiter::Arbiter;
 pub use pool::{DevicePool, DeviceState, Membership, Tenant};
+pub use range::{Range, Ranges};
 pub use report::{Report, TenantReport};
 pub use rule::Rule;
 pub use tenant::{TenantId, Wants};

@@ -14,6 +14,7 @@
 
 use super::arbiter::Arbiter;
 use super::cap::Cap;
+use super::range_share::{AskedRanges, RangeShare};
 use super::report::{Report, TenantReport};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
@@ -44,10 +45,11 @@ pub struct DevicePool {
     state: Mutex<State>,
 }
 
-struct State {
-    arbiter: Arbiter,
-    cap: Cap,
+pub(super) struct State {
+    pub(super) arbiter: Arbiter,
+    pub(super) cap: Cap,
     members: BTreeMap<TenantId, Member>,
+    pub(super) ranges: RangeShare,
 }
 
 struct Member {
@@ -95,6 +97,7 @@ impl DevicePool {
                 arbiter: Arbiter::new(0, 1),
                 cap: Cap::default(),
                 members: BTreeMap::new(),
+                ranges: RangeShare::default(),
             }),
         }
     }
@@ -104,27 +107,18 @@ impl DevicePool {
     ///
     /// Errors: a cap below the sum of the floors, with the least one ([`Error::CapTooSmall`]). Then the cap is what it was.
     pub fn set_cap(&self, cap: Option<u64>) -> Result<()> {
-        let mut asked = Vec::new();
-        let mut state = self.lock();
-        match cap {
-            None => state.cap.follow_free(),
-            Some(bytes) => {
-                state.arbiter.set_cap(bytes)?;
-                state.cap.fix(bytes);
-            }
-        }
-        state.shrink_others(None, &mut asked);
-        drop(state);
+        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
+        let changed = self.lock().set_cap(cap, &mut asked, &mut ranges);
         // A tenant that ends here leaves the pool, which takes the lock.
-        drop(asked);
-        Ok(())
+        drop((asked, ranges));
+        changed
     }
 
     /// A new tenant, which holds its floor.
     ///
     /// Errors: the floors do not fit under the cap ([`Error::CapTooSmall`]), or running passes hold what is missing for this one.
     pub fn join(self: &Arc<Self>, wants: Wants, device: &DeviceState) -> Result<Membership> {
-        let mut asked = Vec::new();
+        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
         let mut state = self.lock();
         let DeviceState { page, beside, free } = *device;
         state.arbiter.set_unit(page);
@@ -144,6 +138,7 @@ impl DevicePool {
         }
         let id = state.arbiter.join(wants)?;
         state.shrink_others(Some(id), &mut asked);
+        state.room_from_ranges(member.held, true, &mut ranges);
         let room = state.room();
         let joined = match member.held <= room {
             true => {
@@ -168,7 +163,7 @@ impl DevicePool {
             }
         };
         drop(state);
-        drop(asked);
+        drop((asked, ranges));
         joined
     }
 
@@ -191,19 +186,44 @@ impl DevicePool {
             cap: state.arbiter.cap(),
             follows_free: state.cap.follows(),
             rule: state.arbiter.rule().name(),
+            ranges: state.ranges.held,
             tenants: state.members.iter().map(one).collect(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    fn set_cap(
+        &mut self,
+        cap: Option<u64>,
+        asked: &mut Vec<Arc<dyn Tenant>>,
+        ranges: &mut AskedRanges,
+    ) -> Result<()> {
+        let Some(bytes) = cap else {
+            self.cap.follow_free();
+            return Ok(());
+        };
+        let before = self.arbiter.cap();
+        self.arbiter.set_cap(bytes)?;
+        self.shrink_others(None, asked);
+        let fits = self.fit_ranges(bytes, ranges);
+        self.shrink_others(None, asked);
+        // It holds again for the stores too, once what is leased of ranges is free.
+        self.arbiter
+            .set_cap(if fits.is_ok() { bytes } else { before })?;
+        if fits.is_ok() {
+            self.cap.fix(bytes);
+        }
+        fits
+    }
+
     /// The cap by what is free now, if it follows that. `joins` is what a new tenant takes beside its weights.
-    fn follow(&mut self, free: u64, joins: u64) -> Result<()> {
-        let held: u64 = self.members.values().map(|member| member.held).sum();
+    pub(super) fn follow(&mut self, free: u64, joins: u64) -> Result<()> {
+        let held = self.held().saturating_add(self.ranges.held);
         let beside = self.members.values().map(|member| member.beside);
         let headroom = beside.fold(joins, u64::max);
         // What the tenants hold is free for them.
@@ -214,10 +234,15 @@ impl State {
         }
     }
 
+    /// Bytes that stores hold.
+    pub(super) fn held(&self) -> u64 {
+        self.members.values().map(|member| member.held).sum()
+    }
+
     /// Bytes that no tenant holds.
-    fn room(&self) -> u64 {
-        let held = self.members.values().map(|member| member.held);
-        self.arbiter.cap().saturating_sub(held.sum())
+    pub(super) fn room(&self) -> u64 {
+        let held = self.held().saturating_add(self.ranges.held);
+        self.arbiter.cap().saturating_sub(held)
     }
 
     /// Tenants that hold more than their grant shrink, but for `but` and those that are busy. `asked` keeps them until the lock is
@@ -286,7 +311,7 @@ impl Membership {
         free: impl FnOnce() -> Result<u64>,
         change: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
-        let mut asked = Vec::new();
+        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
         let mut state = self.pool.lock();
         if state.cap.follows() {
             let free = free()?;
@@ -294,7 +319,10 @@ impl Membership {
         }
         state.arbiter.pass(self.id);
         state.shrink_others(Some(self.id), &mut asked);
-        let (grant, room) = (state.arbiter.grant(self.id), state.room());
+        let grant = state.arbiter.grant(self.id);
+        let more = grant.saturating_sub(state.member(self.id)?.held);
+        state.room_from_ranges(more, false, &mut ranges);
+        let room = state.room();
         let member = state.member(self.id)?;
         let before = member.held;
         // rule: tenants-together-stay-under-the-cap
@@ -304,7 +332,7 @@ impl Membership {
         member.passes += 1;
         state.arbiter.set_least(self.id, holds);
         drop(state);
-        drop(asked);
+        drop((asked, ranges));
         if holds == before {
             return Ok(());
         }

@@ -13,6 +13,8 @@ pub struct Report {
     pub follows_free: bool,
     /// The rule that grants follow now.
     pub rule: &'static str,
+    /// Bytes that ranges hold: what the tenants leave.
+    pub ranges: u64,
     /// In the order in which they joined.
     pub tenants: Vec<TenantReport>,
 }
@@ -45,12 +47,13 @@ impl Report {
     pub fn to_json(&self) -> String {
         let tenants: Vec<String> = self.tenants.iter().map(TenantReport::to_json).collect();
         format!(
-            "{{\"device\": {}, \"cap_bytes\": {}, \"follows_free_memory\": {}, \"held_bytes\": {}, \"rule\": {}, \
-             \"tenants\": [{}]}}",
+            "{{\"device\": {}, \"cap_bytes\": {}, \"follows_free_memory\": {}, \"held_bytes\": {}, \
+             \"range_bytes\": {}, \"rule\": {}, \"tenants\": [{}]}}",
             quoted(&self.device),
             self.cap,
             self.follows_free,
             self.tenants.iter().map(|tenant| tenant.held).sum::<u64>(),
+            self.ranges,
             quoted(self.rule),
             tenants.join(", ")
         )

@@ -215,6 +215,7 @@ mod tests {
                 name.starts_with("WS_")
                     && !name.starts_with("WS_OPTION_")
                     && !name.starts_with("WS_LOG_")
+                    && !name.starts_with("WS_REFUSED_")
             })
             .map(|(name, number)| {
                 (

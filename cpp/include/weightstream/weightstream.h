@@ -539,6 +539,178 @@ ws_status ws_stats_json(const ws_model* model, const char** json);
  */
 void ws_destroy(ws_model* model);
 
+/*
+ * Ranges, for code that runs its own kernels: reserved addresses of one model, whose memory comes and goes.
+ * docs/elastic.md has the rules and an example. All ranges of a device take memory from each other, newest first and
+ * low addresses first, and share the device's budget with models (ws_set_device_budget). Calls may come from any
+ * thread.
+ *
+ * A stream is a CUstream or cudaStream_t of the device's primary context, and NULL is the default stream. It must exist
+ * until the leases that were given to it have ended and a call of a range came after. On the CPU it is not looked at.
+ */
+typedef struct ws_range ws_range;
+
+/* What a fault comes to. */
+typedef enum ws_fault_outcome { WS_FAULT_HIT = 0, WS_FAULT_FILL = 1, WS_FAULT_REFUSED = 2 } ws_fault_outcome;
+
+/* Why a fault was refused. Append-only. */
+typedef enum ws_refusal {
+  /* Something at or below it was evicted: it lies above the range's watermark. ws_range_prioritize resets it. */
+  WS_REFUSED_ABOVE_WATERMARK = 0,
+  /* The range holds what ws_range_set_limit allows. */
+  WS_REFUSED_OVER_LIMIT = 1,
+  /* The budget is taken, and nothing of lower priority holds memory. */
+  WS_REFUSED_NOTHING_LOWER = 2,
+  /* Memory of lower priority is pinned, or kernels still use it. Another time it may work. */
+  WS_REFUSED_IN_USE = 3,
+  /* Another caller was told to write it, and has not unpinned it. */
+  WS_REFUSED_BEING_FILLED = 4,
+  /* The device has no memory left, though the budget would allow it. */
+  WS_REFUSED_DEVICE_FULL = 5
+} ws_refusal;
+
+/* The answer to a fault. */
+typedef struct ws_fault {
+  int32_t outcome; /* ws_fault_outcome */
+  int32_t reason;  /* ws_refusal, if it was refused */
+  /* Which contents these are: never 0, and never the same for other contents. 0 if it was refused. */
+  uint64_t generation;
+  /* The allocation, an address of the device; NULL if it was refused. Writable. */
+  void* data;
+  uint64_t nbytes;
+} ws_fault;
+
+/* What ws_range_free_bytes did, in bytes. */
+typedef struct ws_freed {
+  uint64_t freed;
+  uint64_t pinned;  /* could not go: faults were not unpinned, or tensors live */
+  uint64_t pending; /* could not go yet: kernels still use it */
+} ws_freed;
+
+#define WS_RANGE_NO_LIMIT UINT64_MAX
+#define WS_RANGE_ALL UINT32_MAX
+
+/*
+ * A new range, of the highest priority. It costs addresses, and no memory.
+ *
+ * Parameters:
+ *   device: "cpu", "cuda:0", "cuda:1" and so on.
+ *   name:   for reports and messages.
+ *   bytes:  how much will be allocated; each allocation takes a multiple of 256. Rounded up to whole pages.
+ *   range:  receives the range.
+ * Returns: WS_OK; WS_INVALID_INPUT for another device; WS_UNSUPPORTED without virtual memory; WS_OUT_OF_MEMORY without
+ * addresses.
+ * Memory and lifetimes: the caller ends it with ws_range_destroy.
+ */
+ws_status ws_range_create(const char* device, const char* name, uint64_t bytes, ws_range** range);
+
+/*
+ * The next bytes of a range, from low addresses up. Costs no memory. Allocate what matters most first: low addresses
+ * stay longest.
+ *
+ * Returns: WS_OK; WS_OUT_OF_MEMORY, with what is left, beyond the range's size.
+ */
+ws_status ws_range_alloc(const ws_range* range, uint64_t bytes, uint32_t* alloc);
+
+/*
+ * Asks for the contents of an allocation. It never waits. On a hit by the stream that wrote the contents it calls no
+ * driver.
+ *
+ * Parameters:
+ *   stream: what will use the memory. What is issued to it after this call comes after the write of the contents.
+ *   fault:  receives the answer:
+ *     WS_FAULT_HIT: the contents are there.
+ *     WS_FAULT_FILL: write them on `stream`, before ws_range_unpin. If that fails, call ws_range_invalidate first.
+ *     WS_FAULT_REFUSED: use memory of your own, and do not unpin.
+ * Returns: WS_OK, also if it was refused; WS_DEVICE.
+ */
+ws_status ws_range_fault(const ws_range* range, uint32_t alloc, void* stream, ws_fault* fault);
+
+/*
+ * The same for `count` allocations, one after the other. `faults` is written after an error too: what was answered has
+ * its answer, to be unpinned as always, and the rest is WS_FAULT_REFUSED.
+ */
+ws_status ws_range_fault_many(const ws_range* range, const uint32_t* allocs, size_t count, void* stream,
+                              ws_fault* faults);
+
+/*
+ * What was issued to `stream` so far uses these allocations, and nothing later: the end of as many faults. Records one
+ * event; memory is taken only once it is complete. Kernels on other streams are the caller's to order before `stream`.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT for an allocation without an open fault, or a stream that is being captured.
+ */
+ws_status ws_range_unpin(const ws_range* range, const uint32_t* allocs, size_t count, void* stream);
+
+/* DLPack's structure, of dlpack.h, version 0. */
+struct DLManagedTensor;
+
+/*
+ * A contiguous tensor over an allocation that is faulted or resident. It keeps the memory until its deleter is called,
+ * on any thread: that marks the end only. The next call of any range of the device records an event on `stream` and on
+ * the streams of ws_range_used_on, and the memory stays until they are complete.
+ *
+ * Parameters:
+ *   dtype:  ScalarType, as in ws_tensor.
+ *   sizes:  `ndim` values; may be NULL if ndim is 0.
+ *   tensor: receives the tensor.
+ * Returns: WS_OK; WS_INVALID_INPUT if nothing is resident there, or the tensor does not fit.
+ * Memory and lifetimes: the caller calls the tensor's deleter, or gives it to who does.
+ */
+ws_status ws_range_tensor(const ws_range* range, uint32_t alloc, int32_t dtype, const int64_t* sizes, size_t ndim,
+                          void* stream, struct DLManagedTensor** tensor);
+
+/*
+ * Tensors of the allocation that live are used on this stream too. Use on a stream that nobody named is the caller's
+ * error: torch's record_stream does nothing for memory that torch did not allocate.
+ */
+ws_status ws_range_used_on(const ws_range* range, uint32_t alloc, void* stream);
+
+/* The range comes first from now on, and its watermark is reset: nothing is refused because of earlier evictions. */
+ws_status ws_range_prioritize(const ws_range* range);
+
+/* The range comes last from now on. */
+ws_status ws_range_deprioritize(const ws_range* range);
+
+/*
+ * Frees `bytes` of a range, high addresses first, and says what it did and what kept the rest.
+ *
+ * Parameters:
+ *   wait: not 0: waits for kernels that still use the memory.
+ */
+ws_status ws_range_free_bytes(const ws_range* range, uint64_t bytes, int32_t wait, ws_freed* freed);
+
+/*
+ * The most that a range may hold, or WS_RANGE_NO_LIMIT. What it holds above is freed, after its kernels.
+ */
+ws_status ws_range_set_limit(const ws_range* range, uint64_t bytes);
+
+/*
+ * The contents of an allocation, or of all with WS_RANGE_ALL, are worth nothing any more: the next fault has them
+ * written.
+ */
+ws_status ws_range_invalidate(const ws_range* range, uint32_t alloc);
+
+/*
+ * Up to where faults of a range take memory, and why: an empty text while nothing was evicted.
+ *
+ * Memory and lifetimes: the text is valid until the next ws_range_watermark or ws_range_residency on the same thread.
+ */
+ws_status ws_range_watermark(const ws_range* range, uint64_t* bytes, const char** why);
+
+/*
+ * What a range holds, unit by unit, and what happened to it, as a JSON object.
+ *
+ * Memory and lifetimes: as for ws_range_watermark.
+ */
+ws_status ws_range_residency(const ws_range* range, const char** json);
+
+/*
+ * Ends a range: memory and addresses go back, after its kernels. `range` may be NULL.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT while a fault or a tensor of it is open. Then the range is still there.
+ */
+ws_status ws_range_destroy(ws_range* range);
+
 #ifdef __cplusplus
 }
 #endif

@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// The most bytes of a unit: mapping costs by the unit, and a move copies units that it cannot keep whole.
 const UNIT: u64 = 32 << 20;
 
+/// What the memory is for, in messages.
+pub(super) const PAGES: &str = "weights' pages";
+
 /// The units of a view's memory, in bytes from its start.
 fn units(view: &View) -> Vec<Range<u64>> {
     let borders = view.borders();
@@ -46,10 +49,13 @@ impl Mapped {
     /// `view` was checked, and has bytes. What was done before a failure is undone by the values' ends.
     fn new(context: &Arc<Context>, view: &View, _entered: &Entered<'_>) -> Result<Mapped> {
         let whole = view.whole();
-        let mut memory = Addresses::reserve(context, whole)?;
+        let mut memory = Addresses::reserve(context, whole, PAGES)?;
         let mut all = Vec::new();
         for range in units(view) {
-            let left = (whole - range.start, whole);
+            let left = || {
+                let left = whole - range.start;
+                format!("{PAGES}, of which {left} of {whole} bytes are left to find,")
+            };
             let physical = Physical::new(context, range.end - range.start, left)?;
             memory.map(range.start, &physical)?;
             all.push((range, physical));
@@ -60,7 +66,7 @@ impl Mapped {
 
     /// Shows units that are mapped in their own order.
     fn show(view: &View, memory: Addresses, units: Vec<(Range<u64>, Physical)>) -> Result<Mapped> {
-        let mut shown = Addresses::reserve(memory.context(), view.bytes)?;
+        let mut shown = Addresses::reserve(memory.context(), view.bytes, PAGES)?;
         for piece in &view.pieces {
             let end = piece.memory + piece.bytes;
             let from = units.partition_point(|(range, _)| range.start < piece.memory);

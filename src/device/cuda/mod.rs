@@ -11,7 +11,10 @@
 //! | `pool` | stream-ordered memory and its cap |
 //! | `block` | activations of captured passes: addresses once, and pages behind them as they are needed |
 //! | `lasting` | memory beside the pool, that stays until the end |
+//! | `physical` | physical memory, addresses that it is put behind, and who may access it there |
+//! | `moved` | weights' memory that is seen in another way, with pages that keep their bytes |
 //! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
+//! | `units_map` | memory that comes and goes under the addresses of ranges |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
@@ -56,9 +59,11 @@ mod stage_shape;
 mod stage_turns;
 mod stream;
 mod units;
+mod units_map;
 
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
+pub use units_map::CudaUnits;
 
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};

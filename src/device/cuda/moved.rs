@@ -9,6 +9,7 @@
 //! stay is lost, and its owner loads it again.
 
 use super::context::Entered;
+use super::mapped::PAGES;
 use super::physical::{Addresses, Physical};
 use super::stream::Stream;
 use crate::device::DevicePtr;
@@ -46,7 +47,7 @@ impl Mover {
         units: Vec<(Range<u64>, Physical)>,
         whole: u64,
     ) -> Result<Mover> {
-        let to = Addresses::reserve(from.context(), whole)?;
+        let to = Addresses::reserve(from.context(), whole, PAGES)?;
         let held = units.iter().map(|(range, _)| range.end - range.start).sum();
         let old = |(range, physical)| Old {
             range,
@@ -174,8 +175,7 @@ impl Mover {
 
     fn create(&mut self, unit: &Range<u64>) -> Result<()> {
         let bytes = unit.end - unit.start;
-        let left = (bytes, self.room);
-        let physical = Physical::new(self.to.context(), bytes, left)?;
+        let physical = Physical::new(self.to.context(), bytes, || PAGES.to_owned())?;
         self.held += bytes;
         self.place(unit, physical)
     }

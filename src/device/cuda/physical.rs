@@ -43,6 +43,27 @@ fn properties(context: &Context) -> CUmemAllocationProp {
     props
 }
 
+/// Lets the device at these addresses, which are ours and all have memory.
+pub(super) fn allow(context: &Context, start: u64, bytes: u64, access: Access) -> Result<()> {
+    let description = CUmemAccessDesc {
+        location: properties(context).location,
+        flags: access,
+    };
+    for attempt in 0..ATTEMPTS {
+        // SAFETY: one description; the driver refuses addresses that are not mapped.
+        let code = unsafe { sys::cuMemSetAccess(start, bytes as usize, &description, 1) };
+        if code != CUresult::CUDA_ERROR_NOT_READY || attempt + 1 == ATTEMPTS {
+            return check("cuMemSetAccess", code);
+        }
+        log::warn!(
+            "{}: cuMemSetAccess of {bytes} bytes is not ready: trying again",
+            context.name()
+        );
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 /// One allocation of physical memory, which is mapped as a whole. Dropped, it lives on as long as it is mapped somewhere.
 pub(super) struct Physical {
     handle: CUmemGenericAllocationHandle,
@@ -51,11 +72,11 @@ pub(super) struct Physical {
 }
 
 impl Physical {
-    /// `bytes` are whole pages. `left` is said in an error: bytes that are still to be found, of all.
+    /// `bytes` are whole pages. `what` says in an error what they are for.
     pub(super) fn new(
         context: &Arc<Context>,
         bytes: u64,
-        (left, all): (u64, u64),
+        what: impl FnOnce() -> String,
     ) -> Result<Physical> {
         let mut handle = 0;
         // SAFETY: the properties are complete, and the driver writes the one handle.
@@ -63,10 +84,7 @@ impl Physical {
             unsafe { sys::cuMemCreate(&mut handle, bytes as usize, &properties(context), 0) };
         match code {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::OutOfMemory {
-                what: format!(
-                    "weights' pages on {}: {left} bytes are left to find of {all}",
-                    context.name(),
-                ),
+                what: format!("{} on {}", what(), context.name()),
                 bytes,
             }),
             code => check("cuMemCreate", code).map(|()| Physical {
@@ -75,6 +93,21 @@ impl Physical {
                 context: Arc::clone(context),
             }),
         }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Puts it behind addresses.
+    ///
+    /// # Safety
+    /// They are reserved, as many as it has bytes, and have no memory.
+    pub(super) unsafe fn map(&self, at: u64) -> Result<()> {
+        // SAFETY: the caller's promise; the handle lives, and is mapped whole.
+        check("cuMemMap", unsafe {
+            sys::cuMemMap(at, self.bytes as usize, 0, self.handle, 0)
+        })
     }
 }
 
@@ -108,12 +141,13 @@ impl Addresses {
         self.context.name()
     }
 
-    pub(super) fn reserve(context: &Arc<Context>, bytes: u64) -> Result<Addresses> {
+    /// `what` says in an error what they are for.
+    pub(super) fn reserve(context: &Arc<Context>, bytes: u64, what: &str) -> Result<Addresses> {
         let mut start = 0;
         // SAFETY: the driver chooses the addresses, and writes the first one.
         match unsafe { sys::cuMemAddressReserve(&mut start, bytes as usize, 0, 0, 0) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::OutOfMemory {
-                what: format!("addresses for weights' pages on {}", context.name()),
+                what: format!("addresses for {what} on {}", context.name()),
                 bytes,
             }),
             code => check("cuMemAddressReserve", code).map(|()| Addresses {
@@ -133,17 +167,8 @@ impl Addresses {
             end <= self.bytes && below.is_none_or(|(start, bytes)| start + bytes <= at),
             "a view was checked before it was mapped"
         );
-        // SAFETY: reserved addresses, by the check, behind which nothing is mapped yet; the handle lives, and is mapped
-        // whole.
-        check("cuMemMap", unsafe {
-            sys::cuMemMap(
-                self.start + at,
-                physical.bytes as usize,
-                0,
-                physical.handle,
-                0,
-            )
-        })?;
+        // SAFETY: reserved addresses, by the check, behind which nothing is mapped yet.
+        unsafe { physical.map(self.start + at) }?;
         self.mapped.insert(at, physical.bytes);
         Ok(())
     }
@@ -164,26 +189,8 @@ impl Addresses {
 
     /// Lets the device at these addresses, in bytes from the start, which all have memory.
     pub(super) fn allow(&self, range: Range<u64>, access: Access) -> Result<()> {
-        let bytes = range.end - range.start;
-        let description = CUmemAccessDesc {
-            location: properties(&self.context).location,
-            flags: access,
-        };
-        for attempt in 0..ATTEMPTS {
-            // SAFETY: reserved addresses with memory behind all of them, and one description.
-            let code = unsafe {
-                sys::cuMemSetAccess(self.start + range.start, bytes as usize, &description, 1)
-            };
-            if code != CUresult::CUDA_ERROR_NOT_READY || attempt + 1 == ATTEMPTS {
-                return check("cuMemSetAccess", code);
-            }
-            log::warn!(
-                "{}: cuMemSetAccess of {bytes} bytes is not ready: trying again",
-                self.context.name()
-            );
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
+        let (start, bytes) = (self.start + range.start, range.end - range.start);
+        allow(&self.context, start, bytes, access)
     }
 }
 

@@ -359,6 +359,14 @@ impl CudaEvent {
             code => check("cuEventQuery", code).map(|()| true),
         }
     }
+
+    /// Blocks until everything before it is done.
+    pub(super) fn synchronize(&self, _entered: &Entered<'_>) -> Result<()> {
+        // SAFETY: the event lives as long as `self`.
+        check("cuEventSynchronize", unsafe {
+            sys::cuEventSynchronize(self.raw.0)
+        })
+    }
 }
 
 impl Drop for CudaEvent {

@@ -126,7 +126,7 @@ fn create(_bytes: u64) -> Result<File> {
 
 /// All pages are taken at once, and a system that runs out of them ends processes. Where it does not say what it has, the
 /// call that takes them will.
-fn check_available(bytes: u64) -> Result<()> {
+pub(super) fn check_available(bytes: u64) -> Result<()> {
     match system_memory::available() {
         Ok(available) if bytes > available.bytes() => Err(Error::OutOfMemory {
             what: format!("weights' pages, of {available}"),

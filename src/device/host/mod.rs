@@ -9,6 +9,7 @@ mod frames;
 mod memory_file;
 mod pages;
 mod progress;
+mod units;
 
 use super::{Device, DevicePtr, HostBytes, Remapped};
 use crate::error::{Error, Result};
@@ -18,6 +19,7 @@ use copier::{Command, Copier};
 use pages::{only_read, Views};
 pub(super) use pages::{page, GRANULE};
 use std::sync;
+pub use units::HostUnits;
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,9 +25,9 @@ pub(in crate::device) fn page() -> Option<u64> {
 }
 
 /// Neighbouring addresses that are ours until this is dropped, which nobody may use later.
-struct Addresses {
-    start: *mut u8,
-    bytes: usize,
+pub(super) struct Addresses {
+    pub(super) start: *mut u8,
+    pub(super) bytes: usize,
 }
 
 // SAFETY: addresses that are owned; nothing in them is bound to the thread that took them.
@@ -35,7 +35,7 @@ unsafe impl Send for Addresses {}
 
 impl Addresses {
     /// Addresses without memory: an access to them faults.
-    fn reserve(bytes: u64) -> Result<Addresses> {
+    pub(super) fn reserve(bytes: u64) -> Result<Addresses> {
         let size = usize::try_from(bytes).map_err(|_| too_large(bytes))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let anywhere = std::ptr::null_mut();

@@ -59,12 +59,13 @@ impl Sim {
         self.space_of(range.start).bytes_mut(range)
     }
 
-    /// The memory of addresses within one live block of weights, or within one view.
+    /// The memory of addresses within one live block of weights, within one view, or within units of a range.
     pub(super) fn of_weights(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
         let range = self.weights.within(ptr, bytes);
         let range = range.filter(|range| !self.views.own(range.start));
         let memory = range.map(|range| vec![range]);
         let memory = memory.or_else(|| self.views.behind(ptr, bytes));
+        let memory = memory.or_else(|| self.units.behind(ptr, bytes));
         memory.ok_or_else(|| stray(ptr, bytes))
     }
 
@@ -95,8 +96,10 @@ impl Sim {
                 ptr.0
             )));
         }
-        // Without a view it is one piece.
-        let mut memory = self.anywhere(ptr, bytes)?;
-        memory.pop().ok_or_else(|| stray(ptr, bytes))
+        // Without a view it is one piece, within one unit of a range too.
+        match self.anywhere(ptr, bytes)?.as_slice() {
+            [range] => Ok(range.clone()),
+            _ => Err(stray(ptr, bytes)),
+        }
     }
 }

@@ -66,6 +66,8 @@ pub enum What {
     Free,
     /// The bytes were said to be worth nothing any more.
     Discard,
+    /// The memory was taken away from under a range.
+    Unmapped,
 }
 
 /// One access, as reports name it.
@@ -100,6 +102,7 @@ impl fmt::Display for Access {
             What::Zero => f.write_str("setting to zero")?,
             What::Free => f.write_str("giving the memory back")?,
             What::Discard => f.write_str("giving the bytes up")?,
+            What::Unmapped => f.write_str("taking a unit away")?,
         }
         write!(f, " ({}, call {})", self.stream.name(), self.call)
     }

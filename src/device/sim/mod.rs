@@ -31,10 +31,14 @@ mod regions;
 mod replay;
 mod space;
 mod streams;
+mod unit_table;
+mod units;
 mod views;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unit_tests;
 #[cfg(test)]
 mod view_tests;
 
@@ -53,6 +57,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use streams::{Op, Stream};
+use unit_table::SimUnits;
 use views::Views;
 
 /// First address of the weights' memory, and of the activations'. Far from null and from each other.
@@ -103,6 +108,7 @@ pub struct Sim {
     loses_every: Option<u64>,
     moved_runs: u64,
     views: Views,
+    units: SimUnits,
     compute: Stream,
     copy: Stream,
     /// The calling thread's; in a cell, since asking for an event orders what follows after it.
@@ -139,6 +145,7 @@ impl Sim {
             loses_every: None,
             moved_runs: 0,
             views: Views::new(),
+            units: SimUnits::new(),
             compute: Stream::new(Actor::Compute),
             copy: Stream::new(Actor::Copy),
             host: Cell::default(),

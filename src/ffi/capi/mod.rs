@@ -2,12 +2,15 @@
 //! the two together. Each exported function is a few lines: arguments to Rust types, one call, a status.
 
 mod args;
+mod dlpack;
 mod execute;
 mod load;
 mod pool;
+mod range;
 mod stats;
 mod types;
 
+pub use dlpack::ManagedTensor;
 pub use execute::{
     ws_execute, ws_execute_into, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs,
 };
@@ -16,6 +19,12 @@ pub use load::{
     ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options, Model,
 };
 pub use pool::{ws_device_report, ws_set_device_budget};
+pub use range::{
+    ws_fault, ws_freed, ws_range, ws_range_alloc, ws_range_create, ws_range_deprioritize,
+    ws_range_destroy, ws_range_fault, ws_range_fault_many, ws_range_free_bytes,
+    ws_range_invalidate, ws_range_prioritize, ws_range_residency, ws_range_set_limit,
+    ws_range_tensor, ws_range_unpin, ws_range_used_on, ws_range_watermark,
+};
 pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
 

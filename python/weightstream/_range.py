@@ -1,0 +1,240 @@
+"""Ranges: device addresses of a model in eager code, whose memory comes and goes by faults."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ._native import Error, Fault, Freed, last_error, library
+
+__all__ = ["Fault", "Range", "Watermark"]
+
+# As in weightstream.h.
+_NO_LIMIT, _ALL = 2**64 - 1, 2**32 - 1
+#: PyCapsule keeps the address.
+_CAPSULE_NAME = ctypes.create_string_buffer(b"dltensor")
+#: ScalarType numbers of the types that DLPack knows. Others are views of bytes.
+_DTYPES = {
+    "uint8": 0,
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+    "float16": 5,
+    "float32": 6,
+    "float64": 7,
+    "complex64": 9,
+    "complex128": 10,
+    "bool": 11,
+    "bfloat16": 15,
+}
+#: Handles of ranges that were dropped while tensors of them lived.
+_left: list[ctypes.c_void_p] = []
+
+
+class Watermark(NamedTuple):
+    """Up to where faults take memory, and what set it; ``why`` is empty while nothing was evicted."""
+
+    bytes: int
+    why: str
+
+
+class Batch:
+    """Allocations that are faulted and unpinned together, by one call each. Made by :meth:`Range.batch`."""
+
+    def __init__(self, range: Range, allocs: Sequence[int]):
+        self._range = range
+        self._count = len(allocs)
+        self._allocs = (ctypes.c_uint32 * self._count)(*allocs)
+        #: The answers of the last fault, in the order of the allocations.
+        self.faults = (Fault * self._count)()
+        self._fault = library().ws_range_fault_many
+
+    def fault(self, stream: Any = None) -> Sequence[Fault]:
+        """Faults all of them. The answers are valid until the next fault of this batch."""
+        handle = self._range._handle
+        if handle is None or self._fault(handle, self._allocs, self._count, self._range._stream(stream), self.faults):
+            self._range._fail(handle)
+        return self.faults
+
+    def unpin(self, stream: Any = None) -> None:
+        """Ends the faults that were not refused."""
+        self._range.unpin([alloc for alloc, fault in zip(self._allocs, self.faults, strict=True) if not fault.refused], stream)
+
+
+class Range:
+    """Device addresses of one model. Weights are allocated in the order of their importance, and cost no memory before a fault.
+
+    ``device`` is ``"cpu"``, ``"cuda:0"`` and so on. ``bytes`` is what will be allocated; each allocation takes a multiple of 256. A new
+    range has the highest priority. A ``stream`` is a ``torch.cuda.Stream``, its handle, or None for the current one::
+
+        w = range.alloc(nbytes)
+        fault = range.fault(w)
+        if fault.refused:
+            weight = host_weight.to(device)             # a temporary
+        else:
+            weight = range.tensor(w, dtype, shape)
+            if fault.fill:
+                weight.copy_(host_weight)
+        y = layer(x, weight)
+        if not fault.refused:
+            range.unpin(w)
+    """
+
+    def __init__(self, device: str, bytes: int, name: str = "range"):
+        self._handle: ctypes.c_void_p | None = None
+        self.device, self.name = device, name
+        self._gpu = device.startswith("cuda")
+        _end_left()
+        handle = ctypes.c_void_p()
+        if library().ws_range_create(device.encode(), name.encode(), _whole("bytes", bytes), ctypes.byref(handle)) != 0:
+            raise Error(last_error())
+        self._handle = handle
+
+    def alloc(self, bytes: int) -> int:
+        """The number of the next allocation: from low addresses, which stay longest, up."""
+        alloc = ctypes.c_uint32()
+        self._call("alloc", _whole("bytes", bytes), ctypes.byref(alloc))
+        return alloc.value
+
+    def fault(self, alloc: int, stream: Any = None) -> Fault:
+        """The contents of an allocation (``hit``), memory to write them to (``fill``), or ``refused``, with ``why``. Never waits.
+
+        Unless it was refused, :meth:`unpin` ends it. After a ``fill`` that failed, call :meth:`invalidate` before that.
+        """
+        fault = Fault()
+        self._call("fault", alloc, self._stream(stream), ctypes.byref(fault))
+        return fault
+
+    def batch(self, allocs: Iterable[int]) -> Batch:
+        """Allocations that are always faulted together, as those of a layer: one call for all of them."""
+        return Batch(self, list(allocs))
+
+    def unpin(self, allocs: int | Sequence[int], stream: Any = None) -> None:
+        """What was issued to ``stream`` so far uses the allocation, or each of several, and nothing later does."""
+        every = [allocs] if isinstance(allocs, int) else allocs
+        self._call("unpin", (ctypes.c_uint32 * len(every))(*every), len(every), self._stream(stream))
+
+    def tensor(self, alloc: int, dtype: Any, shape: Sequence[int], stream: Any = None) -> Any:
+        """A tensor over an allocation that is resident. The memory stays as long as the tensor lives, and until its kernels are done.
+
+        ``stream`` is where it is used; :meth:`used_on` names further ones. ``record_stream`` does nothing for such a tensor.
+        """
+        import torch
+
+        name = str(dtype).removeprefix("torch.")
+        sizes = [int(size) for size in shape]
+        known = name in _DTYPES
+        if not known and dtype.itemsize > 1:
+            raise Error(f"Range.tensor: DLPack has no type for {dtype}; take uint8 and view it")
+        pointer = ctypes.c_void_p()
+        array = (ctypes.c_int64 * len(sizes))(*sizes)
+        self._call("tensor", alloc, _DTYPES[name] if known else 0, array, len(sizes), self._stream(stream), ctypes.byref(pointer))
+        tensor = _consume(pointer, torch.utils.dlpack.from_dlpack)
+        return tensor if known else tensor.view(dtype)
+
+    def used_on(self, alloc: int, stream: Any) -> None:
+        """Tensors of the allocation that live are used on this stream too. Streams that nobody names are not waited for."""
+        self._call("used_on", alloc, self._stream(stream))
+
+    def prioritize(self) -> None:
+        """Comes first from now on, and what was evicted may come back: the model is used again."""
+        self._call("prioritize")
+
+    def deprioritize(self) -> None:
+        """Comes last from now on."""
+        self._call("deprioritize")
+
+    def free_bytes(self, bytes: int, *, wait: bool = True) -> dict[str, int]:
+        """Frees so many bytes, high addresses first: what was ``freed``, what is ``pinned``, and what is ``pending`` on kernels."""
+        freed = Freed()
+        self._call("free_bytes", _whole("bytes", bytes), int(wait), ctypes.byref(freed))
+        return {name: getattr(freed, name) for name, _ in Freed._fields_}
+
+    def set_limit(self, bytes: int | None) -> None:
+        """Holds at most so many bytes; None for no limit."""
+        self._call("set_limit", _NO_LIMIT if bytes is None else _whole("bytes", bytes))
+
+    def invalidate(self, alloc: int | None = None) -> None:
+        """The contents of an allocation, or of all, are worth nothing: the next fault has them written. For weights that change."""
+        self._call("invalidate", _ALL if alloc is None else alloc)
+
+    def watermark(self) -> Watermark:
+        """Up to where faults take memory, and why."""
+        bytes, why = ctypes.c_uint64(), ctypes.c_char_p()
+        self._call("watermark", ctypes.byref(bytes), ctypes.byref(why))
+        return Watermark(bytes.value, (why.value or b"").decode())
+
+    def residency(self) -> dict[str, Any]:
+        """What the range holds, unit by unit, and what happened to it."""
+        text = ctypes.c_char_p()
+        self._call("residency", ctypes.byref(text))
+        return json.loads(text.value or b"{}")
+
+    def close(self) -> None:
+        """Gives memory and addresses back. An error while a fault is open or a tensor lives; then the range stays."""
+        if self._handle is not None:
+            self._call("destroy")
+            self._handle = None
+
+    def __enter__(self) -> Range:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle is not None and library().ws_range_destroy(handle) != 0:
+            # The memory is that of tensors which live.
+            _left.append(handle)
+
+    def _stream(self, stream: Any) -> int:
+        if not self._gpu:
+            return 0
+        if stream is None:
+            import torch
+
+            stream = torch.cuda.current_stream(self.device)
+        return stream if isinstance(stream, int) else stream.cuda_stream
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        handle = self._handle
+        if handle is None or getattr(library(), f"ws_range_{name}")(handle, *arguments) != 0:
+            self._fail(handle)
+
+    def _fail(self, handle: ctypes.c_void_p | None) -> None:
+        raise Error(f"range '{self.name}' is closed" if handle is None else last_error())
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _NO_LIMIT:
+        raise Error(f"{name}: a number of bytes from 0 up is expected, found {value!r}")
+    return value
+
+
+def _end_left() -> None:
+    """Ends ranges that were dropped before their tensors."""
+    _left[:] = [handle for handle in _left if library().ws_range_destroy(handle) != 0]
+
+
+class _Tensor(ctypes.Structure):
+    """``DLManagedTensor``, of which only the deleter is used here."""
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Tensor))
+_Tensor._fields_ = [("view", ctypes.c_uint64 * 6), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+
+
+def _consume(pointer: ctypes.c_void_p, consumer: Any) -> Any:
+    """What the consumer makes of a DLPack tensor. It calls the deleter when that ends; if it fails, nobody else would."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    try:
+        return consumer(make(pointer, ctypes.addressof(_CAPSULE_NAME), None))
+    except BaseException:
+        tensor = ctypes.cast(pointer, ctypes.POINTER(_Tensor))
+        tensor.contents.deleter(tensor)
+        raise

@@ -1,0 +1,176 @@
+//! Units of a range in host memory: addresses without access, and anonymous memory that is mapped over them.
+
+use super::memory_file::{check_available, failed};
+use super::pages::{page, Addresses};
+use crate::device::units::{UnitTable, Units, UserStream};
+use crate::device::DevicePtr;
+use crate::error::{Error, Result};
+use crate::system_memory;
+use std::collections::BTreeMap;
+
+/// Mapping a unit and looking at what the system has left takes about 50 µs. Copying as many bytes takes longer.
+const UNIT: u64 = 1 << 20;
+
+/// Units in host memory. All work is done when a call returns, so events say nothing.
+pub struct HostUnits {
+    page: u64,
+    table: UnitTable<()>,
+    addresses: BTreeMap<u64, Addresses>,
+}
+
+impl HostUnits {
+    /// Takes no memory.
+    ///
+    /// Errors: a system without memory that is mapped by page.
+    pub fn new() -> Result<HostUnits> {
+        let page = page().ok_or_else(|| {
+            Error::Unsupported("ranges in host memory are there on Linux only".to_owned())
+        })?;
+        Ok(HostUnits {
+            page,
+            table: UnitTable::default(),
+            addresses: BTreeMap::new(),
+        })
+    }
+
+    /// Maps new pages over addresses of ours: such that hold zeros, or such that nobody may access.
+    fn replace(&mut self, at: DevicePtr, bytes: u64, protection: i32) -> Result<()> {
+        let found = self.addresses.range(..=at.0).next_back();
+        let inside = |(start, all): &(&u64, &Addresses)| at.0 - **start + bytes <= all.bytes as u64;
+        let (start, all) = found
+            .filter(inside)
+            .ok_or_else(|| Error::Internal(format!("{:#x} is no address of a range", at.0)))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the addresses are inside of our own, by the check, so that nothing of others is replaced. Nobody uses what was
+        // there: the caller's promise.
+        let mapped = unsafe {
+            let address = all.start.add((at.0 - start) as usize).cast();
+            libc::mmap(address, bytes as usize, protection, flags, -1, 0)
+        };
+        match mapped == libc::MAP_FAILED {
+            true => Err(failed("mapping a range's unit with mmap", bytes)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Units for HostUnits {
+    type Event = ();
+    type Stream = UserStream;
+
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn page(&self) -> u64 {
+        self.page
+    }
+
+    fn unit(&self) -> u64 {
+        UNIT.max(self.page)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<DevicePtr> {
+        let addresses = Addresses::reserve(bytes)?;
+        let start = DevicePtr(addresses.start.expose_provenance() as u64);
+        self.addresses.insert(start.0, addresses);
+        self.table.add(start, bytes);
+        Ok(start)
+    }
+
+    fn release(&mut self, start: DevicePtr) -> Result<()> {
+        self.table.check_released(start)?;
+        self.table.remove(start);
+        self.addresses.remove(&start.0);
+        Ok(())
+    }
+
+    fn back(&mut self, at: DevicePtr, bytes: u64) -> Result<()> {
+        self.table.check_back(at, bytes)?;
+        check_available(bytes)?;
+        self.replace(at, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        self.table.insert(at, bytes, ());
+        Ok(())
+    }
+
+    fn take(&mut self, at: DevicePtr, _keep: bool) -> Result<()> {
+        let (bytes, ()) = self.table.get(at)?;
+        self.replace(at, bytes, libc::PROT_NONE)?;
+        self.table.take(at);
+        Ok(())
+    }
+
+    fn record(&mut self, _stream: UserStream) -> Result<()> {
+        Ok(())
+    }
+
+    fn stream_wait(&mut self, _stream: UserStream, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_done(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn wait(&mut self, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(system_memory::available()?.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ptr: DevicePtr) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(ptr.0 as usize)
+    }
+
+    #[test]
+    fn memory_comes_and_goes_under_addresses_that_stay() {
+        let mut units = HostUnits::new().unwrap();
+        let (unit, page) = (units.unit(), units.page());
+        let start = units.reserve(unit + page).unwrap();
+        units.back(start, unit).unwrap();
+        // The last unit is short.
+        units.back(start.offset(unit), page).unwrap();
+        // SAFETY: both units have memory, which is writable and this test's.
+        unsafe {
+            at(start).write(1);
+            at(start.offset(unit + page - 1)).write(2);
+        }
+        units.take(start, true).unwrap();
+        units.back(start, unit).unwrap();
+        // SAFETY: as before.
+        let (first, last) = unsafe { (at(start).read(), at(start.offset(unit + page - 1)).read()) };
+        assert_eq!(
+            (first, last),
+            (0, 2),
+            "a unit that was taken holds zeros, the other one its bytes"
+        );
+        units.take(start, false).unwrap();
+        units.take(start.offset(unit), false).unwrap();
+        units.release(start).unwrap();
+    }
+
+    #[test]
+    fn units_of_others_are_refused() {
+        let mut units = HostUnits::new().unwrap();
+        let unit = units.unit();
+        let start = units.reserve(2 * unit).unwrap();
+        let refused = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Internal(_))));
+        refused(units.take(start, false));
+        refused(units.back(start, 3 * unit));
+        refused(units.back(DevicePtr(start.0 - unit), unit));
+        units.back(start, unit).unwrap();
+        refused(units.back(start, unit));
+        refused(units.take(start.offset(1), false));
+        refused(units.release(start));
+        units.take(start, false).unwrap();
+        units.release(start).unwrap();
+        refused(units.release(start));
+    }
+}

@@ -1,0 +1,126 @@
+//! What a range holds, unit by unit, and what happened to it. As values, and as JSON.
+
+use super::answer::{Cause, Refusal};
+use super::state::State;
+use super::table::{Counts, Watermark};
+use crate::config::quoted;
+use crate::device::Units;
+use crate::error::Result;
+
+/// One unit of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnitState {
+    /// Where it begins in the range.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// It has memory.
+    pub resident: bool,
+    /// A fault or lease of it is open.
+    pub pinned: bool,
+    /// Kernels still use it.
+    pub pending: bool,
+}
+
+/// What a range holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Residency {
+    /// The range.
+    pub name: String,
+    /// The device.
+    pub device: String,
+    /// Bytes of addresses.
+    pub bytes: u64,
+    /// Bytes of memory.
+    pub resident: u64,
+    /// As [`super::Range::set_limit`] said.
+    pub limit: Option<u64>,
+    /// Up to where faults take memory.
+    pub watermark: Watermark,
+    /// 0 for the range of the highest priority.
+    pub place: usize,
+    /// What happened.
+    pub counts: Counts,
+    /// From low addresses up.
+    pub units: Vec<UnitState>,
+}
+
+impl<D: Units> State<D> {
+    pub fn residency(&mut self, id: u64) -> Result<Residency> {
+        let place = self.order.iter().position(|&other| other == id);
+        let device = self.device.name().to_owned();
+        let mut units = Vec::new();
+        for unit in 0..self.range(id)?.backed.len() {
+            let (range, device) = self.split(id)?;
+            let mut pending = false;
+            for alloc in range.allocs_of(unit) {
+                pending |= !alloc.is_idle(device)?;
+            }
+            units.push(UnitState {
+                offset: range.offset_of(unit),
+                bytes: range.size_of(unit),
+                resident: range.backed[unit],
+                pinned: range.is_pinned(unit),
+                pending,
+            });
+        }
+        let range = self.range(id)?;
+        Ok(Residency {
+            name: range.name.clone(),
+            device,
+            bytes: range.bytes,
+            resident: range.resident,
+            limit: (range.limit < u64::MAX).then_some(range.limit),
+            watermark: Watermark {
+                bytes: range.offset_of(range.watermark),
+                why: range.why.clone(),
+            },
+            place: place.unwrap_or(0),
+            counts: range.counts,
+            units,
+        })
+    }
+}
+
+impl Residency {
+    /// As JSON, in one line.
+    pub fn to_json(&self) -> String {
+        let number =
+            |value: Option<u64>| value.map_or("null".to_owned(), |value| value.to_string());
+        let named = |(name, value): (&str, &u64)| format!("{}: {value}", quoted(name));
+        let refused = Refusal::ALL.map(Refusal::name);
+        let refused = refused.into_iter().zip(&self.counts.refused).map(named);
+        let evicted = Cause::ALL.map(Cause::name);
+        let evicted = evicted
+            .into_iter()
+            .zip(&self.counts.evicted_bytes)
+            .map(named);
+        format!(
+            "{{\"name\": {}, \"device\": {}, \"bytes\": {}, \"resident_bytes\": {}, \"limit_bytes\": {}, \"watermark_bytes\": {}, \
+             \"watermark_why\": {}, \"place\": {}, \"hits\": {}, \"fills\": {}, \"refused\": {{{}}}, \"evicted_bytes\": {{{}}}, \
+             \"units\": [{}]}}",
+            quoted(&self.name),
+            quoted(&self.device),
+            self.bytes,
+            self.resident,
+            number(self.limit),
+            self.watermark.bytes,
+            self.watermark.why.as_deref().map_or("null".to_owned(), quoted),
+            self.place,
+            self.counts.hits,
+            self.counts.fills,
+            refused.collect::<Vec<_>>().join(", "),
+            evicted.collect::<Vec<_>>().join(", "),
+            self.units.iter().map(|unit| unit.to_json()).collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+impl UnitState {
+    fn to_json(self) -> String {
+        format!(
+            "{{\"offset\": {}, \"bytes\": {}, \"resident\": {}, \"pinned\": {}, \"pending\": {}}}",
+            self.offset, self.bytes, self.resident, self.pinned, self.pending
+        )
+    }
+}

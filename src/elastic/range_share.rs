@@ -1,0 +1,107 @@
+//! What ranges hold of a device's pool: what its stores leave of the cap.
+//!
+//! Stores come first. A store that begins a pass, or joins, gets its grant; ranges give what is missing. What ranges hold is
+//! counted before they take it, and until they have given it back.
+
+use super::pool::{DevicePool, State};
+use crate::error::{bytes_text, Error, Result};
+use std::sync::{Arc, Weak};
+
+/// What ranges leave for activations and for the driver, where the cap follows what is free on the device.
+const BESIDE: u64 = 256 << 20;
+
+/// The memory of all ranges of a device.
+pub(super) trait RangeMemory: Send + Sync {
+    /// Holds at most so many bytes, if it can. What it holds now; `None` if a call of a range runs: then nothing has changed. With
+    /// `wait` it waits for kernels that still use the memory.
+    fn shrink_to(&self, bytes: u64, wait: bool) -> Option<u64>;
+}
+
+/// What ranges hold together.
+#[derive(Default)]
+pub(super) struct RangeShare {
+    pub held: u64,
+    memory: Option<Weak<dyn RangeMemory>>,
+}
+
+/// Ranges that were asked, kept until the pool's lock is gone: the end of the last one takes it.
+pub(super) type AskedRanges = Vec<Arc<dyn RangeMemory>>;
+
+impl RangeShare {
+    /// Gives `bytes` bytes up, or what it can.
+    fn give(&mut self, bytes: u64, wait: bool, asked: &mut AskedRanges) {
+        if bytes == 0 || self.held == 0 {
+            return;
+        }
+        let Some(memory) = self.memory.as_ref().and_then(Weak::upgrade) else {
+            return;
+        };
+        if let Some(held) = memory.shrink_to(self.held.saturating_sub(bytes), wait) {
+            self.held = held;
+        }
+        asked.push(memory);
+    }
+}
+
+impl State {
+    /// Ranges make room for `bytes` bytes of a store.
+    pub(super) fn room_from_ranges(&mut self, bytes: u64, wait: bool, asked: &mut AskedRanges) {
+        let missing = bytes.saturating_sub(self.room());
+        self.ranges.give(missing, wait, asked);
+    }
+
+    /// Ranges and stores fit under a new cap. Where pages of ranges cannot go, stores shrink more.
+    pub(super) fn fit_ranges(&mut self, cap: u64, asked: &mut AskedRanges) -> Result<()> {
+        let over = (self.held().saturating_add(self.ranges.held)).saturating_sub(cap);
+        self.ranges.give(over, true, asked);
+        let left = self.ranges.held;
+        if self.held().saturating_add(left) <= cap {
+            return Ok(());
+        }
+        let least = left.saturating_add(self.arbiter.least_cap());
+        match least <= cap {
+            true => self.arbiter.set_cap(cap - left),
+            false => Err(Error::CapTooSmall {
+                cap,
+                least,
+                floors: format!(
+                    "leased pages of ranges {}, stores {}",
+                    bytes_text(left),
+                    bytes_text(least - left)
+                ),
+            }),
+        }
+    }
+}
+
+impl DevicePool {
+    pub(super) fn attach_ranges(&self, memory: Weak<dyn RangeMemory>) {
+        self.lock().ranges.memory = Some(memory);
+    }
+
+    /// Bytes by which ranges and stores hold more than the cap, which is looked at again where it follows `free`.
+    pub(super) fn excess(&self, free: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        let mut state = self.lock();
+        if state.cap.follows() {
+            let free = free()?;
+            state.follow(free, BESIDE)?;
+        }
+        let held = state.held().saturating_add(state.ranges.held);
+        Ok(held.saturating_sub(state.arbiter.cap()))
+    }
+
+    /// Bytes for ranges, at most `wanted`. They count as held from now on.
+    pub(super) fn claim(&self, wanted: u64) -> u64 {
+        let mut state = self.lock();
+        // rule: ranges-and-stores-stay-under-the-cap
+        let granted = wanted.min(state.room());
+        state.ranges.held += granted;
+        granted
+    }
+
+    /// Ranges have given so many bytes back.
+    pub(super) fn unclaim(&self, bytes: u64) {
+        let mut state = self.lock();
+        state.ranges.held = state.ranges.held.saturating_sub(bytes);
+    }
+}

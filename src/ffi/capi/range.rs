@@ -1,0 +1,461 @@
+//! Ranges: reserved addresses whose memory comes and goes.
+#![allow(non_camel_case_types)] // the names are those of the header
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_void, CString};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Once;
+
+use super::{args, dlpack};
+use crate::device::{AnyUnits, UserStream};
+use crate::elastic::range::{Answer, Freed, Refusal};
+use crate::elastic::{Range, Ranges};
+use crate::error::Error;
+use crate::ffi::status::{guarded, Failure, Status};
+
+/// `WS_RANGE_NO_LIMIT` in the header.
+const NO_LIMIT: u64 = u64::MAX;
+/// `WS_RANGE_ALL` in the header.
+const ALL: u32 = u32::MAX;
+
+/// A range. A child of this process cannot use it, and leaks it.
+pub struct ws_range {
+    range: ManuallyDrop<Range<AnyUnits>>,
+    device: String,
+    made_in: u32,
+    forks: u32,
+}
+
+/// How often this process was forked from one that had ranges. The system is not asked for its number: that would take most of the
+/// time of a hit.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts from now on.
+fn watch_forks() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        // SAFETY: the handler is a function that is there as long as the library, and only counts.
+        if unsafe { libc::pthread_atfork(None, None, Some(forked)) } != 0 {
+            log::warn!("forks of this process are not seen: do not use its ranges in a child");
+        }
+    });
+}
+
+impl ws_range {
+    fn is_of_parent(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+}
+
+/// What a fault came to.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ws_fault {
+    /// `ws_fault_outcome`.
+    pub outcome: i32,
+    /// `ws_refusal`, if it was refused.
+    pub reason: i32,
+    /// Which contents these are; 0 if it was refused.
+    pub generation: u64,
+    /// The first byte; NULL if it was refused.
+    pub data: *mut c_void,
+    /// Bytes of the allocation.
+    pub nbytes: u64,
+}
+
+/// What `ws_range_free_bytes` did.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ws_freed {
+    /// Bytes that were freed.
+    pub freed: u64,
+    /// Bytes that are pinned.
+    pub pinned: u64,
+    /// Bytes that kernels still use.
+    pub pending: u64,
+}
+
+thread_local! {
+    static LAST_TEXT: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// A text that stays until the next one of this thread.
+fn kept_text(text: String) -> *const c_char {
+    let text = CString::new(text).unwrap_or_default();
+    LAST_TEXT.with_borrow_mut(|last| {
+        *last = text;
+        last.as_ptr()
+    })
+}
+
+impl From<Answer> for ws_fault {
+    fn from(answer: Answer) -> Self {
+        let place = answer.place();
+        let (outcome, reason) = match answer {
+            Answer::Hit(_) => (0, 0),
+            Answer::Fill(_) => (1, 0),
+            Answer::Refused(refusal) => (2, refusal as i32),
+        };
+        ws_fault {
+            outcome,
+            reason,
+            generation: place.map_or(0, |place| place.generation),
+            data: place.map_or(std::ptr::null_mut(), |place| {
+                std::ptr::with_exposed_provenance_mut(place.at.0 as usize)
+            }),
+            nbytes: place.map_or(0, |place| place.bytes),
+        }
+    }
+}
+
+/// The range behind an argument.
+///
+/// # Safety
+/// `range` is NULL or live.
+unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
+    // SAFETY: by this function's contract.
+    let range = unsafe { args::reference("range", range) }?;
+    match range.is_of_parent() {
+        false => Ok(&range.range),
+        true => Err(Failure::Work(Error::Poisoned(format!(
+            "the range was made in process {}, and this is process {}, forked from it: memory of ranges does not survive fork",
+            range.made_in,
+            std::process::id()
+        )))),
+    }
+}
+
+/// A new range.
+///
+/// # Safety
+/// Texts are NULL or NUL-terminated; `range` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_create(
+    device: *const c_char,
+    name: *const c_char,
+    bytes: u64,
+    range: *mut *mut ws_range,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (device, name, range) = unsafe {
+            (
+                args::text("device", device)?,
+                args::text("name", name)?,
+                args::output("range", range)?,
+            )
+        };
+        let made = Ranges::of(device)?.create(name, bytes)?;
+        watch_forks();
+        *range = Box::into_raw(Box::new(ws_range {
+            range: ManuallyDrop::new(made),
+            device: device.to_owned(),
+            made_in: std::process::id(),
+            forks: FORKS.load(Ordering::Relaxed),
+        }));
+        Ok(())
+    })
+}
+
+/// The next bytes of a range.
+///
+/// # Safety
+/// `range` is NULL or live; `alloc` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_alloc(
+    range: *const ws_range,
+    bytes: u64,
+    alloc: *mut u32,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (range, alloc) = unsafe { (opened(range)?, args::output("alloc", alloc)?) };
+        *alloc = range.alloc(bytes)?;
+        Ok(())
+    })
+}
+
+/// The contents of an allocation, or memory for them.
+///
+/// # Safety
+/// `range` is NULL or live; `stream` is NULL or a stream; `fault` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_fault(
+    range: *const ws_range,
+    alloc: u32,
+    stream: *mut c_void,
+    fault: *mut ws_fault,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (range, fault, stream) = unsafe {
+            (
+                opened(range)?,
+                args::output("fault", fault)?,
+                UserStream::new(stream),
+            )
+        };
+        *fault = range.fault(alloc, stream)?.into();
+        Ok(())
+    })
+}
+
+/// The same for several allocations.
+///
+/// # Safety
+/// `range` is NULL or live; `allocs` and `faults` are NULL or have `count` items, those of `faults` writable; `stream` is NULL or a
+/// stream.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_fault_many(
+    range: *const ws_range,
+    allocs: *const u32,
+    count: usize,
+    stream: *mut c_void,
+    faults: *mut ws_fault,
+) -> Status {
+    guarded(|| {
+        if count > 0 && faults.is_null() {
+            return Err(Failure::null("faults"));
+        }
+        // SAFETY: all by this function's contract.
+        let (range, allocs, stream) = unsafe {
+            (
+                opened(range)?,
+                args::array("allocs", allocs, count)?,
+                UserStream::new(stream),
+            )
+        };
+        for at in 0..count {
+            // SAFETY: not NULL, and there are as many items.
+            unsafe { faults.add(at).write(Answer::Refused(Refusal::InUse).into()) };
+        }
+        let mut at = 0;
+        range.fault_many(allocs, stream, |answer| {
+            // SAFETY: not NULL, and there are as many answers as allocations at most.
+            unsafe { faults.add(at).write(answer.into()) };
+            at += 1;
+        })?;
+        Ok(())
+    })
+}
+
+/// The end of as many faults.
+///
+/// # Safety
+/// `range` is NULL or live; `allocs` is NULL or has `count` items; `stream` is NULL or a stream.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_unpin(
+    range: *const ws_range,
+    allocs: *const u32,
+    count: usize,
+    stream: *mut c_void,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (range, allocs, stream) = unsafe {
+            (
+                opened(range)?,
+                args::array("allocs", allocs, count)?,
+                UserStream::new(stream),
+            )
+        };
+        Ok(range.unpin(allocs, stream)?)
+    })
+}
+
+/// A tensor of an allocation, which holds a lease until it is deleted.
+///
+/// # Safety
+/// `range` is NULL or live; `sizes` is NULL or has `ndim` items; `stream` is NULL or a stream; `tensor` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_tensor(
+    range: *const ws_range,
+    alloc: u32,
+    dtype: i32,
+    sizes: *const i64,
+    ndim: usize,
+    stream: *mut c_void,
+    tensor: *mut *mut dlpack::ManagedTensor,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (handle, open, sizes, stream, tensor) = unsafe {
+            (
+                args::reference("range", range)?,
+                opened(range)?,
+                args::array("sizes", sizes, ndim)?,
+                UserStream::new(stream),
+                args::output("tensor", tensor)?,
+            )
+        };
+        let (place, lease) = open.lease(alloc, stream)?;
+        dlpack::check(dtype, sizes, place.bytes)?;
+        *tensor = dlpack::tensor(place.at, &handle.device, dtype, sizes, lease)?;
+        Ok(())
+    })
+}
+
+/// Tensors of an allocation are used on this stream too.
+///
+/// # Safety
+/// `range` is NULL or live; `stream` is NULL or a stream.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_used_on(
+    range: *const ws_range,
+    alloc: u32,
+    stream: *mut c_void,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (range, stream) = unsafe { (opened(range)?, UserStream::new(stream)) };
+        Ok(range.used_on(alloc, stream)?)
+    })
+}
+
+/// The range comes first.
+///
+/// # Safety
+/// `range` is NULL or live.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_prioritize(range: *const ws_range) -> Status {
+    // SAFETY: by this function's contract.
+    guarded(|| Ok(unsafe { opened(range) }?.prioritize()?))
+}
+
+/// The range comes last.
+///
+/// # Safety
+/// `range` is NULL or live.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_deprioritize(range: *const ws_range) -> Status {
+    // SAFETY: by this function's contract.
+    guarded(|| Ok(unsafe { opened(range) }?.deprioritize()?))
+}
+
+/// Frees memory of a range.
+///
+/// # Safety
+/// `range` is NULL or live; `freed` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_free_bytes(
+    range: *const ws_range,
+    bytes: u64,
+    wait: i32,
+    freed: *mut ws_freed,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (range, freed) = unsafe { (opened(range)?, args::output("freed", freed)?) };
+        let Freed {
+            bytes,
+            pinned,
+            pending,
+        } = range.free_bytes(bytes, wait != 0)?;
+        *freed = ws_freed {
+            freed: bytes,
+            pinned,
+            pending,
+        };
+        Ok(())
+    })
+}
+
+/// The most that a range may hold.
+///
+/// # Safety
+/// `range` is NULL or live.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_set_limit(range: *const ws_range, bytes: u64) -> Status {
+    guarded(|| {
+        // SAFETY: by this function's contract.
+        let range = unsafe { opened(range) }?;
+        range.set_limit((bytes != NO_LIMIT).then_some(bytes))?;
+        Ok(())
+    })
+}
+
+/// Contents are worth nothing.
+///
+/// # Safety
+/// `range` is NULL or live.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_invalidate(range: *const ws_range, alloc: u32) -> Status {
+    guarded(|| {
+        // SAFETY: by this function's contract.
+        let range = unsafe { opened(range) }?;
+        Ok(range.invalidate((alloc != ALL).then_some(alloc))?)
+    })
+}
+
+/// Up to where faults take memory, and why.
+///
+/// # Safety
+/// `range` is NULL or live; `bytes` and `why` are NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_watermark(
+    range: *const ws_range,
+    bytes: *mut u64,
+    why: *mut *const c_char,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (range, bytes, why) = unsafe {
+            (
+                opened(range)?,
+                args::output("bytes", bytes)?,
+                args::output("why", why)?,
+            )
+        };
+        let watermark = range.watermark()?;
+        *bytes = watermark.bytes;
+        *why = kept_text(watermark.why.unwrap_or_default());
+        Ok(())
+    })
+}
+
+/// What a range holds, as JSON.
+///
+/// # Safety
+/// `range` is NULL or live; `json` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_residency(
+    range: *const ws_range,
+    json: *mut *const c_char,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (range, json) = unsafe { (opened(range)?, args::output("json", json)?) };
+        *json = kept_text(range.residency()?.to_json());
+        Ok(())
+    })
+}
+
+/// Ends a range; NULL is allowed. After an error it is still there.
+///
+/// # Safety
+/// `range` is NULL or came from [`ws_range_create`]; after `WS_OK` it is not used any more.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_destroy(range: *mut ws_range) -> Status {
+    if range.is_null() {
+        return Status::Ok;
+    }
+    guarded(|| {
+        // SAFETY: live by this function's contract.
+        let mine = unsafe { args::reference("range", range.cast_const())? };
+        let of_parent = mine.is_of_parent();
+        if !of_parent {
+            mine.range.destroy()?;
+        }
+        // SAFETY: made by Box::into_raw in ws_range_create, and used no more, by this function's contract.
+        let ended = unsafe { Box::from_raw(range) };
+        if !of_parent {
+            drop(ManuallyDrop::into_inner(ended.range));
+        }
+        Ok(())
+    })
+}
