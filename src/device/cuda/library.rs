@@ -20,7 +20,7 @@ const OLDEST: c_int = 12020;
 pub(super) const ELAPSED_TIME: &str = "cuEventElapsedTime_v2";
 
 /// Every other function that this module's parent calls.
-const FUNCTIONS: [&str; 63] = [
+const FUNCTIONS: [&str; 64] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -42,6 +42,7 @@ const FUNCTIONS: [&str; 63] = [
     "cuGetErrorString",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
+    "cuGraphGetNodes",
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
     "cuInit",
