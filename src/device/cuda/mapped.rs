@@ -7,7 +7,7 @@
 
 use super::context::{Context, Entered};
 use super::moved::Mover;
-use super::physical::{Addresses, Physical};
+use super::physical::{Addresses, Physical, PAGES};
 use super::stream::Stream;
 use crate::device::{DevicePtr, HostBytes, Remapped};
 use crate::error::{Error, Result};
@@ -19,9 +19,6 @@ use std::sync::Arc;
 
 /// The most bytes of a unit: mapping costs by the unit, and a move copies units that it cannot keep whole.
 const UNIT: u64 = 32 << 20;
-
-/// What the memory is for, in messages.
-pub(super) const PAGES: &str = "weights' pages";
 
 /// The units of a view's memory, in bytes from its start.
 fn units(view: &View) -> Vec<Range<u64>> {

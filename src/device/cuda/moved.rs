@@ -9,8 +9,7 @@
 //! stay is lost, and its owner loads it again.
 
 use super::context::Entered;
-use super::mapped::PAGES;
-use super::physical::{Addresses, Physical};
+use super::physical::{Addresses, Physical, PAGES};
 use super::stream::Stream;
 use crate::device::DevicePtr;
 use crate::error::Result;

@@ -43,6 +43,9 @@ fn properties(context: &Context) -> CUmemAllocationProp {
     props
 }
 
+/// What the memory of views is for, in messages.
+pub(super) const PAGES: &str = "weights' pages";
+
 /// Lets the device at these addresses, which are ours and all have memory.
 pub(super) fn allow(context: &Context, start: u64, bytes: u64, access: Access) -> Result<()> {
     let description = CUmemAccessDesc {
