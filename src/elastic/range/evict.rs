@@ -2,12 +2,10 @@
 
 use super::answer::{Cause, Freed, Refusal};
 use super::state::State;
+use super::table::Victim;
 use crate::device::Units;
 use crate::error::Result;
 use std::ops::Range as Span;
-
-/// A unit that is to be taken: its range, and its number there.
-pub(super) type Victim = (u64, usize);
 
 /// Where a unit stands.
 enum Standing {

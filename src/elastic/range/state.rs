@@ -9,9 +9,8 @@
 
 use super::alloc::{next_generation, Use};
 use super::answer::{Answer, Cause, Place, Refusal};
-use super::evict::Victim;
 use super::lease::Leases;
-use super::table::{AllocId, Table};
+use super::table::{AllocId, Table, Victim};
 use crate::device::Units;
 use crate::elastic::pool::DevicePool;
 use crate::error::{Error, Result};

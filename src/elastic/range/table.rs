@@ -12,6 +12,9 @@ pub const ALIGNMENT: u64 = 256;
 /// Number of one allocation in its range.
 pub type AllocId = u32;
 
+/// A unit that is to be taken: its range, and its number there.
+pub(super) type Victim = (u64, usize);
+
 /// Up to where faults take memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watermark {
