@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""A graph for every shape, on a GPU: bits, how many calls are replays, what a switch between shapes costs, and memory.
+
+    python benches/gpu/shapes.py FOLDER --layers 4
+
+Runs `prefill` of the program that `methods.py` exports into FOLDER, with 2 to 64 tokens. Printed for each budget: calls and replays over
+all shapes in random order, milliseconds of a replay of one shape over and over and of replays that switch, both for the same shapes, over
+a pass without a graph; the counted bytes of graphs, and what the driver says is gone since before the first capture. The status is 1 if
+a bit differs, or if less than 99 % of the calls after each shape's first two are replays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import methods
+import torch
+
+CALLS, TIMED = 1000, 12
+LENGTHS = range(2, methods.LONGEST + 1)
+
+
+def milliseconds(module: Any, given: torch.Tensor) -> float:
+    begin = time.perf_counter()
+    module.prefill(given)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def check(files: list[str], budget: int) -> bool:
+    """Everything at one budget."""
+    import weightstream as ws
+
+    given = {length: methods.tokens(length) for length in LENGTHS}
+    with ws.Module(*files, weight_offload_budget_bytes=budget) as module:
+        expected = {length: module.prefill(tokens).clone() for length, tokens in given.items()}
+        eager = {length: statistics.median(milliseconds(module, tokens) for _ in range(TIMED)) for length, tokens in given.items()}
+    draw = random.Random(0)
+    with ws.Module(*files, weight_offload_budget_bytes=budget, weight_offload_cuda_graph=True) as module:
+        free = torch.cuda.mem_get_info()[0]
+        begin, equal = time.perf_counter(), True
+        for number in range(CALLS):
+            length = LENGTHS[number % len(LENGTHS)] if number < 2 * len(LENGTHS) else draw.choice(LENGTHS)
+            equal = torch.equal(module.prefill(given[length]), expected[length]) and equal
+            if number + 1 == 2 * len(LENGTHS):
+                first, replays = time.perf_counter() - begin, module.stats()["replays"]
+        stats = module.stats()
+        share = (stats["replays"] - replays) / (CALLS - 2 * len(LENGTHS))
+        gone = free - torch.cuda.mem_get_info()[0]
+        same = {length: statistics.median(milliseconds(module, given[length]) for _ in range(TIMED)) for length in LENGTHS}
+        found: dict[int, list[float]] = {length: [] for length in LENGTHS}
+        for _ in range(TIMED):
+            for length in draw.sample(list(LENGTHS), len(LENGTHS)):
+                found[length].append(milliseconds(module, given[length]))
+        switched = {length: statistics.median(times) for length, times in found.items()}
+    over = [statistics.mean(times[length] / eager[length] for length in LENGTHS) for times in (same, switched)]
+    good = equal and share >= 0.99
+    print(
+        f"{budget / 2**20:.0f} MB: {len(LENGTHS)} shapes, {stats['captures']} captured in {first:.2f} s with their first passes, {share:.1%} of the "
+        f"later calls replayed; a replay takes {over[0]:.3f} of a pass, after another shape {over[1]:.3f}; graphs {stats['graph_bytes'] / 2**20:.1f} MB, "
+        f"gone from the driver {gone / 2**20:.1f} MB; {'right' if good else 'WRONG'}",
+        flush=True,
+    )
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--layers", type=int, default=4, help="as for methods.py (default 4)")
+    args = parser.parse_args()
+    import weightstream as ws
+
+    files = [args.folder / f"methods-{args.layers}-layers.{end}" for end in ("pte", "ptd")]
+    if not files[0].exists():
+        raise SystemExit(f"shapes: {files[0]} is missing: methods.py makes it")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.layers} layers", flush=True)
+    floor, whole, paths = ws.required_budget(files[0]), files[1].stat().st_size, [str(path) for path in files]
+    good = [check(paths, budget) for budget in (max(floor, whole // 2), 2 * whole)]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
