@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import weightstream as ws
-from device_under_test import DEVICE
+from device_under_test import DEVICE, ON_GPU
 from methods_models import METHODS
 from models import ZOO
 from support import budget_of, error_of, held_kib, open_module, run_passes
@@ -15,6 +15,9 @@ from zoo import as_list, bits, largest_error
 
 NAME = "fifty_megabytes"
 MB = 1 << 20
+#: On a GPU memory is in pages, and a move may load one unit again.
+PAGE, UNIT = (2 * MB, 32 * MB) if ON_GPU else (0, 0)
+FEW_PAGES = "a GPU's pages have 2 MB: this model has no smaller plans"
 POOL = "cpu" if DEVICE == "cpu" else "cuda:0"
 
 pytestmark = pytest.mark.models(NAME)
@@ -38,7 +41,7 @@ def passes():
     return ZOO[NAME].passes(4)
 
 
-@pytest.mark.parametrize("name", [NAME, "mlp", "kv_decoder"])
+@pytest.mark.parametrize("name", [NAME, *(pytest.param(name, marks=pytest.mark.cpu_only(FEW_PAGES)) for name in ("mlp", "kv_decoder"))])
 def test_outputs_keep_their_bits_under_changing_budgets(name, exported, resident_bits, reference):
     files, spec = exported(name), ZOO[name]
     limits = [budget_of(files, percent) for percent in (100, 30, 75, 10, 90, "floor", 100)]
@@ -84,8 +87,8 @@ def test_what_stays_is_not_copied_again(exported):
         grown = module.stats()["bytes_copied"] - before
         module.set_budget(limits[2])
         shrunk = module.stats()["bytes_copied"] - before - grown
-    assert grown <= (limits[1] - limits[0]) * 1.15
-    assert shrunk <= limits[2] * 0.1
+    assert grown <= (limits[1] - limits[0]) * 1.15 + UNIT
+    assert shrunk <= limits[2] * 0.1 + UNIT
 
 
 @pytest.mark.cpu_only("the memory of the process")
@@ -102,6 +105,7 @@ def test_a_smaller_budget_gives_memory_back(exported):
     assert freed >= (everything - half) * 0.9
 
 
+@pytest.mark.cpu_only(FEW_PAGES)
 def test_methods_share_a_budget_that_changes(exported):
     spec, files = METHODS["methods_decoder"], exported("methods_decoder")
     calls = spec.passes(12)
@@ -160,7 +164,7 @@ def test_two_modules_of_50_mb_under_70_mb(pool, shared, exported):
     print(f"in turn {in_turn / 2 / alone:.3f} of two fixed budgets, 4 to 1 {often / 5 / alone:.3f}")
     assert in_turn <= 1.05 * 2 * alone
     # Newest first gives the one that runs all it wants: the other one's bytes go, each time.
-    assert in_turn <= 0.6 * 2 * (2 * everything - 70 * MB)
+    assert in_turn <= 0.6 * 2 * (2 * everything - 70 * MB) + 2 * PAGE
     assert often <= 0.65 * 5 * alone
     assert report["cap_bytes"] == 70 * MB >= report["held_bytes"]
     assert everything > 50 * MB

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -195,25 +194,6 @@ def test_threads_share_the_memory(budget):
     for thread in threads:
         thread.join()
     assert not failures
-
-
-def test_a_hit_is_cheap(budget):
-    """Far above what it takes, so that a busy machine does not fail it: what is looked for is a call that does work per hit."""
-    budget(16 * MB)
-    with make(10) as range_:
-        batch = range_.batch(range(10))
-        batch.fault()
-        batch.unpin()
-        best = float("inf")
-        for _ in range(50):
-            start = time.perf_counter()
-            for _ in range(20):
-                batch.fault()
-            best = min(best, (time.perf_counter() - start) / 20)
-            for _ in range(20):
-                batch.unpin()
-        print(f"a batch of ten hits: {best * 1e6:.2f} us")
-        assert best < 100e-6
 
 
 def test_the_example_computes_what_eager_does(budget):

@@ -19,7 +19,10 @@ using executorch::runtime::EValue;
 using Floats = std::vector<float>;
 using weightstream::Options;
 
-constexpr const char* kCpu = "cpu";
+const char* device() { return weightstream::test::models_are_for_cuda() ? "cuda:0" : "cpu"; }
+
+// Two small modules fit: a GPU's pages have 2 MB.
+std::uint64_t cap() { return std::uint64_t{weightstream::test::models_are_for_cuda() ? 32U : 2U} << 20; }
 
 Floats run(executorch::extension::Module& module) {
   Floats input(8 * 256);
@@ -38,7 +41,7 @@ Floats run(executorch::extension::Module& module) {
 
 std::string report() {
   const char* json = nullptr;
-  EXPECT_EQ(ws_device_report(kCpu, &json), WS_OK) << ws_last_error();
+  EXPECT_EQ(ws_device_report(device(), &json), WS_OK) << ws_last_error();
   return json == nullptr ? "" : json;
 }
 
@@ -65,7 +68,7 @@ TEST(Elastic, ModulesShareADevice) {
   REQUIRE_MODEL(model, "mlp");
   weightstream::Module alone(model.pte, model.ptd, Options().budget_mb(16));
   const Floats expected = run(alone);
-  ASSERT_EQ(ws_set_device_budget(kCpu, 2 << 20), WS_OK) << ws_last_error();
+  ASSERT_EQ(ws_set_device_budget(device(), cap()), WS_OK) << ws_last_error();
   {
     weightstream::Module first(model.pte, model.ptd, Options().budget_shared().priority(1));
     weightstream::Module second(model.pte, model.ptd, Options().budget_shared());
@@ -74,13 +77,13 @@ TEST(Elastic, ModulesShareADevice) {
       EXPECT_EQ(run(second), expected);
     }
     const std::string text = report();
-    EXPECT_NE(text.find("\"cap_bytes\": 2097152"), std::string::npos) << text;
+    EXPECT_NE(text.find("\"cap_bytes\": " + std::to_string(cap())), std::string::npos) << text;
     EXPECT_NE(text.find("\"priority\": 1"), std::string::npos) << text;
-    EXPECT_EQ(ws_set_device_budget(kCpu, 1), WS_BUDGET_TOO_SMALL);
+    EXPECT_EQ(ws_set_device_budget(device(), 1), WS_BUDGET_TOO_SMALL);
     EXPECT_EQ(first.set_budget(1 << 20), Error::InvalidArgument) << weightstream::last_error();
   }
   EXPECT_NE(report().find("\"tenants\": []"), std::string::npos) << report();
-  EXPECT_EQ(ws_set_device_budget(kCpu, WS_DEVICE_BUDGET_AUTO), WS_OK);
+  EXPECT_EQ(ws_set_device_budget(device(), WS_DEVICE_BUDGET_AUTO), WS_OK);
 }
 
 TEST(Elastic, WrongArgumentsOfTheCInterface) {
@@ -88,7 +91,7 @@ TEST(Elastic, WrongArgumentsOfTheCInterface) {
   EXPECT_EQ(ws_set_device_budget(nullptr, 1), WS_INVALID_ARGUMENT);
   EXPECT_EQ(ws_set_device_budget("gpu", 1), WS_INVALID_INPUT) << ws_last_error();
   EXPECT_EQ(ws_device_report("cuda:-1", &json), WS_INVALID_INPUT);
-  EXPECT_EQ(ws_device_report(kCpu, nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_device_report(device(), nullptr), WS_INVALID_ARGUMENT);
   EXPECT_EQ(ws_set_budget(nullptr, 1), WS_INVALID_ARGUMENT);
 }
 
