@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import torch
 import weightstream as ws
 
 MB, BATCH, RUNS, CALLS = 1 << 20, 10, 50, 20
@@ -27,9 +28,10 @@ def main() -> None:
     ws.set_device_budget(device, 256 * MB)
     with ws.Range(device, BATCH * MB, "hits") as weights:
         batch = weights.batch([weights.alloc(MB) for _ in range(BATCH)])
-        batch.fault()
-        batch.unpin()
-        hits = [(microseconds(batch.fault), microseconds(batch.unpin)) for _ in range(RUNS)]
+        stream = torch.cuda.current_stream(device).cuda_stream if device.startswith("cuda") else None
+        batch.fault(stream)
+        batch.unpin(stream)
+        hits = [(microseconds(lambda: batch.fault(stream)), microseconds(lambda: batch.unpin(stream))) for _ in range(RUNS)]
     print(f"{BATCH} hits in a batch: {min(hit for hit, _ in hits):.2f} us, their release {min(release for _, release in hits):.2f} us")
 
 
