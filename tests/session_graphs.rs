@@ -385,7 +385,12 @@ impl Issued {
 /// One random sequence. What it counted; `None` where nothing can be captured.
 fn sequence(seed: u64, share: u64) -> Option<Stats> {
     let mut draw = Seeded(seed);
-    let methods = drawn(&mut draw);
+    let mut methods = drawn(&mut draw);
+    for one in &mut methods {
+        // Some reads are of tables of which rows are looked up.
+        let reads = 0..one.method.trace.probes().len() as u32;
+        one.method.gather = reads.filter(|_| draw.one_in(6)).collect();
+    }
     let page = [None, Some(64), Some(256), Some(1024)][draw.below(4) as usize];
     let mut rig = Rig::new(methods, page, share, draw.next());
     if rig.session.allow_capture().is_err() {
