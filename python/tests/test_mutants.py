@@ -45,7 +45,7 @@ def test_a_suite_that_fails_anyway_catches_nothing(guilty: str, tmp_path: Path, 
         """Cargo, where the suite `broken` always fails, and `guilty` where the mutant is in the tree."""
 
         def __init__(self):
-            self.tree, self.timeout, self.broken, self.seconds = tmp_path, 1, set(), {}
+            self.tree, self.timeout, self.broken, self.seconds, self.programs = tmp_path, 1, set(), {}, {}
 
         def cargo(self, what, which, pattern, limit):
             failing = {"broken"} | ({guilty} if "mutated" in (tmp_path / "src/a.rs").read_text() else set())
@@ -73,7 +73,7 @@ def test_tests_that_take_long_without_a_mutant_may_take_longer_with_one(sources)
 
     class Played(Workspace):
         def __init__(self):
-            self.timeout, self.seconds = 300, {}
+            self.timeout, self.seconds, self.programs = 300, {}, {}
 
         def cargo(self, what, which, pattern, limit):
             return Outcome("passed", what, seconds=100.0 if which == ["--lib"] else 1.0)

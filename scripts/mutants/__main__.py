@@ -3,9 +3,10 @@
 A marker in the code, `// rule: its-name`, says where a rule stands (mutant.py). The mutant of the same name says which small edit
 takes it out (edits.py), what breaks without it, and which tests are likeliest to notice. The lists are in RULES below.
 
-`python scripts/mutants` works on a copy of the tree in build/mutants, which keeps its build: the second run compiles only
-what changed. For each mutant its own tests run first, then the whole Rust suite. Each is reported with the test
-that failed; the exit status is 1 if one survived or could not be tried.
+`python scripts/mutants` works on a copy of the tree in build/mutants, which keeps its build. Nearly all mutants are built at
+once and chosen at run time (switched.py). Those that their own tests let pass, and those that need a build of their own, are
+then tried one by one, at last with the whole Rust suite. Each is reported with the test that failed; the exit status is 1 if
+one survived or could not be tried.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -73,7 +75,7 @@ def print_list(mutants: list[Mutant]) -> None:
 
 
 def attempt(workspace: Workspace, mutant: Mutant) -> Outcome:
-    """Runs the tests on one mutant, until one fails."""
+    """Runs the tests on one mutant in a build of its own, until one fails."""
     try:
         with workspace.mutated(mutant):
             for test in mutant.tests:
@@ -83,6 +85,18 @@ def attempt(workspace: Workspace, mutant: Mutant) -> Outcome:
     except RuleError as problem:
         return Outcome("error", str(problem))
     return workspace.run_everything(mutant)
+
+
+def switched(workspace: Workspace, mutant: Mutant) -> Outcome | None:
+    """The same for a mutant that is in the build of all. None if it is not, or its tests let it pass."""
+    number = workspace.numbers.get(mutant.name)
+    if number is None:
+        return None
+    for test in mutant.tests:
+        outcome = workspace.run(test, number=number)
+        if outcome.decided:
+            return outcome
+    return None
 
 
 def main() -> int:
@@ -99,17 +113,28 @@ def main() -> int:
         return 0
     workspace = Workspace(ROOT, options.jobs, options.timeout)
     started = time.monotonic()
-    print("the code as it is, first: what is built, and that its tests pass", flush=True)
+    print(f"building {len(mutants)} mutants at once", flush=True)
+    if not workspace.switch(mutants):
+        return 1
+    print(f"{len(workspace.numbers)} of them fit into one build; the tests without any, first", flush=True)
     if not workspace.prepare(sorted({test for mutant in mutants for test in mutant.tests})):
         return 1
     print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
     results: dict[str, Outcome] = {}
-    for number, mutant in enumerate(mutants, 1):
-        begun = time.monotonic()
-        outcome = results[mutant.name] = attempt(workspace, mutant)
-        took = time.monotonic() - begun
-        print(f"[{number}/{len(mutants)}, {took:4.0f} s] {outcome.word:8} {mutant.name:40} {outcome.detail}", flush=True)
+    one_by_one(mutants, results, lambda mutant: switched(workspace, mutant))
+    workspace.restore()
+    one_by_one([mutant for mutant in mutants if mutant.name not in results], results, lambda mutant: attempt(workspace, mutant))
     return summary(results, time.monotonic() - started)
+
+
+def one_by_one(mutants: list[Mutant], results: dict[str, Outcome], attempt: Callable[[Mutant], Outcome | None]) -> None:
+    """Tries each, and prints what became of those that are decided."""
+    for mutant in mutants:
+        begun = time.monotonic()
+        if outcome := attempt(mutant):
+            results[mutant.name] = outcome
+            took = time.monotonic() - begun
+            print(f"[{len(results)}, {took:4.0f} s] {outcome.word:8} {mutant.name:40} {outcome.detail}", flush=True)
 
 
 def summary(results: dict[str, Outcome], seconds: float) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutant import Mutant, markers
+from switched import VARIABLE, Switched, executables
 
 #: What the Rust tests need of the tree.
 PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "scripts", "Cargo.toml", "Cargo.lock", "build.rs", "fuzz")
@@ -62,6 +63,9 @@ class Workspace:
         #: Seconds that tests take on the code as it is.
         self.seconds: dict[str, float] = {}
         self.jobs = [f"-j{jobs}"] if jobs else []
+        #: Of mutants that are all in one build: their numbers, and its test programs.
+        self.numbers: dict[str, int] = {}
+        self.programs: dict[str, str] = {}
         python = root / ".venv" / "bin" / "python"
         self.environment = {**os.environ, **ENVIRONMENT, "CARGO_TARGET_DIR": str(self.target)}
         if python.exists():
@@ -104,6 +108,28 @@ class Workspace:
         finally:
             path.write_text(original)
 
+    def switch(self, mutants: list[Mutant]) -> bool:
+        """Builds as many of the mutants as can stand in one build."""
+        switched = Switched(self.tree, mutants)
+        wrong = switched.write(lambda: self.call(["cargo", "check", "--lib", "--message-format=json", *self.jobs], COMPILE_LIMIT)[1])
+        status, output = (1, wrong) if wrong else self.call(self.build(mutants), COMPILE_LIMIT)
+        if status != 0:
+            print(f"the mutants do not compile in one build:\n{tail(output)}")
+            return False
+        self.numbers, self.programs = switched.numbers, executables(output)
+        return True
+
+    def build(self, mutants: list[Mutant]) -> list[str]:
+        """The command that builds all tests of these mutants."""
+        targets = sorted({test.split(":")[0] for mutant in mutants for test in mutant.tests})
+        which = [word for name in targets for word in (["--lib"] if name == "lib" else ["--test", name])]
+        return ["cargo", "test", "--no-run", "--message-format=json", *self.jobs, *which]
+
+    def restore(self) -> None:
+        """The sources as they are, for mutants that need a build of their own."""
+        self.numbers, self.programs = {}, {}
+        self.synchronise()
+
     def prepare(self, tests: list[str]) -> bool:
         """Builds and runs the tests on the code as it is: one that fails anyway would catch everything."""
         for test in sorted({test.split(":")[0] for test in tests}):
@@ -114,9 +140,12 @@ class Workspace:
             self.seconds[test] = outcome.seconds
         return True
 
-    def run(self, test: str, limit: float = 0) -> Outcome:
-        """Runs the unit tests or one file of tests."""
+    def run(self, test: str, limit: float = 0, number: int = 0) -> Outcome:
+        """Runs the unit tests or one file of tests, with the mutant of that number where all are in one build."""
         target, _, pattern = test.partition(":")
+        if self.programs:
+            command = [self.programs[target], *([pattern] if pattern else [])]
+            return self.judged(test, command, limit or self.limit(target), {VARIABLE: str(number)}, target)
         which = ["--lib"] if target == "lib" else ["--test", target]
         return self.cargo(test, which, [pattern] if pattern else [], limit or self.limit(target))
 
@@ -152,26 +181,31 @@ class Workspace:
         built, output = self.call(["cargo", "test", "--no-run", *self.jobs, *which], COMPILE_LIMIT)
         if built != 0:
             return Outcome("error", f"it does not compile:\n{tail(output)}")
+        return self.judged(what, ["cargo", "test", *self.jobs, *which, *pattern], limit)
+
+    def judged(self, what: str, command: list[str], limit: float, more: dict[str, str] | None = None, program: str = "") -> Outcome:
+        """What tests say that are built. `program` is the file of tests, where it is not cargo that runs it."""
         begun = time.monotonic()
-        status, output = self.call(["cargo", "test", *self.jobs, *which, *pattern], limit)
+        status, output = self.call(command, limit, more)
         if status is None:
             return Outcome("timeout", f"{what}: not done after {limit:.0f} s{running(output)}")
         if status == 0:
             return Outcome("passed", what, seconds=time.monotonic() - begun)
+        name = program or suite(output)
         failed = sorted(set(re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED", output, re.MULTILINE)))
         if failed:
-            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-            return Outcome("caught", f"{suite(output) or what}: {failed[0]}{more}", suite(output))
-        if crash := re.search(r"\(signal: [^)]*\)", output):
-            return Outcome("caught", f"{suite(output) or what}: the tests ended by {crash[0][1:-1]}", suite(output))
+            others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            return Outcome("caught", f"{name or what}: {failed[0]}{others}", name)
+        if crash := f"signal: {-status}" if status < 0 else crashed(output):
+            return Outcome("caught", f"{name or what}: the tests ended by {crash}", name)
         return Outcome("error", f"{what}: no test is named as failed:\n{tail(output)}")
 
-    def call(self, command: list[str], limit: float) -> tuple[int | None, str]:
+    def call(self, command: list[str], limit: float, more: dict[str, str] | None = None) -> tuple[int | None, str]:
         """Exit status and output; no status if it took longer than `limit` seconds and was ended, with all it had started."""
         process = subprocess.Popen(
             command,
             cwd=self.tree,
-            env=self.environment,
+            env={**self.environment, **(more or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -192,6 +226,12 @@ class Workspace:
 
 def tail(output: str) -> str:
     return "\n".join(output.splitlines()[-30:])
+
+
+def crashed(output: str) -> str:
+    """The signal that ended a test program, by cargo's words."""
+    found = re.search(r"\((signal: [^)]*)\)", output)
+    return found[1] if found else ""
 
 
 def running(output: str) -> str:
