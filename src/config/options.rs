@@ -142,83 +142,30 @@ impl Options {
     fn apply(&mut self, spec: &Spec) -> Result<()> {
         refuse_cut(spec)?;
         match spec.key.as_str() {
-            BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?),
-            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec)?)),
-            BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?)),
-            PRIORITY => {
-                self.priority = priority(spec)?;
-                Ok(())
-            }
-            HOST => {
-                self.host = word(spec)?;
-                Ok(())
-            }
-            STAGING_MB => {
-                self.staging = Some(from_mb(spec)?);
-                Ok(())
-            }
-            GATHER => {
-                self.gather = word(spec)?;
-                Ok(())
-            }
-            LINK_GBPS => {
-                self.link = link_rate(spec)?;
-                Ok(())
-            }
-            KERNEL_TIMES => {
-                self.kernel_times = Some(path(spec)?);
-                Ok(())
-            }
-            DEVICE => {
-                self.device = Some(device_index(spec)?);
-                Ok(())
-            }
-            POLICY => {
-                self.policy = word(spec)?;
-                Ok(())
-            }
-            VERIFY => {
-                self.verify = word(spec)?;
-                Ok(())
-            }
-            SYNC => {
-                self.sync = switch(spec)?;
-                Ok(())
-            }
-            CUDA_GRAPH => {
-                self.cuda_graph = switch(spec)?;
-                Ok(())
-            }
-            GRAPH_MB => {
-                self.graph_bytes = Some(from_mb(spec)?);
-                Ok(())
-            }
-            METHOD_SHARE => {
-                self.shares = shares(spec)?;
-                Ok(())
-            }
-            PIN => {
-                self.pin = patterns(spec)?;
-                Ok(())
-            }
-            STREAM => {
-                self.stream = patterns(spec)?;
-                Ok(())
-            }
-            CONCURRENT => {
-                self.concurrent = word(spec)?;
-                Ok(())
-            }
-            DATA => {
-                self.data = Some(path(spec)?);
-                Ok(())
-            }
-            PTE_SHA256 => {
-                self.pte_sha256 = Some(digest(spec)?);
-                Ok(())
-            }
-            _ => Err(unknown(&spec.key)),
+            BUDGET => self.set_budget(&spec.key, budget_from_word(spec)?)?,
+            BUDGET_MB => self.set_budget(&spec.key, Budget::Bytes(from_mb(spec)?))?,
+            BUDGET_BYTES => self.set_budget(&spec.key, Budget::Bytes(budget_from_bytes(spec)?))?,
+            PRIORITY => self.priority = priority(spec)?,
+            HOST => self.host = word(spec)?,
+            STAGING_MB => self.staging = Some(from_mb(spec)?),
+            GATHER => self.gather = word(spec)?,
+            LINK_GBPS => self.link = link_rate(spec)?,
+            KERNEL_TIMES => self.kernel_times = Some(path(spec)?),
+            DEVICE => self.device = Some(device_index(spec)?),
+            POLICY => self.policy = word(spec)?,
+            VERIFY => self.verify = word(spec)?,
+            SYNC => self.sync = switch(spec)?,
+            CUDA_GRAPH => self.cuda_graph = switch(spec)?,
+            GRAPH_MB => self.graph_bytes = Some(from_mb(spec)?),
+            METHOD_SHARE => self.shares = shares(spec)?,
+            PIN => self.pin = patterns(spec)?,
+            STREAM => self.stream = patterns(spec)?,
+            CONCURRENT => self.concurrent = word(spec)?,
+            DATA => self.data = Some(path(spec)?),
+            PTE_SHA256 => self.pte_sha256 = Some(digest(spec)?),
+            _ => return Err(unknown(&spec.key)),
         }
+        Ok(())
     }
 
     fn set_budget(&mut self, key: &str, budget: Budget) -> Result<()> {
