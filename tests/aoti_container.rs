@@ -314,3 +314,36 @@ fn constants_are_listed_and_bad_bindings_name_the_constant() {
         "{error}"
     );
 }
+
+/// To be run by itself, in release. Two ways to another session's state: a container for each session, or all constants bound
+/// again at each switch.
+#[test]
+#[ignore = "prints what a session's own container costs, and what binding at each switch would"]
+fn a_container_for_each_session_or_binding_at_each_switch() {
+    const TIMES: u32 = 200;
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib
+    };
+    for name in ["mlp", "decoder"] {
+        let model = open!(name);
+        let mut container = model.container();
+        let constants = container.constants().len();
+        let began = std::time::Instant::now();
+        (0..TIMES).for_each(|_| model.bind(&mut container));
+        let bind = began.elapsed() / TIMES;
+        let (began, before) = (std::time::Instant::now(), resident());
+        let more: Vec<_> = (0..TIMES).map(|_| model.container()).collect();
+        println!(
+            "{name}, {constants} constants: bound again in {bind:?}; a container takes {:?} and {} KiB",
+            began.elapsed() / TIMES,
+            (resident() - before) / u64::from(TIMES)
+        );
+        drop(more);
+    }
+}

@@ -184,6 +184,12 @@ impl Model {
     pub fn container(&self) -> Container {
         let library = registry::load(&self.name, &self.library).unwrap();
         let mut container = Container::new(library, "cpu").unwrap();
+        self.bind(&mut container);
+        container
+    }
+
+    /// Gives a container of this model its constants; the model must outlive it.
+    pub fn bind(&self, container: &mut Container) {
         let infos = container.constants().to_vec();
         let bindings: Vec<_> = infos
             .iter()
@@ -199,7 +205,6 @@ impl Model {
             .collect();
         // SAFETY: the constants' values live as long as the model.
         unsafe { container.bind_constants(&bindings) }.unwrap();
-        container
     }
 
     /// Runs one call and gives dense copies of its outputs.
