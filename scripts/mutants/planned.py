@@ -144,10 +144,4 @@ MUTANTS = [
         "a plan copies more than the LRU would",
         PLAN,
     ),
-    Mutant(
-        "lru-misses-what-does-not-fit",
-        never(),
-        "the LRU seems to copy nothing, and is taken where it copies more than the plan",
-        ("lib:lru_price", "session_planned"),
-    ),
 ]

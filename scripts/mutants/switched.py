@@ -2,7 +2,7 @@
 
 The body of a function that holds mutants becomes
 
-    { match crate::mutant() { 7 => { body of mutant 7 } 8 => { body of mutant 8 } _ => { body } } }
+    { match NUMBER { 7 => { body of mutant 7 } 8 => { body of mutant 8 } _ => { body } } }
 
 A few cannot stand so: those outside of functions, in a `const fn`, or where the bodies have different types. The compiler
 finds them. They are built alone.
@@ -21,13 +21,11 @@ from statements import CLOSING, OPENING, bare
 
 #: Names the mutant that a process runs with, by its number.
 VARIABLE = "WEIGHTSTREAM_MUTANT"
-CHOICE = f"""
-/// The mutant that this process runs with.
-pub fn mutant() -> u32 {{
-    static NUMBER: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-    *NUMBER.get_or_init(|| std::env::var("{VARIABLE}").ok().and_then(|n| n.parse().ok()).unwrap_or(0))
-}}
-"""
+#: Its number. It stands in each body: some files are a part of tests too, which have another crate's root.
+CHOICE = (
+    "{ static NUMBER: std::sync::OnceLock<u32> = std::sync::OnceLock::new(); "
+    f'*NUMBER.get_or_init(|| std::env::var("{VARIABLE}").map_or(0, |text| text.parse().unwrap_or(0))) }}'
+)
 FUNCTION = re.compile(r"\bfn\s+\w+")
 
 
@@ -43,7 +41,7 @@ class Body:
     def written(self) -> str:
         text = self.path.read_text()[self.start : self.end]
         arms = "".join(f"{number} => {mutated}\n" for number, mutated in self.mutants.items())
-        return f"{{ match crate::mutant() {{\n{arms}_ => {text}\n}} }}"
+        return f"{{ match {CHOICE} {{\n{arms}_ => {text}\n}} }}"
 
 
 def bodies(text: str) -> list[tuple[int, int]]:
@@ -95,10 +93,8 @@ class Switched:
         """Writes the sources, without those mutants that do not compile so. `check` compiles them and returns cargo's messages.
         Returns what is wrong with the sources apart from mutants; nothing if all is well."""
         originals = {path: path.read_text() for path, _ in self.bodies}
-        library = self.root / "src" / "lib.rs"
-        originals.setdefault(library, library.read_text())
         while True:
-            lines = self.rewrite(originals, library)
+            lines = self.rewrite(originals)
             wrong = errors(check(), self.root)
             guilty = {number for where in wrong for number in lines.get(where, ())}
             if not guilty:
@@ -107,7 +103,7 @@ class Switched:
             for body in self.bodies.values():
                 body.mutants = {number: text for number, text in body.mutants.items() if number not in guilty}
 
-    def rewrite(self, originals: dict[Path, str], library: Path) -> dict[tuple[Path, int], list[int]]:
+    def rewrite(self, originals: dict[Path, str]) -> dict[tuple[Path, int], list[int]]:
         """Writes the files. Says for each line of a changed body which mutants are to blame for an error there."""
         for path, text in originals.items():
             path.write_text(text)
@@ -118,7 +114,6 @@ class Switched:
         for body in self.bodies.values():
             if body.mutants:
                 lines |= blame(body, texts[body.path])
-        texts[library] += CHOICE
         for path, text in texts.items():
             path.write_text(text)
         return lines
@@ -137,12 +132,22 @@ def blame(body: Body, text: str) -> dict[tuple[Path, int], list[int]]:
     return lines
 
 
+def error(line: str) -> dict | None:
+    """An error of the compiler, by one of cargo's messages."""
+    message = json.loads(line).get("message") if line.startswith("{") else None
+    return message if message and message["level"] == "error" else None
+
+
+def told(output: str) -> str:
+    """The errors of the compiler in its words."""
+    return "\n".join(message["rendered"] for line in output.splitlines() if (message := error(line)))
+
+
 def errors(output: str, root: Path) -> list[tuple[Path, int]]:
     """Where the compiler found errors, by cargo's messages."""
     found = []
     for line in output.splitlines():
-        message = json.loads(line).get("message") if line.startswith("{") else None
-        if message and message["level"] == "error":
+        if message := error(line):
             found += [(root / span["file_name"], span["line_start"]) for span in message["spans"] if span["is_primary"]]
     return found
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutant import Mutant, markers
-from switched import VARIABLE, Switched, executables
+from switched import VARIABLE, Switched, executables, told
 
 #: What the Rust tests need of the tree.
 PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "scripts", "Cargo.toml", "Cargo.lock", "build.rs", "fuzz")
@@ -114,7 +114,7 @@ class Workspace:
         wrong = switched.write(lambda: self.call(["cargo", "check", "--lib", "--message-format=json", *self.jobs], COMPILE_LIMIT)[1])
         status, output = (1, wrong) if wrong else self.call(self.build(mutants), COMPILE_LIMIT)
         if status != 0:
-            print(f"the mutants do not compile in one build:\n{tail(output)}")
+            print(f"the mutants do not compile in one build:\n{told(output) or tail(output)}")
             return False
         self.numbers, self.programs = switched.numbers, executables(output)
         return True

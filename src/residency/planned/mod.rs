@@ -42,7 +42,7 @@ mod timeline;
 mod view;
 
 pub use cost::{expected, Clocks, Expected, Price};
-pub use lru_price::{lru_copies_at_least, lru_mean, lru_passes, lru_price, LruPasses};
+pub use lru_price::{lru_mean, lru_passes, lru_price, LruPasses};
 pub(super) use offer::{better, elastic, offer};
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;

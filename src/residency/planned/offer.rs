@@ -3,7 +3,7 @@
 
 use super::super::offer::{Request, Residency};
 use super::cost::{expected, Clocks, Expected, Price};
-use super::lru_price::{lru_copies_at_least, lru_price};
+use super::lru_price::lru_price;
 use super::plan::Plan;
 use super::search::{plan, quickest};
 use crate::error::bytes_text;
@@ -109,19 +109,19 @@ fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option
     }
 }
 
-/// The LRU's price, if it copies less in a pass than this plan. It is only played where it could. Not for several methods: at
-/// each switch the LRU begins with empty memory.
+/// The LRU's price, if it copies less in a pass than this plan. Not for several methods: at each switch the LRU begins with
+/// empty memory.
 fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
-    let (weights, granule, capacity) = (request.weights, request.model.granule, request.capacity);
     let [MethodTrace { trace, .. }] = *request.methods else {
         return None;
     };
-    let least = lru_copies_at_least(trace, weights, granule, capacity);
-    if plan.price.bytes <= least {
-        return None;
-    }
     // rule: lru-where-it-copies-less
-    let lru = lru_price(trace, weights, granule, capacity);
+    let lru = lru_price(
+        trace,
+        request.weights,
+        request.model.granule,
+        request.capacity,
+    );
     lru.filter(|lru| lru.bytes < plan.price.bytes)
 }
 
