@@ -19,8 +19,8 @@ from pathlib import Path
 from mutant import Mutant, markers
 from statements import CLOSING, OPENING, bare
 
-#: Names the mutant that a process runs with, by its number.
-VARIABLE = "WEIGHTSTREAM_MUTANT"
+#: Names the mutant that a process runs with, by its number. No name of an option: unknown ones are errors.
+VARIABLE = "MUTANT_OF_THE_CRATE"
 #: Its number. It stands in each body: some files are a part of tests too, which have another crate's root.
 CHOICE = (
     "{ static NUMBER: std::sync::OnceLock<u32> = std::sync::OnceLock::new(); "
