@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""comfy-aimdo through its public calls, on the models and budgets of `offload.py`: what `ws.torch.offload` is compared with.
+
+    python benches/gpu/aimdo.py                      # needs the package comfy-aimdo
+
+Part one: time per pass with 100, 75, 50 and 25 % of the weights as `set_watermark_limit`. Part two: four models under 15 GB, in turn and
+in phases of 20 passes, with and without `prioritize()` at each change of the model; bytes copied. It knows no cap that is a number: other
+memory is taken until so much is free. Host memory is pinned. The status is 1 if an output differs from the module's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import llama
+import offload
+import torch
+from comfy_aimdo import control
+from comfy_aimdo.model_vbar import ModelVBAR, vbar_fault, vbar_signature_compare, vbar_unpin
+from comfy_aimdo.torch import aimdo_to_tensor
+from measure import back_to_back_ms, link
+from torch import nn
+
+DEVICE, GB = offload.DEVICE, offload.GB
+#: What is left free beside the budget, for activations and temporaries.
+SPARE = 1 << 30
+
+
+class Weight:
+    """One parameter: host bytes, and its place in the range."""
+
+    def __init__(self, parameter: nn.Parameter, range_: Any):
+        self.parameter, self.host = parameter, parameter.data.pin_memory()
+        parameter.data = self.host
+        self.alloc = range_.alloc(self.host.nbytes)
+        self.signature: Any = None
+        self.shown: torch.Tensor | None = None
+
+    def show(self) -> int:
+        """Bytes that were copied."""
+        self.faulted = vbar_fault(self.alloc)
+        if self.faulted is None:
+            self.parameter.data = self.host.to(DEVICE, non_blocking=True)
+            return self.host.nbytes
+        if self.shown is None:
+            bytes = aimdo_to_tensor(self.alloc, torch.device(DEVICE)).view(torch.uint8)
+            self.shown = bytes[: self.host.nbytes].view(self.host.dtype).view(self.host.shape)
+        self.parameter.data = self.shown
+        if self.signature is not None and vbar_signature_compare(self.faulted, self.signature):
+            return 0
+        self.shown.copy_(self.host, non_blocking=True)
+        self.signature = self.faulted
+        return self.host.nbytes
+
+    def hide(self) -> None:
+        self.parameter.data = self.host
+        if self.faulted is not None:
+            vbar_unpin(self.alloc)
+
+
+class Offloaded:
+    """A module whose layers fault their weights before they run, and unpin them afterwards."""
+
+    def __init__(self, module: nn.Module):
+        weights = list(module.parameters())
+        rounded = sum(-(-p.nbytes // (2 << 20)) * (2 << 20) for p in weights)
+        self.range = ModelVBAR(10 * rounded, device=0)
+        self.module, self.copied = module, 0
+        for layer in module.modules():
+            own = list(layer.parameters(recurse=False))
+            if own:
+                self.wrap(layer, [Weight(parameter, self.range) for parameter in own])
+
+    def wrap(self, layer: nn.Module, weights: list[Weight]) -> None:
+        inner = layer.forward
+
+        def forward(*args: Any) -> Any:
+            self.copied += sum(weight.show() for weight in weights)
+            found = inner(*args)
+            for weight in weights:
+                weight.hide()
+            return found
+
+        layer.forward = forward
+
+
+def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
+    """Part one."""
+    model = offload.build(layers, sizes)
+    given = llama.tokens(1, sizes.get("vocabulary", llama.VOCABULARY)).to(DEVICE)
+    whole, good = offload.bytes_of(model), True
+    model.to(DEVICE)
+    expected = offload.out(model, given)
+    eager = back_to_back_ms(lambda: offload.out(model, given), passes)
+    model.cpu()
+    torch.cuda.empty_cache()
+    speed = link([p.nbytes for p in model.parameters()])["64_mib_median"]
+    torch.cuda.empty_cache()
+    print(f"comfy-aimdo: {whole / GB:.2f} GB; eager {eager:.2f} ms; link {speed:.1f} GB/s", flush=True)
+    offloaded = Offloaded(model)
+    for percent in offload.PERCENT:
+        budget = whole * percent // 100
+        offloaded.range.set_watermark_limit(2 * whole if percent == 100 else budget)
+        offloaded.range.prioritize()
+        for _ in range(4):
+            good = torch.equal(offload.out(model, given), expected) and good
+        before = offloaded.copied
+        ms = back_to_back_ms(lambda: offload.out(model, given), passes)
+        copied = (offloaded.copied - before) / (passes + 1)
+        good = torch.equal(offload.out(model, given), expected) and good
+        limit = max(eager, (whole - budget) / speed / 1e6)
+        print(
+            f"{percent:>4} %: {ms:7.2f} ms, {ms / eager:6.3f} of eager, {ms / limit:.3f} of the limit, about {copied / GB:.3f} GB a pass",
+            flush=True,
+        )
+    return good
+
+
+def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bool:
+    """Part two."""
+    vocabulary = sizes.get("vocabulary", llama.VOCABULARY)
+    models = [offload.build(layers, sizes) for _ in range(count)]
+    given = [torch.full((1, 1), at % vocabulary, device=DEVICE) for at in range(count)]
+    expected = []
+    for model, one in zip(models, given, strict=True):
+        model.to(DEVICE)
+        expected.append(offload.out(model, one))
+        model.cpu()
+        torch.cuda.empty_cache()
+    whole, good = offload.bytes_of(models[0]), True
+    budget = int(share * count * whole)
+    taken = torch.empty(torch.cuda.mem_get_info()[0] - budget - SPARE, dtype=torch.uint8, device=DEVICE)
+    print(f"comfy-aimdo: {count} models of {whole / GB:.2f} GB, {torch.cuda.mem_get_info()[0] / GB:.2f} GB free", flush=True)
+    offloaded = [Offloaded(model) for model in models]
+    for name, turns in offload.turns(count):
+        for prioritize in (True, False):
+            half, before, last = len(turns) // 2, 0, -1
+            for at, turn in enumerate(turns):
+                if at == half:
+                    before = sum(one.copied for one in offloaded)
+                if prioritize and turn != last:
+                    offloaded[turn].range.prioritize()
+                last = turn
+                good = torch.equal(offload.out(models[turn], given[turn]), expected[turn]) and good
+            copied = sum(one.copied for one in offloaded) - before
+            how = "with" if prioritize else "without"
+            print(f"{name}, {how} prioritize(): {copied / GB:.2f} GB copied in {len(turns) - half} passes", flush=True)
+    del taken
+    return good
+
+
+@torch.inference_mode()
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=16, help="of 0.4 GB each (default 16)")
+    parser.add_argument("--passes", type=int, default=30)
+    parser.add_argument("--models", type=int, default=4, help="0 leaves part two out")
+    parser.add_argument("--model-layers", type=int, default=11, help="of each model of part two (default 11: 5.0 GB)")
+    parser.add_argument("--share", type=float, default=0.75, help="free memory of part two, of all its weights (default 0.75)")
+    parser.add_argument("--small", action="store_true", help="layers of 33 MB")
+    args = parser.parse_args()
+    sizes = llama.SMALL if args.small else {}
+    # PyTorch has to have made its context first.
+    print(torch.cuda.get_device_name(), torch.zeros(1, device=DEVICE).item(), flush=True)
+    control.init()
+    control.init_device(0)
+    good = budgets(args.layers, sizes, args.passes)
+    if args.models:
+        good = together(args.models, args.model_layers, args.share, sizes) and good
+    print("right" if good else "WRONG", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
