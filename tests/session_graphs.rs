@@ -61,6 +61,13 @@ fn sequence(seed: u64, share: u64) -> Option<Stats> {
                 rig.end_session();
                 seen.retain(|(_, session, _)| *session == 0);
             }
+            5 => {
+                let calls: Vec<Call> = (1..=shapes).map(|rows| Call { rows, ..call }).collect();
+                rig.up_front(&calls, None).unwrap();
+                rig.check_states();
+                seen.extend(calls.iter().map(|one| (one.method, one.session, one.rows)));
+                steady.insert(call.method);
+            }
             what => {
                 let aborts = (what == 4).then_some(end);
                 let how = rig.run(call, aborts);
@@ -76,6 +83,7 @@ fn sequence(seed: u64, share: u64) -> Option<Stats> {
             }
         }
     }
+    rig.check_states();
     rig.check();
     let counted = rig.session.stats();
     assert!(counted.peak_bytes <= counted.budget_bytes, "{counted:?}");

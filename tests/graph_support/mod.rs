@@ -2,6 +2,8 @@
 //! input to a buffer, so that what it gives depends on the passes before it.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+mod up_front;
+
 use crate::session_support::case::GRANULE;
 use crate::session_support::code::{other, program, Shape};
 use crate::session_support::draw::{Draw, Seeded};
@@ -294,21 +296,31 @@ impl Rig {
         call: Call,
         end: Option<usize>,
     ) -> Option<(CapturedPass<Sim>, Ends)> {
+        self.try_capture(key, call, end).unwrap()
+    }
+
+    /// `None`: it was abandoned before the event `end`.
+    pub fn try_capture(
+        &mut self,
+        key: &GraphKey,
+        call: Call,
+        end: Option<usize>,
+    ) -> Result<Option<(CapturedPass<Sim>, Ends)>> {
         let bytes = call.rows * 64;
-        let at = self.session.begin_capture_of(key, bytes).unwrap();
+        let at = self.session.begin_capture_of(key, bytes)?;
         let mut output = DevicePtr::EMPTY;
-        self.pass(call, at, end, |_, found| output = found).unwrap();
+        self.pass(call, at, end, |_, found| output = found)?;
         if end.is_some() {
-            self.session.abandon_capture().unwrap();
-            return None;
+            self.session.abandon_capture()?;
+            return Ok(None);
         }
-        let pass = self.session.end_capture().unwrap();
+        let pass = self.session.end_capture()?;
         self.outputs.insert(key.clone(), output);
         let ends = Ends {
             inputs: vec![Some((at, bytes))],
             outputs: Vec::new(),
         };
-        Some((pass, ends))
+        Ok(Some((pass, ends)))
     }
 
     pub fn replay(&mut self, key: &GraphKey, call: Call) {
