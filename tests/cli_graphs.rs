@@ -61,7 +61,7 @@ fn graphs_take_a_node_for_each_kernel_and_each_copy() {
     assert_eq!(graphs(&program, &["--budget", "50%"]).0, Value::Null);
     // The program does.
     let shapes = ("weight_offload_graph_shapes".to_owned(), b"n=4,5".to_vec());
-    program.compile_specs.push(shapes);
+    program.delegates[0].compile_specs.push(shapes);
     let (found, _) = graphs(&program, &["--budget", "100%"]);
     assert_eq!(found["bytes"], 2 * 24 * NODE_BYTES);
 }
