@@ -152,6 +152,24 @@ impl Error {
         }
     }
 
+    /// The same with where it happened, in every error that is a sentence.
+    pub(crate) fn at(self, place: impl FnOnce() -> String) -> Error {
+        match self {
+            Error::Unsupported(what) => Error::Unsupported(format!("{}: {what}", place())),
+            Error::InvalidInput(what) => Error::InvalidInput(format!("{}: {what}", place())),
+            Error::Internal(what) => Error::Internal(format!("{}: {what}", place())),
+            Error::Option { key, what } => Error::Option {
+                key,
+                what: format!("{} ({})", what, place()),
+            },
+            Error::Compiled { function, what } => Error::Compiled {
+                function,
+                what: format!("{what} ({})", place()),
+            },
+            other => other.during(place),
+        }
+    }
+
     /// The same from a device that failed for good while kernels used `weights`.
     pub(crate) fn lost(self, weights: Vec<String>) -> Error {
         Error::Lost {

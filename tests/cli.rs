@@ -157,38 +157,10 @@ fn a_sweep_is_a_table_an_array_and_a_picture() {
     assert!(error.contains("cannot be used with"), "{error}");
 }
 
-/// A program for a GPU that reads one weight of 64 MiB after the other, and says nothing else that counts here.
-fn chain(weights: i64) -> RecordSpec {
-    let mut record = RecordSpec::small();
-    let numbers: Vec<i64> = (0..weights).collect();
-    let fqns: Vec<String> = numbers
-        .iter()
-        .map(|n| format!("layers.{n}.weight"))
-        .collect();
-    let fqns: Vec<&str> = fqns.iter().map(String::as_str).collect();
-    let same = |value: i64| vec![value; weights as usize];
-    record.set_strings("device", &["cuda"]);
-    record.set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
-    record.set_strings("fqns", &fqns);
-    record.set_ints("kinds", &same(0));
-    record.set_ints("dtypes", &same(6));
-    record.set_ints("nbytes", &same(64 << 20));
-    record.set_ints("crc32", &same(0));
-    record.set_ints(
-        "layouts",
-        &[2, 4096, 4096, 4096, 1].repeat(weights as usize),
-    );
-    record.set_ints("probes", &numbers);
-    record.set_ints("access_order", &numbers);
-    let read = |n: &i64| [4 * n, 4 * n + 1, 4 * n + 2];
-    record.set_ints("trace", &numbers.iter().flat_map(read).collect::<Vec<_>>());
-    record
-}
-
 #[test]
 fn a_plan_says_what_pinned_and_streamed_weights_cost() {
     const SIZE: u64 = 64 << 20;
-    let files = Files::of(&chain(24));
+    let files = Files::of(&RecordSpec::gpu_chain(24));
     let plan = |more: &[&str]| run("plan", &[files.path("model.pte")], more);
     let found = json(&plan(&["--json", "--budget", "floor"]));
     assert_eq!(found["floor_bytes"], 3 * SIZE);
@@ -220,7 +192,7 @@ fn a_plan_says_what_pinned_and_streamed_weights_cost() {
 #[test]
 fn times_of_kernels_are_what_a_pass_is_planned_for() {
     const WEIGHTS: i64 = 24;
-    let files = Files::of(&chain(WEIGHTS));
+    let files = Files::of(&RecordSpec::gpu_chain(WEIGHTS));
     let program = [files.path("model.pte")];
     // Behind every fourth read kernels run as long as the link takes for four weights.
     let long = 4 * (64 << 20) / 50;
@@ -300,8 +272,8 @@ const UNIT: u64 = 64 << 20;
 impl Pair {
     fn new() -> Pair {
         Pair {
-            large: Files::of(&chain(24)),
-            small: Files::of(&chain(12)),
+            large: Files::of(&RecordSpec::gpu_chain(24)),
+            small: Files::of(&RecordSpec::gpu_chain(12)),
         }
     }
 
@@ -423,7 +395,7 @@ fn programs_together_may_have_their_weights_beside_them_and_one_device() {
     let found = json(&plan(&[pte, ptd, pte]));
     assert_eq!(found["programs"].as_array().unwrap().len(), 2);
     assert_eq!(found["round"]["bytes"], 0.0);
-    let gpu = Files::of(&chain(3));
+    let gpu = Files::of(&RecordSpec::gpu_chain(3));
     let gpu = gpu.path("model.pte");
     let error = refused(&plan(&[pte, gpu.to_str().unwrap()]));
     assert!(
@@ -454,7 +426,7 @@ fn an_inspection_lists_constants_inputs_and_outputs() {
     let text = printed(&files.run("inspect", &[]));
     for part in [
         "a.weight float32 [4, 3]",
-        "x float32 [1..8, 3]",
+        "x float32 [n: 1..8, 3]",
         "mutable",
         "belongs to it",
     ] {

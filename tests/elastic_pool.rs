@@ -223,6 +223,39 @@ fn bytes_copied_are_those_of_the_best_shares() {
     assert!(often * 100 <= 5 * half * 65, "{often} of {}", 5 * half);
 }
 
+/// Two models of one file can be told apart, and a name that is free again is taken again.
+#[test]
+fn tenants_of_one_name_are_numbered() {
+    let pool = Arc::new(DevicePool::new("test"));
+    pool.set_cap(Some(1 << 20)).unwrap();
+    let join = |name: &str| {
+        let wants = Wants {
+            name: name.to_owned(),
+            total: 100,
+            floor: 10,
+            priority: 0,
+        };
+        let state = DeviceState {
+            page: 1,
+            beside: 0,
+            free: 0,
+        };
+        pool.join(wants, &state).unwrap()
+    };
+    let names = || -> Vec<String> {
+        let tenants = pool.report().tenants.into_iter();
+        tenants.map(|tenant| tenant.name).collect()
+    };
+    let mut all: Vec<Membership> = ["a.pte", "b.pte", "a.pte", "a.pte"].map(join).into();
+    assert_eq!(names(), ["a.pte", "b.pte", "a.pte #2", "a.pte #3"]);
+    drop(all.remove(2));
+    all.push(join("a.pte"));
+    assert_eq!(names(), ["a.pte", "b.pte", "a.pte #3", "a.pte #2"]);
+    // Errors name them too.
+    let error = pool.set_cap(Some(39)).unwrap_err().to_string();
+    assert!(error.contains("'a.pte #2'"), "{error}");
+}
+
 #[test]
 fn a_cap_below_the_floors_names_the_least_one() {
     let pool = Arc::new(DevicePool::new("test"));

@@ -208,6 +208,8 @@ Options& Options::cuda_graph(bool on) { return set("weight_offload_cuda_graph", 
 
 Options& Options::graph_mb(int mb) { return set("weight_offload_graph_mb", mb); }
 
+Options& Options::graph_shapes(const std::string& shapes) { return set("weight_offload_graph_shapes", shapes); }
+
 Options& Options::method_share(const std::string& shares) { return set("weight_offload_method_share", shares); }
 
 Options& Options::pin(const std::string& patterns) { return set("weight_offload_pin", patterns); }

@@ -118,6 +118,8 @@ std::vector<Flag> load_flags(Options& options) {
        spec("weight_offload_cuda_graph")},
       {"graph-mb", "N", "the most memory that these graphs take, in MB of 1,048,576 bytes",
        number([&](int mb) { options.graph_mb(mb); })},
+      {"graph-shapes", "SHAPES", "shapes whose graphs are captured at load, such as tokens=1,2,4 (GPU)",
+       spec("weight_offload_graph_shapes")},
       {"pte-sha256", "HEX", "SHA-256 that MODEL.pte must have", spec("weight_offload_pte_sha256")},
   };
 }

@@ -160,3 +160,69 @@ def test_activations_lie_in_one_block(exported):
         module.forward(*inputs)
     ours, theirs = (one.stats()["activation_peak_bytes"] for one in (module, plain))
     assert theirs <= ours <= 2 * theirs
+
+
+@pytest.mark.skipif(ON_GPU, reason="says what the CPU has not")
+@pytest.mark.models("mlp")
+def test_shapes_without_graphs_are_refused(exported):
+    text = error_of(lambda: open_module(exported("mlp"), weight_offload_graph_shapes="static"))
+    assert "weight_offload_graph_shapes" in text
+    assert "without weight_offload_cuda_graph" in text
+
+
+@gpu
+@pytest.mark.models("pages")
+def test_graphs_of_shapes_are_there_after_the_load(exported, capfd):
+    """The first call over each shape is a replay, and gives the bits of a pass that is issued call by call."""
+    files = exported("pages")
+    budget = budget_of(files, 50)
+    plain = open_module(files, budget)
+    module = open_module(files, budget, weight_offload_cuda_graph=1, weight_offload_graph_shapes="rows=2,5,9")
+    log = capfd.readouterr().err
+    assert "capturing 3 graphs" in log
+    assert "captured 3 graphs" in log
+    stats = module.stats()
+    assert (stats["graphs"], stats["captures"], stats["replays"]) == (3, 3, 0)
+    passes = ZOO["pages"].passes(6)
+    for inputs in passes:
+        assert bits(run_passes(module, [inputs])[0]) == bits(run_passes(plain, [inputs])[0])
+    after = module.stats()
+    assert (after["graphs"], after["captures"], after["replays"]) == (3, 3, 6)
+    assert after["passes"] == stats["passes"] + 6
+
+
+@gpu
+@pytest.mark.models("kv_decoder")
+def test_a_capture_at_load_leaves_the_state(exported):
+    """Passes over zeros write to the cache; what they wrote is gone."""
+    files, passes = exported("kv_decoder"), ZOO["kv_decoder"].passes()
+    budget = budget_of(files, 100)
+    plain = open_module(files, budget)
+    module = open_module(files, budget, weight_offload_cuda_graph=1, weight_offload_graph_shapes="static")
+    expected, found = run_passes(plain, passes), run_passes(module, passes)
+    assert [bits(one) for one in found] == [bits(one) for one in expected]
+    assert module.stats()["captures"] == 1
+    assert module.stats()["replays"] == len(passes)
+
+
+@gpu
+@pytest.mark.models("pages")
+@pytest.mark.parametrize(
+    ("shapes", "told"),
+    [("rows=17", "rows=2 to 16"), ("rows=1", "found 1"), ("tokens=2", "'tokens'"), ("static", "'rows'"), ("rows=2,2", "twice")],
+)
+def test_shapes_that_the_export_did_not_allow_are_refused(shapes, told, exported):
+    files = exported("pages")
+    text = error_of(lambda: open_module(files, budget_of(files, 50), weight_offload_cuda_graph=1, weight_offload_graph_shapes=shapes))
+    assert "weight_offload_graph_shapes" in text
+    assert told in text
+
+
+@gpu
+@pytest.mark.models("fact_returned")
+def test_a_capture_that_fails_at_load_names_its_shape(exported):
+    """The program returns a weight, which other weights replace before the pass is over."""
+    files = exported("fact_returned")
+    text = error_of(lambda: open_module(files, budget_of(files, 100), weight_offload_cuda_graph=1, weight_offload_graph_shapes="static"))
+    assert "capturing the graph of static of method 'forward'" in text
+    assert "lies in the memory of a weight" in text

@@ -54,7 +54,7 @@ class Module:
     or ``weight_offload_budget="auto"``, ``weight_offload_policy``, ``weight_offload_host``,
     ``weight_offload_staging_mb``, ``weight_offload_gather``, ``weight_offload_link_gbps``, ``weight_offload_kernel_times``,
     ``weight_offload_device``, ``weight_offload_verify``, ``weight_offload_sync``, ``weight_offload_cuda_graph``, ``weight_offload_graph_mb``,
-    ``weight_offload_pte_sha256``. An unknown one is an error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less
+    ``weight_offload_graph_shapes``, ``weight_offload_pte_sha256``. An unknown one is an error. Without a budget the least possible one is used; ``"auto"`` is what is free on the device, less
     what the method takes beside its weights, and at most what all of them occupy.
 
     ``weight_offload_policy="planned"``, the default, decides at load what stays and what streams, and copies less in each
@@ -78,7 +78,8 @@ class Module:
     known to have ended. Without it those are all that the pass had read so far.
     ``weight_offload_cuda_graph=True`` captures the second pass over some shapes as a CUDA graph, copies included, and replays it from
     then on. Each set of shapes has its own graph; ``weight_offload_graph_mb`` is the most memory that all of them take beside their
-    activations, 128 without it. What cannot be captured is an error.
+    activations, 128 without it. What cannot be captured is an error. ``weight_offload_graph_shapes="tokens=1,2,4"`` captures the graphs of
+    these shapes at load, over inputs of zeros; the state stays as it is, and the first call over each of them is a replay.
     ``weight_offload_pte_sha256=`` takes 64 hexadecimal digits: a program whose bytes have another SHA-256 is
     refused before any of its code runs.
 

@@ -17,7 +17,7 @@ from ._errors import ExportError
 OPTION = "weight_offload"
 DEFAULT_METHOD = "forward"
 #: Options that methods of one program may have each for itself.
-_OF_A_METHOD = ("weight_offload_cuda_graph", "weight_offload_graph_mb")
+_OF_A_METHOD = ("weight_offload_cuda_graph", "weight_offload_graph_mb", "weight_offload_graph_shapes")
 _SHARED_STATE, _LATE = "weightstream_shared_state", "weightstream_late"
 _SWITCH = {"ON": "auto", "OFF": "math"}
 

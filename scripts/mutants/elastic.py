@@ -83,6 +83,18 @@ MUTANTS = [
         ("lib:sim",),
     ),
     Mutant(
+        "ring-is-forgotten-by-a-new-plan",
+        delete(),
+        "a pass takes what lies in a slot of the old ring for a tail of the new one",
+        ("session_budget",),
+    ),
+    Mutant(
+        "tenants-have-names-of-their-own",
+        never(),
+        "two models of one file cannot be told apart in a report",
+        ("elastic_pool",),
+    ),
+    Mutant(
         "moved-weights-are-of-another-generation",
         delete(),
         "a graph is replayed at addresses that are unmapped",

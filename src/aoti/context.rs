@@ -216,6 +216,9 @@ impl<'a> Context<'a> {
 
     fn fail(&mut self, function: &str, fail: Fail) {
         self.record(match fail {
+            // What a capture refuses: the device does not know for which operator it was called.
+            // rule: refused-capture-names-its-function
+            Fail::Hooks(error @ Error::Unsupported(_)) => error.at(|| function.to_owned()),
             Fail::Hooks(error) => error,
             Fail::What(what) => Error::Compiled {
                 function: function.to_owned(),
@@ -323,6 +326,19 @@ mod tests {
             .unwrap_or_default();
         assert_eq!(text, "second failed: panicked: boom");
         assert_eq!(calls_of_last_pass(), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_captured_is_told_with_the_function_that_asked_for_it() {
+        let mut slab = Slab::new();
+        let mut context = Context::new(&mut slab, None, TorchDevice::CPU);
+        let refused = || Error::Unsupported("a download cannot be captured".to_owned());
+        context.with(|| assert!(!call("aoti_torch_item_int64", |_| Err(refused().into()))));
+        let told = "aoti_torch_item_int64: a download cannot be captured";
+        assert_eq!(
+            context.take_error(),
+            Some(Error::Unsupported(told.to_owned()))
+        );
     }
 
     #[test]

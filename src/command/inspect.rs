@@ -61,7 +61,7 @@ fn signature_text(record: &Record) -> String {
             "    {} {} {}",
             input.name,
             input.dtype,
-            dims_text(input)
+            dims_text(record, input)
         );
     }
     text += "and gives:\n";
@@ -74,7 +74,16 @@ fn signature_text(record: &Record) -> String {
 fn signature_object(record: &Record) -> Value {
     let inputs = record.inputs.iter().map(|input| {
         let dims = input.dims.iter().map(|dim| json!([dim.min, dim.max]));
-        json!({"name": input.name, "dtype": input.dtype.to_string(), "dims": dims.collect::<Vec<_>>()})
+        let names = input.dims.iter().map(|dim| {
+            dim.symbol
+                .map(|symbol| record.sizes.name(symbol as usize).to_owned())
+        });
+        json!({
+            "name": input.name,
+            "dtype": input.dtype.to_string(),
+            "dims": dims.collect::<Vec<_>>(),
+            "dim_names": names.collect::<Vec<_>>(),
+        })
     });
     let outputs = record.outputs.iter();
     let outputs =
@@ -88,11 +97,17 @@ fn signature_object(record: &Record) -> Value {
     })
 }
 
-/// `[1, 1..512, 96]`.
-fn dims_text(input: &InputSpec) -> String {
-    let dims = input.dims.iter().map(|dim| match dim.min == dim.max {
-        true => dim.min.to_string(),
-        false => format!("{}..{}", dim.min, dim.max),
+/// `[1, tokens: 1..512, 96]`.
+fn dims_text(record: &Record, input: &InputSpec) -> String {
+    let dims = input.dims.iter().map(|dim| {
+        let range = match dim.min == dim.max {
+            true => dim.min.to_string(),
+            false => format!("{}..{}", dim.min, dim.max),
+        };
+        match dim.symbol {
+            None => range,
+            Some(symbol) => format!("{}: {range}", record.sizes.name(symbol as usize)),
+        }
     });
     format!("[{}]", dims.collect::<Vec<_>>().join(", "))
 }

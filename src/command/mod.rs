@@ -8,6 +8,7 @@
 
 mod cost;
 mod explain;
+mod graphs;
 mod inspect;
 mod model;
 mod picture;

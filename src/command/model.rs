@@ -1,6 +1,6 @@
 //! A program's record, and what follows from it.
 
-use crate::config::{Options, Spec, SpecValue, PIN, STREAM};
+use crate::config::{Options, Spec, SpecValue, GRAPH_SHAPES, PIN, STREAM};
 use crate::delegate::{mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
@@ -71,6 +71,8 @@ pub struct Model {
     pub floor: Floor,
     /// Whether the data hold the checksum of the program's tables.
     pub has_program_crc: bool,
+    /// Shapes whose graphs a load captures, if the program names some itself.
+    pub graph_shapes: Option<String>,
     /// How long kernels run, if that is known.
     pub times: Option<KernelTimes>,
 }
@@ -101,6 +103,10 @@ impl Model {
             Catalog::of_program(&record, &records.union()?.constants, &data)?;
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
+        let specs = parsed.delegate(&method)?.compile_specs;
+        let shapes = specs.into_iter().find(|(key, _)| *key == GRAPH_SHAPES);
+        let shapes = shapes.filter(|_| record.device != "cpu");
+        let graph_shapes = shapes.map(|(_, text)| String::from_utf8_lossy(text).into_owned());
         let (union, mut whole) = program_of(&records)?;
         mark(&records, &union, &files.options()?, &mut whole.constants)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
@@ -129,6 +135,7 @@ impl Model {
             figures,
             floor,
             has_program_crc,
+            graph_shapes,
             times: None,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::cost::{positive, Cost, Link, Pass};
 use super::explain;
+use super::graphs::Graphs;
 use super::model::{Files, Form, Model};
 use super::picture;
 use super::size::{grouped, with_megabytes, Budget};
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 const MOST: u64 = 10_000;
 
 /// Arguments of a plan for one program only.
-const ALONE: [&str; 9] = [
+const ALONE: [&str; 10] = [
     "pte",
     "ptd",
     "method",
@@ -27,6 +28,7 @@ const ALONE: [&str; 9] = [
     "compute_ms",
     "pin",
     "stream",
+    "graph_shapes",
 ];
 
 #[derive(Args)]
@@ -45,6 +47,10 @@ pub struct Arguments {
     /// do there.
     #[arg(long, value_name = "FILE")]
     kernel_times: Option<PathBuf>,
+    /// Shapes whose graphs a load captures, as in `weight_offload_graph_shapes`: their number and memory. Without it, those that
+    /// the program names.
+    #[arg(long, value_name = "SHAPES", requires = "budget")]
+    graph_shapes: Option<String>,
     /// Number of budgets from the floor to everything.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=MOST))]
     sweep: u64,
@@ -87,9 +93,24 @@ fn alone(files: &Files, arguments: &Arguments) -> Result<String> {
     let (floor, everything) = (model.floor.bytes(), model.everything());
     if let Some(budget) = arguments.budget {
         let cost = Cost::at(&model, &arguments.link, budget.bytes(floor, everything))?;
+        let shapes = arguments
+            .graph_shapes
+            .as_ref()
+            .or(model.graph_shapes.as_ref());
+        let graphs = shapes.map(|shapes| Graphs::of(&model, &cost, shapes));
+        let graphs = graphs.transpose()?;
         return Ok(match arguments.form.json {
-            true => pretty(&with_head(&model, &arguments.link, &cost)),
-            false => head(&model) + &one(&model, &arguments.link, &cost),
+            true => {
+                let mut whole = with_head(&model, &arguments.link, &cost);
+                if let Some(graphs) = graphs {
+                    whole["graphs"] = graphs.object();
+                }
+                pretty(&whole)
+            }
+            false => {
+                let graphs = graphs.map_or_else(String::new, |graphs| graphs.text());
+                head(&model) + &one(&model, &arguments.link, &cost) + &graphs
+            }
         });
     }
     let steps = arguments.sweep - 1;

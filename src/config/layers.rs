@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use super::options::{Options, Origin};
 use super::table::{group, unknown, Reach, Row, ROWS, VARIABLE_PREFIX};
 use super::{
-    refuse, HostMemory, Spec, SpecValue, Verify, CUDA_GRAPH, DATA, GRAPH_MB, LINK_GBPS, PTE_SHA256,
-    STAGING_MB, SYNC,
+    refuse, HostMemory, Spec, SpecValue, Verify, CUDA_GRAPH, DATA, GRAPH_MB, GRAPH_SHAPES,
+    LINK_GBPS, PTE_SHA256, STAGING_MB, SYNC,
 };
 use crate::error::{Error, Result};
 
@@ -171,7 +171,7 @@ impl Options {
             STAGING_MB if settled => Some("weights are held in another way than 'staged'"),
             LINK_GBPS if !self.policy.plans() => Some("nothing is planned for a link"),
             CUDA_GRAPH if waits => Some("the host is to wait in the middle of passes"),
-            GRAPH_MB if !self.cuda_graph => Some("no passes are to be captured"),
+            GRAPH_MB | GRAPH_SHAPES if !self.cuda_graph => Some("no passes are to be captured"),
             SYNC if self.cuda_graph => Some("passes are to be captured"),
             _ => None,
         }

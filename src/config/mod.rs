@@ -5,6 +5,7 @@ mod layers;
 mod options;
 mod patterns;
 mod policy;
+mod shapes;
 mod table;
 mod values;
 
@@ -13,10 +14,12 @@ use std::fmt;
 use crate::error::Error;
 
 pub use layers::{check_defaults, from_program, get_default, quoted, set_defaults, Applies};
-pub use options::{Given, Options, Origin, SHARES};
+pub use options::{Given, Options, Origin};
 pub use patterns::{matches, nearest};
 pub use policy::PolicyKind;
+pub use shapes::ShapeGroup;
 pub use table::{Reach, Row, Values, ROWS};
+pub use values::SHARES;
 
 /// What a call does while another one runs over the same program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -133,6 +136,8 @@ pub const SYNC: &str = "weight_offload_sync";
 pub const CUDA_GRAPH: &str = "weight_offload_cuda_graph";
 /// Key of how much device memory graphs may take, in MB (1,048,576 bytes): an integer.
 pub const GRAPH_MB: &str = "weight_offload_graph_mb";
+/// Key of the shapes whose graphs are captured at load: `tokens=1,2,4`.
+pub const GRAPH_SHAPES: &str = "weight_offload_graph_shapes";
 /// Key of how often each method of a program runs beside the others: `decode=0.98,prefill=0.02`.
 pub const METHOD_SHARE: &str = "weight_offload_method_share";
 /// Key of the weights that always stay: patterns of their FQNs, as in `lm_head.*,layers.0.*`.

@@ -3,16 +3,17 @@
 
 use std::path::PathBuf;
 
+use super::shapes::shapes;
 use super::table::{group, unknown};
 use super::values::{
     budget_from_bytes, budget_from_word, device_index, digest, from_mb, link_rate, path, patterns,
     priority, refuse_cut, shares, switch, word,
 };
 use super::{
-    refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest, Spec,
-    Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER,
-    GRAPH_MB, HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256,
-    STAGING_MB, STREAM, SYNC, VERIFY,
+    refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest,
+    ShapeGroup, Spec, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA,
+    DEVICE, GATHER, GRAPH_MB, GRAPH_SHAPES, HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN,
+    POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
 };
 use crate::error::Result;
 
@@ -50,11 +51,8 @@ pub struct Given {
     pub origin: Origin,
 }
 
-/// A share of 1.
-pub const SHARES: u32 = 1_000_000;
-
 /// Options that each method of a program may have as it likes.
-const PER_METHOD: [&str; 2] = [CUDA_GRAPH, GRAPH_MB];
+const PER_METHOD: [&str; 3] = [CUDA_GRAPH, GRAPH_MB, GRAPH_SHAPES];
 
 /// Options of one load, after parsing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -85,7 +83,9 @@ pub struct Options {
     pub cuda_graph: bool,
     /// Most bytes of graphs; `None` means the default.
     pub graph_bytes: Option<u64>,
-    /// How often each method runs beside the others, in parts of [`SHARES`]; those of one program.
+    /// Shapes whose graphs are captured at load.
+    pub graph_shapes: Vec<ShapeGroup>,
+    /// How often each method runs beside the others, in parts of [`SHARES`](super::SHARES); those of one program.
     pub shares: Vec<(String, u32)>,
     /// Patterns of the FQNs of weights that always stay.
     pub pin: Vec<String>,
@@ -157,6 +157,7 @@ impl Options {
             SYNC => self.sync = switch(spec)?,
             CUDA_GRAPH => self.cuda_graph = switch(spec)?,
             GRAPH_MB => self.graph_bytes = Some(from_mb(spec)?),
+            GRAPH_SHAPES => self.graph_shapes = shapes(spec)?,
             METHOD_SHARE => self.shares = shares(spec)?,
             PIN => self.pin = patterns(spec)?,
             STREAM => self.stream = patterns(spec)?,

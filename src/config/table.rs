@@ -5,9 +5,9 @@
 use super::policy::FOR_TESTS;
 use super::{
     refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
-    BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, GRAPH_MB, HOST,
-    KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM,
-    SYNC, VERIFY,
+    BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, GRAPH_MB, GRAPH_SHAPES,
+    HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB,
+    STREAM, SYNC, VERIFY,
 };
 use crate::error::Error;
 
@@ -60,6 +60,8 @@ pub enum Values {
     Index,
     /// On or off.
     Switch,
+    /// Shapes of methods.
+    Shapes,
     /// Shares of methods.
     Shares,
     /// Patterns of weights' names.
@@ -87,6 +89,8 @@ impl Values {
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
             Values::Index => "the index of a device, an int from 0 up".to_owned(),
             Values::Switch => "true or false, or 1 or 0".to_owned(),
+            Values::Shapes => "sizes of dynamic dimensions, as in 'tokens=1,2,4' or 'decode:batch=1,2;prefill:tokens=128', or 'static'"
+                .to_owned(),
             Values::Shares => {
                 "methods and their shares, as in 'decode=0.98,prefill=0.02'".to_owned()
             }
@@ -148,7 +152,7 @@ fn words<T: Words>() -> Vec<&'static str> {
 }
 
 /// All of them, in the order of the documentation.
-pub const ROWS: [Row; 21] = [
+pub const ROWS: [Row; 22] = [
     row(
         BUDGET,
         Values::Auto,
@@ -264,6 +268,15 @@ pub const ROWS: [Row; 21] = [
         "128",
         "The most device memory that all graphs of a program take beside their activations. \
          Graphs that were not used for longest go. An error without weight_offload_cuda_graph.",
+    ),
+    row(
+        GRAPH_SHAPES,
+        Values::Shapes,
+        Reach::Gpu,
+        "",
+        "Shapes whose graphs are captured at load, so that the first call over each of them is a \
+         replay. An error without weight_offload_cuda_graph, and where the graphs do not fit into \
+         weight_offload_graph_mb.",
     ),
     row(
         METHOD_SHARE,

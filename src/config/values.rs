@@ -1,13 +1,15 @@
 //! The values of options: each refused by name, with what it takes instead.
 
-use super::options::SHARES;
 use super::table::{Row, Values};
 use super::{refuse, Budget, LinkRate, Sha256Digest, Spec, SpecValue, Words, CUT_LENGTH};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 
+/// A share of 1.
+pub const SHARES: u32 = 1_000_000;
+
 /// What the option takes instead.
-fn wrong(spec: &Spec) -> Error {
+pub(super) fn wrong(spec: &Spec) -> Error {
     let accepted = Row::of(&spec.key).map_or_else(String::new, |row| row.values.accepted());
     refuse(
         &spec.key,
@@ -98,7 +100,7 @@ pub(super) fn budget_from_bytes(spec: &Spec) -> Result<u64> {
 }
 
 /// Digits only: `u64::from_str` would also take a plus sign.
-fn decimal(text: &str) -> Option<u64> {
+pub(super) fn decimal(text: &str) -> Option<u64> {
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| text.parse().ok())

@@ -9,6 +9,7 @@ mod graphs;
 mod layouts;
 mod replay;
 mod source;
+mod up_front;
 
 pub(super) use source::new_session;
 
@@ -83,6 +84,49 @@ impl<D: DelegateDevice> Engine<D> {
             method,
             copies: dense::Copies::default(),
             graph: options.cuda_graph.then(graphs::Graphs::new),
+        })
+    }
+
+    /// Passes of this method, while no others run over its store.
+    fn in_turn(
+        &mut self,
+        passes: impl FnOnce(
+            &mut Turn<'_, D>,
+            &mut dense::Copies,
+            &mut Option<graphs::Graphs>,
+        ) -> Result<()>,
+    ) -> Result<()> {
+        let mut running = self.shared.turn()?;
+        if let Some(why) = &running.poisoned {
+            return Err(Error::Poisoned(why.clone()));
+        }
+        running.session.turn_to(self.method)?;
+        self.shared.take_grant(&mut running)?;
+        let Running {
+            session,
+            poisoned,
+            io_bytes,
+            inputs_copied,
+            ..
+        } = &mut *running;
+        let ended = || Error::Internal("a method ran that had ended".to_owned());
+        let mut turn = Turn {
+            code: self.code.as_mut().ok_or_else(ended)?,
+            session,
+            poisoned,
+            io_bytes,
+            inputs_copied,
+            state: self.state.as_ref().and_then(|one| one.state()),
+        };
+        let (copies, graph) = (&mut self.copies, &mut self.graph);
+        let outcome = passes(&mut turn, copies, graph);
+        self.shared.settle_grant(&mut running);
+        keep_times(&mut running);
+        *locked(&self.shared.stats) = running.stats();
+        let session = &running.session;
+        outcome.map_err(|error| match session.device().is_lost() {
+            true => error.lost(session.weights_in_use()),
+            false => error,
         })
     }
 }
@@ -248,38 +292,7 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,
     ) -> Result<()> {
-        let mut running = self.shared.turn()?;
-        if let Some(why) = &running.poisoned {
-            return Err(Error::Poisoned(why.clone()));
-        }
-        running.session.turn_to(self.method)?;
-        self.shared.take_grant(&mut running)?;
-        let Running {
-            session,
-            poisoned,
-            io_bytes,
-            inputs_copied,
-            ..
-        } = &mut *running;
-        let ended = || Error::Internal("a method ran that had ended".to_owned());
-        let mut turn = Turn {
-            code: self.code.as_mut().ok_or_else(ended)?,
-            session,
-            poisoned,
-            io_bytes,
-            inputs_copied,
-            state: self.state.as_ref().and_then(|one| one.state()),
-        };
-        let (copies, graph) = (&mut self.copies, &mut self.graph);
-        let outcome = turn.run_any(copies, graph, signature, inputs, outputs);
-        self.shared.settle_grant(&mut running);
-        keep_times(&mut running);
-        *locked(&self.shared.stats) = running.stats();
-        let session = &running.session;
-        outcome.map_err(|error| match session.device().is_lost() {
-            true => error.lost(session.weights_in_use()),
-            false => error,
-        })
+        self.in_turn(|turn, copies, graph| turn.run_any(copies, graph, signature, inputs, outputs))
     }
 
     fn reset_state(&mut self) -> Result<()> {

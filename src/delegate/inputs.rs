@@ -123,7 +123,7 @@ fn check_one(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String> {
     check_layout(spec.dtype, input)
 }
 
-fn check_dim(dim: usize, spec: &Dim, size: i64, sizes: &[i64]) -> Result<(), String> {
+pub(super) fn check_dim(dim: usize, spec: &Dim, size: i64, sizes: &[i64]) -> Result<(), String> {
     if (spec.min..=spec.max).contains(&size) && size >= 0 {
         return Ok(());
     }

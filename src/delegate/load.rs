@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::code::Code;
 use super::delegate_device::{self, DelegateDevice};
 use super::engine::Engine;
+use super::graph_shapes::shapes_of;
 use super::host_storage;
 use super::open::open as open_program;
 use super::option_checks::{
@@ -15,7 +16,7 @@ use super::option_checks::{
 use super::request::LoadRequest;
 use super::share;
 use super::shared::{self, Found, Shared};
-use super::{Delegate, Live};
+use super::{signature_of, Delegate, Live};
 use crate::config::{Applies, Budget, Options};
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
@@ -89,7 +90,14 @@ impl Delegate {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Result<Delegate> {
-        let engine = engine(open, &request, options, stream)?;
+        let mut engine = engine(open, &request, options, stream)?;
+        let (records, record) = (&request.records, request.records.own());
+        let shapes = shapes_of(records, record, options)?;
+        engine.capture_shapes(
+            &record.method,
+            signature_of(record, &request.wiring),
+            &shapes,
+        )?;
         let gpu = request.records.own().device != "cpu";
         Ok(Delegate {
             records: request.records,
@@ -115,6 +123,8 @@ fn engine<D: DelegateDevice + 'static>(
     check_sync(record, options)?;
     check_link(record, options)?;
     check_graph(record, options)?;
+    // Before anything is opened.
+    shapes_of(records, record, options)?;
     let mut code: Option<Code<D>> = None;
     let load = || {
         let opened = open_program(open()?, request, options, stream, |device| {

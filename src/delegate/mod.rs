@@ -14,6 +14,7 @@
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
 //! | `sizes` | what the sizes of a call come to, held against the record's relations and guards |
 //! | `tensor` | views of both |
+//! | `graph_shapes` | the shapes whose graphs are captured at load, held against the record |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `side` | what the two kinds of devices do differently here |
 //! | `held` | how weights are held on the host for a GPU's copies |
@@ -28,6 +29,7 @@ mod engine;
 #[cfg(any(test, feature = "sim"))]
 mod faulty;
 mod gather;
+pub mod graph_shapes;
 mod host_storage;
 mod inputs;
 mod keep;
@@ -153,13 +155,7 @@ impl Delegate {
     }
 
     fn signature(&self) -> Signature<'_> {
-        Signature {
-            inputs: &self.record().inputs,
-            outputs: &self.record().outputs,
-            sizes: &self.record().sizes,
-            wiring: &self.wiring,
-            call: &sizes::UNKNOWN,
-        }
+        signature_of(self.record(), &self.wiring)
     }
 
     /// An error in a child of the process that loaded the method.
@@ -242,6 +238,17 @@ impl Live {
                 Err(Error::Poisoned("an earlier pass panicked".to_owned()))
             }
         }
+    }
+}
+
+/// What a call must look like, before its sizes are known.
+fn signature_of<'a>(record: &'a Record, wiring: &'a Wiring) -> Signature<'a> {
+    Signature {
+        inputs: &record.inputs,
+        outputs: &record.outputs,
+        sizes: &record.sizes,
+        wiring,
+        call: &sizes::UNKNOWN,
     }
 }
 

@@ -5,6 +5,7 @@ use super::budget::AutoBudget;
 use super::delegate_device::DelegateDevice;
 use super::engine::new_session;
 use super::gather;
+use super::graph_shapes::graph_room;
 use super::host_storage::{self, HostStorage, Needs};
 use super::keep;
 use super::request::{Data, DataSource, LoadRequest};
@@ -17,7 +18,6 @@ use crate::elastic::Membership;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record, Records, UnionConstants};
 use crate::schedule::{Floor, Trace, WeightIndex, WeightKind, WeightSpec};
-use crate::session::GRAPH_BYTES;
 use crate::store::{Constants, Method, Methods, StoreOptions, WeightLayout};
 use crate::system_memory;
 use crate::weights::{verify_crc, Catalog, MappedPtd};
@@ -185,7 +185,7 @@ fn choose_budget<D: DelegateDevice>(
     }
     let auto = most.ok_or_else(|| Error::Internal("a program without a method".to_owned()))?;
     let auto = match options.cuda_graph {
-        true => auto.with_graphs(options.graph_bytes.unwrap_or(GRAPH_BYTES)),
+        true => auto.with_graphs(graph_room(records, options)?),
         false => auto,
     };
     log::info!("method '{}': {BUDGET} = auto: {auto}", records.own().method);

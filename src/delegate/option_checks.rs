@@ -3,7 +3,8 @@
 
 use crate::config::{
     Budget, Given, LinkRate, Options, Origin, PolicyKind, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB,
-    CUDA_GRAPH, GRAPH_MB, LINK_GBPS, PIN, POLICY, PRIORITY, PTE_SHA256, STREAM, SYNC, VERIFY,
+    CUDA_GRAPH, GRAPH_MB, GRAPH_SHAPES, LINK_GBPS, PIN, POLICY, PRIORITY, PTE_SHA256, STREAM, SYNC,
+    VERIFY,
 };
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
@@ -46,15 +47,17 @@ pub(super) fn check_link(record: &Record, options: &Options) -> Result<()> {
 /// A graph runs without the host, which therefore can do nothing in the middle of a pass.
 pub(super) fn check_graph(record: &Record, options: &Options) -> Result<()> {
     if !options.cuda_graph {
-        return match options.graph_bytes {
-            None => Ok(()),
-            Some(_) => Err(Error::Option {
-                key: GRAPH_MB.to_owned(),
-                what: format!(
-                    "is the memory of graphs, and none are captured without {CUDA_GRAPH}"
-                ),
-            }),
+        let unused = [
+            (GRAPH_MB, "memory", options.graph_bytes.is_some()),
+            (GRAPH_SHAPES, "shapes", !options.graph_shapes.is_empty()),
+        ];
+        let Some((key, what, _)) = unused.into_iter().find(|(.., given)| *given) else {
+            return Ok(());
         };
+        return Err(Error::Option {
+            key: key.to_owned(),
+            what: format!("is the {what} of graphs, and none are captured without {CUDA_GRAPH}"),
+        });
     }
     if record.device == "cpu" {
         return Err(no_graph(&format!(

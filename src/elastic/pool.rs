@@ -122,6 +122,8 @@ impl DevicePool {
         let mut state = self.lock();
         let DeviceState { page, beside, free } = *device;
         state.arbiter.set_unit(page);
+        let name = state.own_name(wants.name);
+        let wants = Wants { name, ..wants };
         let member = Member {
             name: wants.name.clone(),
             priority: wants.priority,
@@ -197,6 +199,19 @@ impl DevicePool {
 }
 
 impl State {
+    /// The name, with a number where another tenant has it: `a.pte`, `a.pte #2`.
+    fn own_name(&self, name: String) -> String {
+        let taken = |name: &str| self.members.values().any(|member| member.name == name);
+        let mut own = name.clone();
+        let mut number = 1u64;
+        // rule: tenants-have-names-of-their-own
+        while taken(&own) {
+            number += 1;
+            own = format!("{name} #{number}");
+        }
+        own
+    }
+
     fn set_cap(
         &mut self,
         cap: Option<u64>,

@@ -76,12 +76,22 @@ impl<D: Device> Session<D> {
     /// Begins the capture that [`Session::next_by_graph`] said is possible. The address of `inputs` bytes for its inputs, which
     /// stays the same for its replays.
     pub fn begin_capture_of(&mut self, key: &GraphKey, inputs: u64) -> Result<DevicePtr> {
-        let seen = self.capture()?.graphs.seen.get(&key.of_any_plan());
-        let reach = seen.map(|seen| seen.reach);
-        let reach = reach.ok_or_else(|| {
-            Error::Internal("a pass was to be captured before one over its shapes".to_owned())
-        })?;
+        let reach = self.reach_of(key)?;
         self.begin_capture_over(inputs, reach)
+    }
+
+    /// Bytes of the activations of a pass with this key, which was seen.
+    pub(super) fn reach_of(&mut self, key: &GraphKey) -> Result<u64> {
+        let seen = self.capture()?.graphs.seen.get(&key.of_any_plan());
+        seen.map(|seen| seen.reach).ok_or_else(|| {
+            Error::Internal("a pass was to be captured before one over its shapes".to_owned())
+        })
+    }
+
+    /// Most bytes of all graphs together.
+    pub(super) fn graph_cap(&self) -> u64 {
+        let capture = self.capture.as_ref();
+        capture.map_or(0, |capture| capture.graphs.cap())
     }
 
     /// The capture of a pass with this key failed: the next one is issued call by call.

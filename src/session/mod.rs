@@ -28,12 +28,14 @@ mod replan;
 mod scratch;
 mod state;
 mod timing;
+mod up_front;
 
 pub use crate::counters::Stats;
 pub use captured::CapturedPass;
 pub use graph_cache::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use pass::Pass;
 pub use state::State;
+pub use up_front::{capture_up_front, UpFront};
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};

@@ -49,7 +49,7 @@ impl<D: Device> Session<D> {
         sizes.fold(0, u64::saturating_add)
     }
 
-    fn buffers(&self) -> Vec<WeightIndex> {
+    pub(super) fn buffers(&self) -> Vec<WeightIndex> {
         let specs = (0..).zip(&self.store.constants().specs);
         let mutable = specs.filter(|(_, spec)| spec.kind == WeightKind::Mutable);
         mutable.map(|(index, _)| index).collect()
@@ -97,16 +97,20 @@ impl<D: Device> Session<D> {
         self.pass.check_may_begin(self.store.constants())?;
         self.finish_replays()?;
         for index in self.buffers() {
-            let at = match state {
-                Some(state) => state.address(index as usize),
-                None => self.store.direct_address(index as usize),
-            };
-            let at = at.ok_or_else(|| {
-                let name = self.store.constants().name(index);
-                Error::Internal(format!("{name} has no memory in a state"))
-            })?;
+            let at = self.buffer_at(state, index)?;
             self.store.write_initial(index, at)?;
         }
         self.store.device.finish_compute()
+    }
+
+    pub(super) fn buffer_at(&self, state: Option<&State>, index: WeightIndex) -> Result<DevicePtr> {
+        let at = match state {
+            Some(state) => state.address(index as usize),
+            None => self.store.direct_address(index as usize),
+        };
+        at.ok_or_else(|| {
+            let name = self.store.constants().name(index);
+            Error::Internal(format!("{name} has no memory in a state"))
+        })
     }
 }

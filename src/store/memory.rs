@@ -171,6 +171,7 @@ impl<D: Device> Store<D> {
     pub(crate) fn move_to(&mut self, residency: Residency, reads: &[WeightIndex]) -> Result<()> {
         // rule: moved-weights-are-of-another-generation
         self.generation += 1;
+        // rule: ring-is-forgotten-by-a-new-plan
         for (weight, there) in (0..).zip(&mut self.weights) {
             if self.constants.is_probed(weight) {
                 there.forget();

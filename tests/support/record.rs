@@ -75,6 +75,34 @@ impl RecordSpec {
         spec
     }
 
+    /// A program for a GPU that reads one weight of 64 MiB after the other, and says nothing else that counts here.
+    pub fn gpu_chain(weights: i64) -> Self {
+        let mut record = RecordSpec::small();
+        let numbers: Vec<i64> = (0..weights).collect();
+        let fqns: Vec<String> = numbers
+            .iter()
+            .map(|n| format!("layers.{n}.weight"))
+            .collect();
+        let fqns: Vec<&str> = fqns.iter().map(String::as_str).collect();
+        let same = |value: i64| vec![value; weights as usize];
+        record.set_strings("device", &["cuda"]);
+        record.set_strings("target", &["linux", "x86_64", "x86-64", "2.11.0", "90"]);
+        record.set_strings("fqns", &fqns);
+        record.set_ints("kinds", &same(0));
+        record.set_ints("dtypes", &same(6));
+        record.set_ints("nbytes", &same(64 << 20));
+        record.set_ints("crc32", &same(0));
+        record.set_ints(
+            "layouts",
+            &[2, 4096, 4096, 4096, 1].repeat(weights as usize),
+        );
+        record.set_ints("probes", &numbers);
+        record.set_ints("access_order", &numbers);
+        let read = |n: &i64| [4 * n, 4 * n + 1, 4 * n + 2];
+        record.set_ints("trace", &numbers.iter().flat_map(read).collect::<Vec<_>>());
+        record
+    }
+
     /// Bytes of constant `index` of [`RecordSpec::small`].
     pub fn bytes_of(index: usize) -> Vec<u8> {
         let [rows, columns] = CONSTANTS[index].2;

@@ -135,6 +135,12 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       an int from 1 up, in MB of 1,048,576 bytes; the default is 128. For GPU programs.
  *       The most device memory that all graphs of a program take beside their activations. Graphs
  *       that were not used for longest go. An error without weight_offload_cuda_graph.
+ *   weight_offload_graph_shapes (string)
+ *       sizes of dynamic dimensions, as in 'tokens=1,2,4' or 'decode:batch=1,2;prefill:tokens=128',
+ *       or 'static'. For GPU programs.
+ *       Shapes whose graphs are captured at load, so that the first call over each of them is a
+ *       replay. An error without weight_offload_cuda_graph, and where the graphs do not fit into
+ *       weight_offload_graph_mb.
  *   weight_offload_method_share (string)
  *       methods and their shares, as in 'decode=0.98,prefill=0.02'. For offloading programs.
  *       How often each method of a program runs beside the others. Plans keep what the frequent

@@ -29,18 +29,25 @@ impl<D: DelegateDevice> Turn<'_, D> {
         }
         let key = self
             .session
-            .graph_key(graphs.number, self.state, shapes_of(inputs));
+            .graph_key(graphs.number, self.state, shapes_of(signature, inputs));
         let kept = match self.session.next_by_graph(&key)? {
             ByGraph::Calls => false,
             ByGraph::Replay => true,
             ByGraph::Capture => {
                 let captured = self.capture(&key, signature, inputs);
-                captured.inspect_err(|error| {
+                let kept = captured.inspect_err(|error| {
                     self.session.forget_shapes(&key);
                     if let Error::Unsupported(_) = error {
                         graphs.refused = Some(error.clone());
                     }
-                })?
+                })?;
+                if kept {
+                    log::info!(
+                        "captured a pass as a graph, with inputs {:?}: from here on it is replayed",
+                        shapes_of(signature, inputs)
+                    );
+                }
+                kept
             }
         };
         if kept {
@@ -51,7 +58,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     }
 
     /// Captures the pass. Whether its graph was kept: one that is larger than all of them may be is not.
-    fn capture(
+    pub(super) fn capture(
         &mut self,
         key: &GraphKey,
         signature: &Signature<'_>,
@@ -62,14 +69,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
             captured.map_err(|error| error.during(|| "capturing a pass as a graph".into()))?;
         let taken = ends.inputs.iter().flatten().map(|(_, bytes)| bytes).sum();
         *self.io_bytes = (*self.io_bytes).max(taken);
-        let kept = self.session.keep_graph(key, pass, ends)?;
-        if kept {
-            log::info!(
-                "captured a pass as a graph, with inputs {:?}: from here on it is replayed",
-                shapes_of(given)
-            );
-        }
-        Ok(kept)
+        self.session.keep_graph(key, pass, ends)
     }
 
     fn capture_over(
@@ -192,9 +192,12 @@ impl<D: DelegateDevice> Turn<'_, D> {
     }
 }
 
-fn shapes_of(inputs: &[InputTensor<'_>]) -> Shapes {
-    let shape = |input: &InputTensor<'_>| (input.dtype, input.sizes.to_vec());
-    inputs.iter().map(shape).collect()
+/// Of the inputs that the graph reads or hands back.
+pub(super) fn shapes_of(signature: &Signature<'_>, inputs: &[InputTensor<'_>]) -> Shapes {
+    let used = inputs.iter().enumerate();
+    let used = used.filter(|(index, _)| signature.wiring.is_used(*index));
+    used.map(|(_, input)| (input.dtype, input.sizes.to_vec()))
+        .collect()
 }
 
 fn strides_of(inputs: &[InputTensor<'_>]) -> Vec<Vec<i64>> {

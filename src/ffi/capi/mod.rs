@@ -7,6 +7,7 @@ mod execute;
 mod load;
 mod pool;
 mod range;
+mod range_memory;
 mod stats;
 mod types;
 
@@ -20,10 +21,12 @@ pub use load::{
 };
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{
-    ws_fault, ws_freed, ws_range, ws_range_alloc, ws_range_create, ws_range_deprioritize,
-    ws_range_destroy, ws_range_fault, ws_range_fault_many, ws_range_free_bytes,
-    ws_range_invalidate, ws_range_prioritize, ws_range_residency, ws_range_set_limit,
-    ws_range_tensor, ws_range_unpin, ws_range_used_on, ws_range_watermark,
+    ws_fault, ws_range, ws_range_alloc, ws_range_create, ws_range_destroy, ws_range_fault,
+    ws_range_fault_many, ws_range_tensor, ws_range_unpin, ws_range_used_on,
+};
+pub use range_memory::{
+    ws_freed, ws_range_deprioritize, ws_range_free_bytes, ws_range_invalidate, ws_range_prioritize,
+    ws_range_residency, ws_range_set_limit, ws_range_watermark,
 };
 pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};

@@ -1,23 +1,17 @@
-//! Ranges: reserved addresses whose memory comes and goes.
+//! Ranges: reserved addresses whose memory comes and goes. `range_memory` says which of it stays.
 #![allow(non_camel_case_types)] // the names are those of the header
 
-use std::cell::RefCell;
-use std::ffi::{c_char, c_void, CString};
+use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
 
 use super::{args, dlpack};
 use crate::device::{AnyUnits, UserStream};
-use crate::elastic::range::{Answer, Freed, Refusal};
+use crate::elastic::range::{Answer, Refusal};
 use crate::elastic::{Range, Ranges};
 use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
-
-/// `WS_RANGE_NO_LIMIT` in the header.
-const NO_LIMIT: u64 = u64::MAX;
-/// `WS_RANGE_ALL` in the header.
-const ALL: u32 = u32::MAX;
 
 /// A range. A child of this process cannot use it, and leaks it.
 pub struct ws_range {
@@ -68,31 +62,6 @@ pub struct ws_fault {
     pub nbytes: u64,
 }
 
-/// What `ws_range_free_bytes` did.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct ws_freed {
-    /// Bytes that were freed.
-    pub freed: u64,
-    /// Bytes that are pinned.
-    pub pinned: u64,
-    /// Bytes that kernels still use.
-    pub pending: u64,
-}
-
-thread_local! {
-    static LAST_TEXT: RefCell<CString> = RefCell::new(CString::default());
-}
-
-/// A text that stays until the next one of this thread.
-fn kept_text(text: String) -> *const c_char {
-    let text = CString::new(text).unwrap_or_default();
-    LAST_TEXT.with_borrow_mut(|last| {
-        *last = text;
-        last.as_ptr()
-    })
-}
-
 impl From<Answer> for ws_fault {
     fn from(answer: Answer) -> Self {
         let place = answer.place();
@@ -117,7 +86,7 @@ impl From<Answer> for ws_fault {
 ///
 /// # Safety
 /// `range` is NULL or live.
-unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
+pub(super) unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
     // SAFETY: by this function's contract.
     let range = unsafe { args::reference("range", range) }?;
     match range.is_of_parent() {
@@ -314,124 +283,6 @@ pub unsafe extern "C" fn ws_range_used_on(
         // SAFETY: both by this function's contract.
         let (range, stream) = unsafe { (opened(range)?, UserStream::new(stream)) };
         Ok(range.used_on(alloc, stream)?)
-    })
-}
-
-/// The range comes first.
-///
-/// # Safety
-/// `range` is NULL or live.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_prioritize(range: *const ws_range) -> Status {
-    // SAFETY: by this function's contract.
-    guarded(|| Ok(unsafe { opened(range) }?.prioritize()?))
-}
-
-/// The range comes last.
-///
-/// # Safety
-/// `range` is NULL or live.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_deprioritize(range: *const ws_range) -> Status {
-    // SAFETY: by this function's contract.
-    guarded(|| Ok(unsafe { opened(range) }?.deprioritize()?))
-}
-
-/// Frees memory of a range.
-///
-/// # Safety
-/// `range` is NULL or live; `freed` is NULL or writable.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_free_bytes(
-    range: *const ws_range,
-    bytes: u64,
-    wait: i32,
-    freed: *mut ws_freed,
-) -> Status {
-    guarded(|| {
-        // SAFETY: both by this function's contract.
-        let (range, freed) = unsafe { (opened(range)?, args::output("freed", freed)?) };
-        let Freed {
-            bytes,
-            pinned,
-            pending,
-        } = range.free_bytes(bytes, wait != 0)?;
-        *freed = ws_freed {
-            freed: bytes,
-            pinned,
-            pending,
-        };
-        Ok(())
-    })
-}
-
-/// The most that a range may hold.
-///
-/// # Safety
-/// `range` is NULL or live.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_set_limit(range: *const ws_range, bytes: u64) -> Status {
-    guarded(|| {
-        // SAFETY: by this function's contract.
-        let range = unsafe { opened(range) }?;
-        range.set_limit((bytes != NO_LIMIT).then_some(bytes))?;
-        Ok(())
-    })
-}
-
-/// Contents are worth nothing.
-///
-/// # Safety
-/// `range` is NULL or live.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_invalidate(range: *const ws_range, alloc: u32) -> Status {
-    guarded(|| {
-        // SAFETY: by this function's contract.
-        let range = unsafe { opened(range) }?;
-        Ok(range.invalidate((alloc != ALL).then_some(alloc))?)
-    })
-}
-
-/// Up to where faults take memory, and why.
-///
-/// # Safety
-/// `range` is NULL or live; `bytes` and `why` are NULL or writable.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_watermark(
-    range: *const ws_range,
-    bytes: *mut u64,
-    why: *mut *const c_char,
-) -> Status {
-    guarded(|| {
-        // SAFETY: all by this function's contract.
-        let (range, bytes, why) = unsafe {
-            (
-                opened(range)?,
-                args::output("bytes", bytes)?,
-                args::output("why", why)?,
-            )
-        };
-        let watermark = range.watermark()?;
-        *bytes = watermark.bytes;
-        *why = kept_text(watermark.why.unwrap_or_default());
-        Ok(())
-    })
-}
-
-/// What a range holds, as JSON.
-///
-/// # Safety
-/// `range` is NULL or live; `json` is NULL or writable.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_residency(
-    range: *const ws_range,
-    json: *mut *const c_char,
-) -> Status {
-    guarded(|| {
-        // SAFETY: both by this function's contract.
-        let (range, json) = unsafe { (opened(range)?, args::output("json", json)?) };
-        *json = kept_text(range.residency()?.to_json());
-        Ok(())
     })
 }
 

@@ -69,13 +69,22 @@ impl Plan {
     /// What each pass of a method copies where no other method runs, once the first is over: a tail whose slot no other tail
     /// of it takes is still there from the pass before.
     pub fn copied(&self, method: usize) -> u64 {
-        let copies = || self.streamed.iter().filter(|one| one.method == method);
-        let stays = |one: &Streamed| {
+        let copied = self.in_each_pass(method);
+        copied.map(|one| one.range.end - one.range.start).sum()
+    }
+
+    /// The number of these copies.
+    pub fn copies(&self, method: usize) -> u64 {
+        self.in_each_pass(method).count() as u64
+    }
+
+    fn in_each_pass(&self, method: usize) -> impl Iterator<Item = &Streamed> {
+        let copies = move || self.streamed.iter().filter(move |one| one.method == method);
+        let stays = move |one: &Streamed| {
             let with = |other: &&Streamed| other.slot == one.slot || other.weight == one.weight;
             !one.always && copies().filter(with).count() == 1
         };
-        let copied = copies().filter(|one| !stays(one));
-        copied.map(|one| one.range.end - one.range.start).sum()
+        copies().filter(move |one| !stays(one))
     }
 
     /// The weights that stream, each once.
