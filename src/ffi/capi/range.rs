@@ -4,14 +4,12 @@
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void, CString};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Once;
 
+use super::origin::Origin;
 use super::{args, dlpack};
 use crate::device::{AnyUnits, UserStream};
 use crate::elastic::range::{Answer, Freed, Refusal};
 use crate::elastic::{Range, Ranges};
-use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// `WS_RANGE_NO_LIMIT` in the header.
@@ -23,33 +21,7 @@ const ALL: u32 = u32::MAX;
 pub struct ws_range {
     range: ManuallyDrop<Range<AnyUnits>>,
     device: String,
-    made_in: u32,
-    forks: u32,
-}
-
-/// How often this process was forked from one that had ranges. The system is not asked for its number: that would take most of the
-/// time of a hit.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Counts from now on.
-fn watch_forks() {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
-        // SAFETY: the handler is a function that is there as long as the library, and only counts.
-        if unsafe { libc::pthread_atfork(None, None, Some(forked)) } != 0 {
-            log::warn!("forks of this process are not seen: do not use its ranges in a child");
-        }
-    });
-}
-
-impl ws_range {
-    fn is_of_parent(&self) -> bool {
-        self.forks != FORKS.load(Ordering::Relaxed)
-    }
+    made_in: Origin,
 }
 
 /// What a fault came to.
@@ -85,7 +57,7 @@ thread_local! {
 }
 
 /// A text that stays until the next one of this thread.
-fn kept_text(text: String) -> *const c_char {
+pub(super) fn kept_text(text: String) -> *const c_char {
     let text = CString::new(text).unwrap_or_default();
     LAST_TEXT.with_borrow_mut(|last| {
         *last = text;
@@ -120,14 +92,8 @@ impl From<Answer> for ws_fault {
 unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
     // SAFETY: by this function's contract.
     let range = unsafe { args::reference("range", range) }?;
-    match range.is_of_parent() {
-        false => Ok(&range.range),
-        true => Err(Failure::Work(Error::Poisoned(format!(
-            "the range was made in process {}, and this is process {}, forked from it: memory of ranges does not survive fork",
-            range.made_in,
-            std::process::id()
-        )))),
-    }
+    range.made_in.check("range")?;
+    Ok(&range.range)
 }
 
 /// A new range.
@@ -151,12 +117,10 @@ pub unsafe extern "C" fn ws_range_create(
             )
         };
         let made = Ranges::of(device)?.create(name, bytes)?;
-        watch_forks();
         *range = Box::into_raw(Box::new(ws_range {
             range: ManuallyDrop::new(made),
             device: device.to_owned(),
-            made_in: std::process::id(),
-            forks: FORKS.load(Ordering::Relaxed),
+            made_in: Origin::here(),
         }));
         Ok(())
     })
@@ -447,7 +411,7 @@ pub unsafe extern "C" fn ws_range_destroy(range: *mut ws_range) -> Status {
     guarded(|| {
         // SAFETY: live by this function's contract.
         let mine = unsafe { args::reference("range", range.cast_const())? };
-        let of_parent = mine.is_of_parent();
+        let of_parent = mine.made_in.is_parent();
         if !of_parent {
             mine.range.destroy()?;
         }
