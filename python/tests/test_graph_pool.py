@@ -87,7 +87,10 @@ def test_a_cap_and_a_budget_are_refused_with_both_numbers(budget):
     with GraphPool("cpu", 4 * MB, "small") as pool:
         pool._begin()
         assert alloc("graph_pool", 5 * MB) is None
-        assert "'small', which has 0 bytes of a cap of 4194304 bytes (4.0 MB), (5242880 bytes" in pool.report()["refused"]
+        assert (
+            "5242880 bytes (5.0 MB) for a capture of graph pool 'small', which has 0 bytes of a cap of 4194304 bytes (4.0 MB)"
+            in pool.report()["refused"]
+        )
         assert alloc("graph_pool", 3 * MB) is None
         refused = pool.report()["refused"]
         assert "holds 2097152 bytes (2.0 MB): the device's budget is taken" in refused

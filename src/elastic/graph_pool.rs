@@ -190,7 +190,7 @@ impl<D: Units> GraphPool<D> {
         let end = end.filter(|end| *end <= self.cap).ok_or_else(|| {
             let (used, cap) = (bytes_text(capture.used), bytes_text(self.cap));
             let what = format!(
-                "a capture of graph pool '{}', which has {used} of a cap of {cap},",
+                "a capture of graph pool '{}', which has {used} of a cap of {cap}",
                 self.name
             );
             Error::OutOfMemory { what, bytes }
@@ -215,7 +215,7 @@ impl<D: Units> GraphPool<D> {
             return Ok(());
         };
         let what = format!(
-            "graph pool '{}', which holds {}: {};",
+            "graph pool '{}', which holds {}: {}",
             self.name,
             bytes_text(self.bytes_of(unit)),
             refusal.text()
