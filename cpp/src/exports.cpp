@@ -37,6 +37,17 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_range_watermark),
     reinterpret_cast<const void*>(&ws_range_residency),
     reinterpret_cast<const void*>(&ws_range_destroy),
+    reinterpret_cast<const void*>(&ws_graph_pool_create),
+    reinterpret_cast<const void*>(&ws_graph_pool_begin),
+    reinterpret_cast<const void*>(&ws_graph_pool_end),
+    reinterpret_cast<const void*>(&ws_graph_pool_enter),
+    reinterpret_cast<const void*>(&ws_graph_pool_release),
+    reinterpret_cast<const void*>(&ws_graph_pool_report),
+    reinterpret_cast<const void*>(&ws_graph_pool_destroy),
+    reinterpret_cast<const void*>(&ws_graph_pool_alloc),
+    reinterpret_cast<const void*>(&ws_graph_pool_free),
+    reinterpret_cast<const void*>(&ws_segment_alloc),
+    reinterpret_cast<const void*>(&ws_segment_free),
 };
 
 }  // namespace weightstream

@@ -215,4 +215,71 @@ MUTANTS = [
         "ranges and stores together exceed the cap",
         ("elastic_ranges",),
     ),
+    # --- graph pools and segments
+    Mutant(
+        "captures-stay-under-the-cap",
+        replace("*end <= self.cap", "true"),
+        "a capture takes more than its pool may",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "addresses-of-a-capture-are-given-once",
+        delete(),
+        "two tensors of a capture lie at one address",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "captures-have-their-own-addresses",
+        become("let start = self.range.addresses()?.0;"),
+        "two captures have the same addresses",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "replays-of-a-pool-are-ordered",
+        delete(),
+        "a replay overwrites what one on another stream still uses",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "released-captures-have-replayed",
+        delete(),
+        "pages are unmapped while a replay uses them",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "addresses-stay-while-a-piece-lives",
+        replace("capture.pieces.is_empty()", "true"),
+        "the memory of a tensor goes while it lives",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "units-stay-while-a-capture-needs-them",
+        replace("needs.max().unwrap_or(0)", "0"),
+        "the memory of a capture is given to others",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "units-that-show-elsewhere-are-held",
+        never(),
+        "a unit is taken while a capture shows it",
+        ("lib:hold",),
+    ),
+    Mutant(
+        "activations-wait-for-the-weights-that-go",
+        replace("true", "false"),
+        "an allocation fails although weights could go after their kernels",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "segments-end-after-their-stream",
+        delete(),
+        "the memory of a segment goes while a kernel uses it",
+        ("elastic_graph_pool",),
+    ),
+    Mutant(
+        "one-capture-of-a-device-at-a-time",
+        never(),
+        "what one capture asks for is given to another",
+        ("elastic_graph_pool",),
+    ),
 ]

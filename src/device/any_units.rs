@@ -34,6 +34,14 @@ impl AnyUnits {
     }
 }
 
+/// Runs calls of a device's units while streams of the process may be captured. Units of the device exist.
+pub fn while_captured<R>(device: &str, work: impl FnOnce() -> R) -> Result<R> {
+    match device {
+        "cpu" => Ok(work()),
+        _ => super::cuda::relaxed(work),
+    }
+}
+
 /// The same call of either device.
 macro_rules! either {
     ($self:expr, $units:ident => $call:expr) => {
@@ -74,6 +82,10 @@ impl Units for AnyUnits {
 
     fn back(&mut self, at: DevicePtr, bytes: u64) -> Result<()> {
         either!(self, units => units.back(at, bytes))
+    }
+
+    fn mirror(&mut self, at: DevicePtr, of: DevicePtr) -> Result<()> {
+        either!(self, units => units.mirror(at, of))
     }
 
     fn take(&mut self, at: DevicePtr, keep: bool) -> Result<()> {

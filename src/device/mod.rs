@@ -39,7 +39,7 @@ use std::ffi::c_void;
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, KeptPages, Link, View};
 
-pub use any_units::{AnyEvent, AnyUnits};
+pub use any_units::{while_captured, AnyEvent, AnyUnits};
 pub use bytes::{DevicePtr, HostBytes, Remapped};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::{CudaDevice, CudaUnits};

@@ -45,7 +45,12 @@ pub trait Units: Send {
     /// same, else new memory.
     fn back(&mut self, at: DevicePtr, bytes: u64) -> Result<()>;
 
-    /// Takes away what [`Units::back`] put behind `at`. With `keep` the memory stays for the next [`Units::back`].
+    /// Puts the memory behind `of`, a unit, behind `at` as well, whose addresses are reserved and have none. A byte that is written
+    /// at one of them is seen at the other. The memory goes once it was taken from all of them.
+    fn mirror(&mut self, at: DevicePtr, of: DevicePtr) -> Result<()>;
+
+    /// Takes away what [`Units::back`] or [`Units::mirror`] put behind `at`. With `keep` the memory stays for the next
+    /// [`Units::back`], unless it shows elsewhere.
     fn take(&mut self, at: DevicePtr, keep: bool) -> Result<()>;
 
     /// Gives memory that was kept back to the system.

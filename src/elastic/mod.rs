@@ -25,6 +25,8 @@
 //! | `cap` | a number, or what is free on the device |
 //! | `report` | who has what, and why |
 //! | `range` | reserved addresses whose memory comes and goes by faults |
+//! | `graph_pool` | captures of graphs, each with its own addresses over the units of one range |
+//! | `segments` | memory of another allocator's segments, each a range |
 //! | `range_share` | what ranges hold of a pool |
 //! | `arbiter` | which rule is followed, and which change is worth it |
 //! | `ledger` | who holds how much in each residency; how bytes move |
@@ -34,12 +36,14 @@
 
 mod arbiter;
 mod cap;
+mod graph_pool;
 mod ledger;
 mod pool;
 pub mod range;
 mod range_share;
 mod report;
 mod rule;
+mod segments;
 mod tenant;
 #[cfg(test)]
 mod test_support;
@@ -48,8 +52,10 @@ mod test_support;
 mod traces;
 
 pub use arbiter::Arbiter;
+pub use graph_pool::{CaptureId, CaptureReport, GraphPool, GraphPoolReport};
 pub use pool::{DevicePool, DeviceState, Membership, Tenant};
 pub use range::{Range, Ranges};
 pub use report::{Report, TenantReport};
 pub use rule::Rule;
+pub use segments::Segments;
 pub use tenant::{TenantId, Wants};

@@ -717,6 +717,94 @@ ws_status ws_range_residency(const ws_range* range, const char** json);
  */
 ws_status ws_range_destroy(ws_range* range);
 
+/*
+ * Graph pools: memory for captures of graphs that the caller makes, of which one replays at a time. Each capture has
+ * its own addresses, and all captures show the same memory: as much as the largest of them needs. What a replay has
+ * written is valid until the next replay of any capture of the pool. docs/graphs.md has the rules. Calls may come from
+ * any thread; streams are those of ranges. Replays are issued one at a time.
+ */
+typedef struct ws_graph_pool ws_graph_pool;
+
+#define WS_GRAPH_POOL_NO_CAP UINT64_MAX
+
+/*
+ * A new pool. It costs addresses, and no memory. Its memory counts in the device's budget, as that of ranges does.
+ *
+ * Parameters:
+ *   device:    "cpu", "cuda:0", "cuda:1" and so on.
+ *   name:      for reports and messages.
+ *   cap_bytes: the most that a capture may take; WS_GRAPH_POOL_NO_CAP for what is free on the device now.
+ *   pool:      receives the pool.
+ * Returns: WS_OK; the errors of ws_range_create.
+ * Memory and lifetimes: the caller ends it with ws_graph_pool_destroy.
+ */
+ws_status ws_graph_pool_create(const char* device, const char* name, uint64_t cap_bytes, ws_graph_pool** pool);
+
+/*
+ * A capture begins: until ws_graph_pool_end, ws_graph_pool_alloc gives memory of this pool for its device.
+ *
+ * Parameters:
+ *   capture: receives the capture's number, which is used once.
+ * Returns: WS_OK; WS_INVALID_INPUT while a capture of any pool of the device runs.
+ */
+ws_status ws_graph_pool_begin(const ws_graph_pool* pool, uint64_t* capture);
+
+/*
+ * The capture that runs is over.
+ *
+ * Parameters:
+ *   keep: not 0 if it can be replayed. 0 if it failed: its addresses go once all its memory was freed, and so does
+ *         memory that no other capture needs.
+ */
+ws_status ws_graph_pool_end(const ws_graph_pool* pool, int32_t keep);
+
+/*
+ * Called before each replay: what is issued to `stream` afterwards comes after all replays of the pool, and after what
+ * else was issued to the stream of the last replay so far. It never blocks, and calls no driver while the stream is the
+ * same.
+ *
+ * Parameters:
+ *   stream: where the replay is issued. It exists until the next call with another stream, or the capture's release.
+ */
+ws_status ws_graph_pool_enter(const ws_graph_pool* pool, uint64_t capture, void* stream);
+
+/*
+ * The capture is replayed no more. Waits for replays. Its addresses go once all its memory was freed, which is looked
+ * at in this call, and in later calls of ws_graph_pool_begin, _end, _release and _destroy.
+ */
+ws_status ws_graph_pool_release(const ws_graph_pool* pool, uint64_t capture);
+
+/*
+ * What a pool holds, as a JSON object: bytes, cap_bytes, captures, and why the last capture got no memory.
+ *
+ * Memory and lifetimes: as for ws_range_watermark.
+ */
+ws_status ws_graph_pool_report(const ws_graph_pool* pool, const char** json);
+
+/*
+ * Ends a pool. `pool` may be NULL.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT while a capture was not released, or memory of one was not freed. Then the pool is
+ * still there.
+ */
+ws_status ws_graph_pool_destroy(ws_graph_pool* pool);
+
+/*
+ * Callbacks for an allocator that asks for memory by size, device and stream, as PyTorch's pluggable allocators do. Of
+ * the capture that runs on the device: NULL is out of memory, and ws_graph_pool_report says why. The stream is not
+ * used. Freed memory goes with its capture: the graph still uses it. `device` is a number of a GPU, or -1 for the CPU.
+ */
+void* ws_graph_pool_alloc(ptrdiff_t size, int device, void* stream);
+void ws_graph_pool_free(void* at, ptrdiff_t size, int device, void* stream);
+
+/*
+ * The same for memory outside of captures: each call takes memory under the device's budget, and weights of ranges make
+ * room for it. It waits for kernels that use these. Freed memory goes back at once, after what was issued to `stream`,
+ * which is waited for. Weights that went come back with ws_range_prioritize, once there is room.
+ */
+void* ws_segment_alloc(ptrdiff_t size, int device, void* stream);
+void ws_segment_free(void* at, ptrdiff_t size, int device, void* stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -92,6 +92,28 @@ impl CudaDevice {
     }
 }
 
+/// Runs calls of the driver that a capture elsewhere in the process may forbid, and that it may not break: memory is mapped while
+/// others capture. A context exists.
+pub(in crate::device) fn relaxed<R>(work: impl FnOnce() -> R) -> Result<R> {
+    struct Back(CUstreamCaptureMode);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            log_failure("the mode of this thread's captures", exchange(&mut self.0));
+        }
+    }
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    exchange(&mut mode)?;
+    let _back = Back(mode);
+    Ok(work())
+}
+
+fn exchange(mode: &mut CUstreamCaptureMode) -> Result<()> {
+    // SAFETY: the driver reads one number, and writes the one of before.
+    check("cuThreadExchangeStreamCaptureMode", unsafe {
+        sys::cuThreadExchangeStreamCaptureMode(mode)
+    })
+}
+
 /// Gives up a graph that was just captured and that nobody else has; null if there is none.
 fn destroy(context: &Context, graph: CUgraph, _entered: &Entered<'_>) {
     if !graph.is_null() {

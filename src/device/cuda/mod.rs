@@ -61,6 +61,7 @@ mod stream;
 mod units;
 mod units_map;
 
+pub(in crate::device) use capture::relaxed;
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 pub use units_map::CudaUnits;

@@ -21,9 +21,9 @@ const UNIT: u64 = 32 << 20;
 pub struct CudaUnits {
     name: String,
     page: u64,
-    table: UnitTable<Physical>,
-    /// Of the unit that was taken last, for the next one.
-    kept: Option<Physical>,
+    table: UnitTable<Arc<Physical>>,
+    /// Of the unit that was taken last, for the next one. It shows nowhere.
+    kept: Option<Arc<Physical>>,
     events: Arc<Events>,
     context: Arc<Context>,
 }
@@ -74,7 +74,7 @@ impl CudaUnits {
 
     /// Maps physical memory at `at`, writable.
     fn show(&self, at: DevicePtr, memory: &Physical) -> Result<()> {
-        // SAFETY: the addresses are reserved and have no memory, by the check in `back`.
+        // SAFETY: the addresses are reserved and have no memory, by the check in `back` and in `mirror`.
         unsafe { memory.map(at.0) }?;
         let writable = Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         allow(&self.context, at.0, memory.bytes(), writable)
@@ -140,8 +140,20 @@ impl Units for CudaUnits {
         // What is kept and does not fit goes before new memory comes.
         let memory = match self.kept.take().filter(|kept| kept.bytes() == bytes) {
             Some(kept) => kept,
-            None => Physical::new(&self.context, bytes, || "a range's unit".to_owned())?,
+            None => Arc::new(Physical::new(&self.context, bytes, || {
+                "a range's unit".to_owned()
+            })?),
         };
+        self.show(at, &memory)?;
+        self.table.insert(at, bytes, memory);
+        Ok(())
+    }
+
+    fn mirror(&mut self, at: DevicePtr, of: DevicePtr) -> Result<()> {
+        let (bytes, memory) = self.table.get(of)?;
+        let memory = Arc::clone(memory);
+        self.table.check_back(at, bytes)?;
+        let _entered = self.context.enter()?;
         self.show(at, &memory)?;
         self.table.insert(at, bytes, memory);
         Ok(())
@@ -152,7 +164,7 @@ impl Units for CudaUnits {
         let _entered = self.context.enter()?;
         hide(at, bytes)?;
         let memory = self.table.take(at).map(|(_, memory)| memory);
-        self.kept = memory.filter(|_| keep);
+        self.kept = memory.filter(|memory| keep && Arc::strong_count(memory) == 1);
         Ok(())
     }
 

@@ -7,14 +7,18 @@ use crate::device::DevicePtr;
 use crate::error::{Error, Result};
 use crate::system_memory;
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 
 /// Mapping a unit and looking at what the system has left takes about 50 µs. Copying as many bytes takes longer.
 const UNIT: u64 = 1 << 20;
 
+const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
 /// Units in host memory. All work is done when a call returns, so events say nothing.
 pub struct HostUnits {
     page: u64,
-    table: UnitTable<()>,
+    /// Whether a unit's memory can show at other addresses.
+    table: UnitTable<bool>,
     addresses: BTreeMap<u64, Addresses>,
 }
 
@@ -33,24 +37,54 @@ impl HostUnits {
         })
     }
 
-    /// Maps new pages over addresses of ours: such that hold zeros, or such that nobody may access.
-    fn replace(&mut self, at: DevicePtr, bytes: u64, protection: i32) -> Result<()> {
+    /// Addresses of ours, all of them reserved.
+    fn ours(&self, at: DevicePtr, bytes: u64) -> Result<*mut c_void> {
         let found = self.addresses.range(..=at.0).next_back();
         let inside = |(start, all): &(&u64, &Addresses)| at.0 - **start + bytes <= all.bytes as u64;
         let (start, all) = found
             .filter(inside)
             .ok_or_else(|| Error::Internal(format!("{:#x} is no address of a range", at.0)))?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the addresses are inside of our own, by the check, so that nothing of others is replaced. Nobody uses what was
-        // there: the caller's promise.
-        let mapped = unsafe {
-            let address = all.start.add((at.0 - start) as usize).cast();
-            libc::mmap(address, bytes as usize, protection, flags, -1, 0)
-        };
+        Ok(all.start.wrapping_add((at.0 - start) as usize).cast())
+    }
+
+    /// Maps new pages over addresses of ours: such that hold zeros, or such that nobody may access. `sharing` is `MAP_SHARED` for
+    /// pages that can show elsewhere.
+    fn replace(&mut self, at: DevicePtr, bytes: u64, protection: i32, sharing: i32) -> Result<()> {
+        let address = self.ours(at, bytes)?;
+        let flags = sharing | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the addresses are inside of our own, so that nothing of others is replaced. Nobody uses what was there: the
+        // caller's promise.
+        let mapped = unsafe { libc::mmap(address, bytes as usize, protection, flags, -1, 0) };
         match mapped == libc::MAP_FAILED {
             true => Err(failed("mapping a range's unit with mmap", bytes)),
             false => Ok(()),
         }
+    }
+
+    /// Shows pages that can be shared at other addresses of ours as well.
+    fn show(&mut self, at: DevicePtr, of: DevicePtr, bytes: u64) -> Result<()> {
+        let (to, from) = (self.ours(at, bytes)?, self.ours(of, bytes)?);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both are inside of our own addresses. An old size of 0 leaves the old mapping, which is shared, as it is.
+        let shown = unsafe { libc::mremap(from, 0, bytes as usize, flags, to) };
+        match shown == libc::MAP_FAILED {
+            true => Err(failed("mapping a range's unit again with mremap", bytes)),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves a unit's bytes to pages that can be shared, at `at` as well.
+    fn share(&mut self, at: DevicePtr, of: DevicePtr, bytes: u64) -> Result<()> {
+        check_available(bytes)?;
+        self.replace(at, bytes, WRITABLE, libc::MAP_SHARED)?;
+        let (to, from) = (self.ours(at, bytes)?, self.ours(of, bytes)?);
+        // SAFETY: two units of ours that do not overlap; both have memory. Nobody writes there meanwhile: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), bytes as usize) };
+        let shown = self.show(of, at, bytes);
+        if shown.is_err() {
+            self.replace(at, bytes, libc::PROT_NONE, libc::MAP_PRIVATE)?;
+        }
+        shown
     }
 }
 
@@ -88,14 +122,27 @@ impl Units for HostUnits {
     fn back(&mut self, at: DevicePtr, bytes: u64) -> Result<()> {
         self.table.check_back(at, bytes)?;
         check_available(bytes)?;
-        self.replace(at, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
-        self.table.insert(at, bytes, ());
+        self.replace(at, bytes, WRITABLE, libc::MAP_PRIVATE)?;
+        self.table.insert(at, bytes, false);
+        Ok(())
+    }
+
+    fn mirror(&mut self, at: DevicePtr, of: DevicePtr) -> Result<()> {
+        let (bytes, &shared) = self.table.get(of)?;
+        self.table.check_back(at, bytes)?;
+        match shared {
+            true => self.show(at, of, bytes)?,
+            false => self.share(at, of, bytes)?,
+        }
+        self.table.take(of);
+        self.table.insert(of, bytes, true);
+        self.table.insert(at, bytes, true);
         Ok(())
     }
 
     fn take(&mut self, at: DevicePtr, _keep: bool) -> Result<()> {
-        let (bytes, ()) = self.table.get(at)?;
-        self.replace(at, bytes, libc::PROT_NONE)?;
+        let (bytes, _) = self.table.get(at)?;
+        self.replace(at, bytes, libc::PROT_NONE, libc::MAP_PRIVATE)?;
         self.table.take(at);
         Ok(())
     }
@@ -154,6 +201,33 @@ mod tests {
         units.take(start, false).unwrap();
         units.take(start.offset(unit), false).unwrap();
         units.release(start).unwrap();
+    }
+
+    #[test]
+    fn a_mirror_shows_the_same_bytes_until_all_are_taken() {
+        let mut units = HostUnits::new().unwrap();
+        let unit = units.unit();
+        let [home, one, other] = [(); 3].map(|()| units.reserve(unit).unwrap());
+        units.back(home, unit).unwrap();
+        // SAFETY, here and below: units that have memory, writable, and this test's.
+        unsafe { at(home.offset(5)).write(1) };
+        units.mirror(one, home).unwrap();
+        units.mirror(other, one).unwrap();
+        assert!(units.mirror(other, home).is_err(), "it has memory");
+        for (written, byte) in [(home, 2), (one, 3), (other, 4)] {
+            // SAFETY: as above.
+            let seen = |of: DevicePtr| unsafe { at(of.offset(5)).read() };
+            assert_eq!([home, one, other].map(seen), [byte - 1; 3]);
+            // SAFETY: as above.
+            unsafe { at(written.offset(5)).write(byte) };
+        }
+        units.take(home, true).unwrap();
+        units.take(one, false).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { at(other.offset(5)).read() }, 4);
+        units.back(home, unit).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { at(home.offset(5)).read() }, 0, "other memory");
     }
 
     #[test]

@@ -31,17 +31,26 @@ impl Regions {
         clock: &Clock,
         valid: bool,
     ) -> Option<Problem> {
-        self.cut(&range);
-        let mut problem = None;
-        for (_, region) in self.0.range(range.clone()) {
-            let earlier = region.reads.iter().flatten().chain(&region.write);
-            if let Some(first) = earlier.into_iter().find(|a| !a.is_before(clock)) {
-                problem = Some(race(*first, access, &range));
-                break;
-            }
-        }
+        let problem = self.unordered(&range, access, clock);
         self.replace(range, access, valid);
         problem
+    }
+
+    /// An earlier access that the owner of `clock` knows nothing of. Cuts the ends of `range`.
+    pub(super) fn unordered(
+        &mut self,
+        range: &Range<u64>,
+        access: Access,
+        clock: &Clock,
+    ) -> Option<Problem> {
+        self.cut(range);
+        let regions = self.0.range(range.clone()).map(|(_, region)| region);
+        let earlier = |region: &Region| {
+            let all = region.reads.iter().flatten().chain(&region.write);
+            all.copied().find(|one| !one.is_before(clock))
+        };
+        let first = regions.into_iter().find_map(earlier)?;
+        Some(race(first, access, range))
     }
 
     /// A read of `range` by the owner of `clock`.

@@ -6,6 +6,7 @@ use crate::device::units::Units;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Four pages: units are whole, and the last of a range may be short.
 const PAGES: u64 = 4;
@@ -15,8 +16,8 @@ impl Sim {
         self.page.unwrap_or(super::PAGE)
     }
 
-    /// The calling thread takes memory away. Whatever used it has to be complete by what the thread knows.
-    fn unmapped(&mut self, range: &Range<u64>) {
+    /// The calling thread takes memory away, or one of its addresses. Whatever used it has to be complete by what the thread knows.
+    fn unmapped(&mut self, range: &Range<u64>, goes: bool) {
         let host = self.host.get();
         let access = Access {
             what: What::Unmapped,
@@ -25,10 +26,15 @@ impl Sim {
             call: self.faults.calls(),
         };
         let regions = &mut self.space_of(range.start).regions;
-        let problem = regions.write(range.clone(), access, &host, false);
+        let problem = match goes {
+            true => regions.write(range.clone(), access, &host, false),
+            false => regions.unordered(range, access, &host),
+        };
         // rule: sim-sees-units-that-go-early
         problem.into_iter().for_each(|problem| self.report(problem));
-        self.bytes_mut(range).fill(super::space::POISON);
+        if goes {
+            self.bytes_mut(range).fill(super::space::POISON);
+        }
     }
 }
 
@@ -68,6 +74,15 @@ impl Units for Sim {
         self.call("back_unit")?;
         self.units.table.check_back(at, bytes)?;
         let memory = Sim::take(self, "a range's unit", bytes)?;
+        self.units.table.insert(at, bytes, Arc::new(memory));
+        Ok(())
+    }
+
+    fn mirror(&mut self, at: DevicePtr, of: DevicePtr) -> Result<()> {
+        self.call("mirror_unit")?;
+        let (bytes, memory) = self.units.table.get(of)?;
+        let memory = Arc::clone(memory);
+        self.units.table.check_back(at, bytes)?;
         self.units.table.insert(at, bytes, memory);
         Ok(())
     }
@@ -75,9 +90,12 @@ impl Units for Sim {
     fn take(&mut self, at: DevicePtr, _keep: bool) -> Result<()> {
         self.call("take_unit")?;
         let (bytes, memory) = self.units.table.get(at)?;
-        let range = self.weights.give(*memory, bytes)?;
+        let (start, goes) = (**memory, Arc::strong_count(memory) == 1);
+        if goes {
+            self.weights.give(start, bytes)?;
+        }
         self.units.table.take(at);
-        self.unmapped(&range);
+        self.unmapped(&(start.0..start.0 + bytes), goes);
         Ok(())
     }
 

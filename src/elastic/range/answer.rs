@@ -74,6 +74,22 @@ impl Refusal {
             Refusal::DeviceFull => "device_full",
         }
     }
+
+    /// For people.
+    pub(in crate::elastic) fn text(self) -> &'static str {
+        match self {
+            Refusal::AboveWatermark => "something below it was evicted",
+            Refusal::OverLimit => "a limit is reached",
+            Refusal::NothingLower => {
+                "the device's budget is taken, and nothing of lower priority holds memory"
+            }
+            Refusal::InUse => "what could go is in use",
+            Refusal::BeingFilled => "another caller writes it",
+            Refusal::DeviceFull => {
+                "the device has no memory left, though its budget would allow it"
+            }
+        }
+    }
 }
 
 /// Why memory was taken.

@@ -20,11 +20,13 @@
 //! | `state` | all ranges of a device: faults, and the memory for them |
 //! | `evict` | which units go |
 //! | `lease` | leases that end on any thread |
+//! | `hold` | memory that its owner holds until it gives it up: graph pools and segments |
 //! | `residency` | what a range holds, and why |
 
 mod alloc;
 mod answer;
 mod evict;
+mod hold;
 mod lease;
 mod residency;
 mod state;
@@ -116,6 +118,11 @@ impl<D: Units + 'static> Ranges<D> {
     /// Bytes that all ranges hold.
     pub fn held(&self) -> u64 {
         self.lock().held()
+    }
+
+    /// Bytes of the device that nobody uses now.
+    pub(super) fn free_bytes(&self) -> Result<u64> {
+        self.lock().device.free_bytes()
     }
 
     /// Something that is done with the device, for tests.

@@ -4,7 +4,9 @@
 mod args;
 mod dlpack;
 mod execute;
+mod graph_pool;
 mod load;
+mod origin;
 mod pool;
 mod range;
 mod range_memory;
@@ -14,6 +16,11 @@ mod types;
 pub use dlpack::ManagedTensor;
 pub use execute::{
     ws_execute, ws_execute_into, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs,
+};
+pub use graph_pool::{
+    ws_graph_pool, ws_graph_pool_alloc, ws_graph_pool_begin, ws_graph_pool_create,
+    ws_graph_pool_destroy, ws_graph_pool_end, ws_graph_pool_enter, ws_graph_pool_free,
+    ws_graph_pool_release, ws_graph_pool_report, ws_segment_alloc, ws_segment_free,
 };
 pub use load::{
     ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_new_session,

@@ -3,47 +3,19 @@
 
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Once;
 
+use super::origin::Origin;
 use super::{args, dlpack};
 use crate::device::{AnyUnits, UserStream};
 use crate::elastic::range::{Answer, Refusal};
 use crate::elastic::{Range, Ranges};
-use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// A range. A child of this process cannot use it, and leaks it.
 pub struct ws_range {
     range: ManuallyDrop<Range<AnyUnits>>,
     device: String,
-    made_in: u32,
-    forks: u32,
-}
-
-/// How often this process was forked from one that had ranges. The system is not asked for its number: that would take most of the
-/// time of a hit.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Counts from now on.
-fn watch_forks() {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
-        // SAFETY: the handler is a function that is there as long as the library, and only counts.
-        if unsafe { libc::pthread_atfork(None, None, Some(forked)) } != 0 {
-            log::warn!("forks of this process are not seen: do not use its ranges in a child");
-        }
-    });
-}
-
-impl ws_range {
-    fn is_of_parent(&self) -> bool {
-        self.forks != FORKS.load(Ordering::Relaxed)
-    }
+    made_in: Origin,
 }
 
 /// What a fault came to.
@@ -89,14 +61,8 @@ impl From<Answer> for ws_fault {
 pub(super) unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
     // SAFETY: by this function's contract.
     let range = unsafe { args::reference("range", range) }?;
-    match range.is_of_parent() {
-        false => Ok(&range.range),
-        true => Err(Failure::Work(Error::Poisoned(format!(
-            "the range was made in process {}, and this is process {}, forked from it: memory of ranges does not survive fork",
-            range.made_in,
-            std::process::id()
-        )))),
-    }
+    range.made_in.check("range")?;
+    Ok(&range.range)
 }
 
 /// A new range.
@@ -120,12 +86,10 @@ pub unsafe extern "C" fn ws_range_create(
             )
         };
         let made = Ranges::of(device)?.create(name, bytes)?;
-        watch_forks();
         *range = Box::into_raw(Box::new(ws_range {
             range: ManuallyDrop::new(made),
             device: device.to_owned(),
-            made_in: std::process::id(),
-            forks: FORKS.load(Ordering::Relaxed),
+            made_in: Origin::here(),
         }));
         Ok(())
     })
@@ -298,7 +262,7 @@ pub unsafe extern "C" fn ws_range_destroy(range: *mut ws_range) -> Status {
     guarded(|| {
         // SAFETY: live by this function's contract.
         let mine = unsafe { args::reference("range", range.cast_const())? };
-        let of_parent = mine.is_of_parent();
+        let of_parent = mine.made_in.is_parent();
         if !of_parent {
             mine.range.destroy()?;
         }

@@ -31,7 +31,7 @@ thread_local! {
 }
 
 /// A text that stays until the next one of this thread.
-fn kept_text(text: String) -> *const c_char {
+pub(super) fn kept_text(text: String) -> *const c_char {
     let text = CString::new(text).unwrap_or_default();
     LAST_TEXT.with_borrow_mut(|last| {
         *last = text;
