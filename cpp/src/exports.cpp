@@ -37,6 +37,15 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_range_watermark),
     reinterpret_cast<const void*>(&ws_range_residency),
     reinterpret_cast<const void*>(&ws_range_destroy),
+    reinterpret_cast<const void*>(&ws_offload_create),
+    reinterpret_cast<const void*>(&ws_offload_begin),
+    reinterpret_cast<const void*>(&ws_offload_read),
+    reinterpret_cast<const void*>(&ws_offload_release),
+    reinterpret_cast<const void*>(&ws_offload_end),
+    reinterpret_cast<const void*>(&ws_offload_addresses),
+    reinterpret_cast<const void*>(&ws_offload_set_budget),
+    reinterpret_cast<const void*>(&ws_offload_stats),
+    reinterpret_cast<const void*>(&ws_offload_destroy),
 };
 
 }  // namespace weightstream

@@ -48,6 +48,8 @@ cmake_prefix_path = str(Path(__file__).parent)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "torch":
+        return importlib.import_module(".torch", __name__)
     if name not in _EXPORTS:
         raise AttributeError(f"module 'weightstream' has no attribute '{name}'")
     return getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)

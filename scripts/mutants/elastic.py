@@ -203,4 +203,35 @@ MUTANTS = [
         "ranges and stores together exceed the cap",
         ("elastic_ranges",),
     ),
+    # --- weights of eager code
+    Mutant(
+        "eager-budget-covers-the-floor",
+        always(),
+        "a budget below the least one is accepted, or refused without its name",
+        ("eager",),
+    ),
+    Mutant(
+        "eager-passes-run-one-at-a-time",
+        never(),
+        "a second pass runs over weights that the first one lets go",
+        ("eager",),
+    ),
+    Mutant(
+        "moved-weight-is-told",
+        delete(),
+        "kernels read a weight where it was before",
+        ("eager",),
+    ),
+    Mutant(
+        "failed-read-leaves-no-lease",
+        delete(),
+        "after a pass that went astray none begins any more",
+        ("eager",),
+    ),
+    Mutant(
+        "eager-pass-keeps-its-memory",
+        replace("Running::Reads | Running::Resident => None", "Running::Reads => None, Running::Resident => Some(self.hold(&mut state.session, bytes))"),
+        "memory moves to another tenant while a pass reads it",
+        ("eager",),
+    ),
 ]
