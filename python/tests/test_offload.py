@@ -167,6 +167,17 @@ def test_weights_of_any_form(make):
     check(make(), given())
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_modules_that_were_made_in_inference_mode(whole):
+    with torch.inference_mode():
+        module, x = stack(), given()
+        wanted = expected(module, x)
+    with ws.torch.offload(module, budget=everything(module) if whole else None, device=DEVICE):
+        for inference in (True, True, False, False, True):
+            with torch.inference_mode(inference), torch.no_grad():
+                assert torch.equal(module(x), wanted)
+
+
 def test_modules_that_keep_lists_of_weights():
     torch.manual_seed(5)
     module = nn.LSTM(WIDTH, WIDTH, num_layers=2)
@@ -442,7 +453,8 @@ def test_weights_that_a_forward_returns_or_writes_are_refused():
 
 @pytest.mark.parametrize("when", ["before", "after", "in place", "layer"])
 def test_compiled_modules_are_refused(when):
-    module = stack(2)
+    torch._dynamo.reset()
+    module = stack()
     if when == "before":
         assert "compiled by torch.compile" in error_of(lambda: ws.torch.offload(torch.compile(module), device=DEVICE))
         return

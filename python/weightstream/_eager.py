@@ -24,6 +24,8 @@ from ._eager_weights import Weights
 from ._native import Error
 from ._range import _whole
 
+#: What torch.compile has set while its code runs; None without it.
+_compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
 #: After so many passes in a row that left the recorded order, another order is recorded.
 _ASTRAY = 2
 
@@ -364,7 +366,8 @@ class _Forward:
         functools.update_wrapper(self, self._forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        # While torch.compile traces this, and after it has given that up and runs the code as it is.
+        if torch.compiler.is_compiling() or _compiler_at_work() is not None:
             raise Error(f"offload: {self._handle.name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
         if self._module is self._handle.module:
             return self._handle._run(self._forward, args, kwargs)

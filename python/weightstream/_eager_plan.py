@@ -129,18 +129,17 @@ class Plan:
             raise Error(last_error())
         return handle
 
-    # Tensors that are made in inference mode cannot be used outside of it.
-    @torch.inference_mode(False)
     def on_device(self, shown: list[Shown], addresses: dict[int, int]) -> list[tuple[nn.Parameter, torch.Tensor]]:
         """Parameters, and the tensors over their weights at these addresses."""
         tensors = []
         for one in shown:
-            if one.weight is None:
-                tensors.append((one.parameter, torch.empty_like(one.host, device=self._device)))
-                continue
-            size = self.weights.all[one.weight].bytes - one.offset
-            at, size = addresses[one.weight] + one.offset, size - size % one.host.element_size()
-            tensors.append((one.parameter, tensor_at(at, size, one.host, self._device)))
+            with one.mode():
+                if one.weight is None:
+                    tensor = torch.empty_like(one.host, device=self._device)
+                else:
+                    at, size = addresses[one.weight] + one.offset, self.weights.all[one.weight].bytes - one.offset
+                    tensor = tensor_at(at, size - size % one.host.element_size(), one.host, self._device)
+            tensors.append((one.parameter, tensor))
         return tensors
 
     def begin(self) -> bool:

@@ -26,6 +26,8 @@ class Call:
     module: nn.Module
     parent: int | None
     reads: dict[int, Shown] = field(default_factory=dict)
+    #: While it runs, the copies of what it reads.
+    copies: list[tuple[Shown, torch.Tensor]] = field(default_factory=list)
 
 
 class Recorder(TorchDispatchMode):
@@ -45,27 +47,36 @@ class Recorder(TorchDispatchMode):
         self.calls.append(call)
         before, self._now = self._now, len(self.calls) - 1
         mine = [one for one in call.reads.values() if one.is_on_host()]
-        copies = show_copies(mine, self._device)
-        self._copies |= {copy.untyped_storage().data_ptr(): one for copy, one in zip(copies, mine)}
+        for one, copy in zip(mine, show_copies(mine, self._device)):
+            self._hold(call, one, copy)
         try:
             result = forward(*args, **kwargs)
             self._keep_returned(call, result)
             return result
         finally:
             show_host(mine)
+            for _, copy in call.copies:
+                self._copies.pop(copy.untyped_storage().data_ptr(), None)
+            call.copies.clear()
             self._now = before
+
+    def _hold(self, call: Call, one: Shown, copy: torch.Tensor) -> None:
+        """A copy lives as long as the call, so that nothing else lies at its address."""
+        call.copies.append((one, copy))
+        self._copies[copy.untyped_storage().data_ptr()] = one
 
     def _keep_returned(self, call: Call, result: Any) -> None:
         """A module that returns a weight, or a view of one, leaves it to its caller, which then holds it."""
-        for tensor in tree_flatten(result)[0]:
-            one = self._of(tensor)
-            if one is None:
-                continue
-            if call.parent is not None:
-                self.calls[call.parent].reads[id(one.parameter)] = one
-            else:
+        returned = {id(one.parameter): one for tensor in tree_flatten(result)[0] if (one := self._of(tensor))}
+        for key, one in returned.items():
+            if call.parent is None:
                 name = type(call.module).__name__
                 raise Error(f"offload: {name} returns its weight '{one.name}', or a view of it, whose memory others take; clone it")
+            caller = self.calls[call.parent]
+            caller.reads[key] = one
+            kept = [pair for pair in call.copies if pair[0] is one]
+            caller.copies += kept
+            call.copies = [pair for pair in call.copies if pair[0] is not one]
 
     def _of(self, value: Any) -> Shown | None:
         """The parameter whose copy a tensor shows."""
@@ -84,10 +95,13 @@ class Recorder(TorchDispatchMode):
         one = self._weights.shown.get(id(tensor))
         if one is None or self._now is None or not one.is_on_host():
             return tensor
-        self.calls[self._now].reads[id(tensor)] = one
-        copy = copy_of(one, self._device)
-        self._copies[copy.untyped_storage().data_ptr()] = one
-        return copy
+        call = self.calls[self._now]
+        call.reads[id(tensor)] = one
+        held = [copy for other, copy in call.copies if other is one]
+        if not held:
+            held = [copy_of(one, self._device)]
+            self._hold(call, one, held[0])
+        return held[0]
 
     def _check_written(self, func: Any, args: Any, kwargs: Any) -> None:
         for index, argument in enumerate(func._schema.arguments):
@@ -102,7 +116,7 @@ class Recorder(TorchDispatchMode):
 
 def copy_of(one: Shown, device: torch.device) -> torch.Tensor:
     """A copy of a weight in PyTorch's own memory of the device."""
-    with torch.inference_mode(False), torch.no_grad():
+    with one.mode(), torch.no_grad():
         return one.host.to(device, copy=True)
 
 

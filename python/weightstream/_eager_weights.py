@@ -31,6 +31,10 @@ class Shown(NamedTuple):
     weight: int | None
     offset: int
 
+    def mode(self) -> torch.inference_mode:
+        """In which tensors are made that the parameter can show: PyTorch tells inference tensors from others."""
+        return torch.inference_mode(self.host.is_inference())
+
     def is_on_host(self) -> bool:
         """Whether the parameter shows its host bytes now, and not those of a pass."""
         return self.parameter.data_ptr() == self.host.data_ptr() and self.parameter.device == self.host.device
