@@ -230,7 +230,10 @@ MUTANTS = [
     ),
     Mutant(
         "eager-pass-keeps-its-memory",
-        replace("Running::Reads | Running::Resident => None", "Running::Reads => None, Running::Resident => Some(self.hold(&mut state.session, bytes))"),
+        replace(
+            "Running::Reads | Running::Resident => None",
+            "Running::Reads => None, Running::Resident => Some(self.hold(&mut state.session, bytes))",
+        ),
         "memory moves to another tenant while a pass reads it",
         ("eager",),
     ),

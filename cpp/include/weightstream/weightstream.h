@@ -712,8 +712,8 @@ ws_status ws_range_residency(const ws_range* range, const char** json);
 ws_status ws_range_destroy(ws_range* range);
 
 /*
- * Weights of a module that its owner runs call by call, as eager PyTorch does, on the planner's layout. The owner records
- * one pass: which weights each call reads, in which order. From then on a pass is
+ * Weights of a module that its owner runs call by call, as eager PyTorch does, on the planner's layout. The owner
+ * records one pass: which weights each call reads, in which order. From then on a pass is
  *
  *   ws_offload_begin, then for each call ws_offload_read, its kernels, ws_offload_release, and at last ws_offload_end.
  *
@@ -729,7 +729,11 @@ typedef struct ws_offload_weight {
 } ws_offload_weight;
 
 /* What happens in a pass. A kernel reads every weight whose read has begun and has not ended. */
-typedef enum ws_offload_event_kind { WS_OFFLOAD_READ = 0, WS_OFFLOAD_KERNEL = 1, WS_OFFLOAD_READ_END = 2 } ws_offload_event_kind;
+typedef enum ws_offload_event_kind {
+  WS_OFFLOAD_READ = 0,
+  WS_OFFLOAD_KERNEL = 1,
+  WS_OFFLOAD_READ_END = 2
+} ws_offload_event_kind;
 
 /* One event, in the order of a pass: a ws_offload_event_kind, and the number of its read; of a kernel, any number. */
 typedef struct ws_offload_event {
@@ -747,7 +751,8 @@ typedef struct ws_offload_recorded {
   /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
   const char* device;
   const char* name;
-  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL is the default stream. */
+  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL is the default stream.
+   */
   void* stream;
   const ws_offload_weight* weights;
   size_t num_weights;
@@ -793,9 +798,8 @@ ws_status ws_offload_begin(const ws_offload* offload, ws_offload_pass* pass);
  *
  * Parameters:
  *   first, count: their numbers.
- *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the stream
- *                 from now on find the weights there. They only read.
- *   moved:        receives whether an address has changed.
+ *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the
+ * stream from now on find the weights there. They only read. moved:        receives whether an address has changed.
  * Returns: WS_OK; WS_DIVERGENCE if other reads come next. After an error none of them has begun, and the pass has to
  *   be ended with `completed` = 0.
  */
@@ -812,7 +816,8 @@ ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t
  */
 ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
 
-/* Where each of the `count` reads of a pass finds its weight. Returns: WS_OK; WS_INVALID_INPUT unless everything stays. */
+/* Where each of the `count` reads of a pass finds its weight. Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
+ */
 ws_status ws_offload_addresses(const ws_offload* offload, uint64_t* addresses, size_t count);
 
 /* Another budget, from the next pass on. Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs. */
