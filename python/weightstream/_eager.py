@@ -10,7 +10,6 @@ Between passes every parameter shows its host bytes. A pass that leaves the reco
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._eager_module import Buffers, Forward, check_module, device_of
 from ._eager_plan import FLOOR, SHARED, Plan
 from ._eager_record import Call, Recorder, show_copies, show_host
 from ._eager_weights import Weights
 from ._native import Error
 from ._range import _whole
 
-#: What torch.compile has set while its code runs; None without it.
-_compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
 #: After so many passes in a row that left the recorded order, another order is recorded.
 _ASTRAY = 2
 
@@ -58,7 +56,7 @@ def offload(
     bytes = SHARED if shared else FLOOR if budget is None else _whole("offload: budget", budget)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    handle = Offloaded(module, bytes, priority, _device_of(device), name or type(module).__name__)
+    handle = Offloaded(module, bytes, priority, device_of(device), name or type(module).__name__)
     if example is not None:
         try:
             with torch.no_grad():
@@ -77,9 +75,9 @@ class Offloaded:
         self._budget, self._priority = budget, priority
         self._busy, self._thread = threading.Lock(), 0
         self._names = {one: name for name, one in module.named_modules()}
-        _check_module(module, self._names)
+        check_module(module, self._names)
         self._weights = _weights_of(module)
-        self._buffers = _Buffers(module, device)
+        self._buffers = Buffers(module, device)
         #: What the last recorded pass called, and what was made of it.
         self._recorded: list[Call] | None = None
         self._plan: Plan | None = None
@@ -93,7 +91,7 @@ class Offloaded:
         self._wrapped_by_plan: list[nn.Module] = []
         self._never_called: list[nn.Module] = []
         self._wrapped_resident = False
-        self._forwards = {one: _Forward(self, one) for one in self._names}
+        self._forwards = {one: Forward(self, one) for one in self._names}
         self._wrap(self._names)
 
     def __enter__(self) -> Offloaded:
@@ -327,10 +325,11 @@ class Offloaded:
 
     def _take_weights(self) -> None:
         """The parameters as they are now; a plan of them before the next read."""
+        # What the plan has registered with the driver would be taken for pinned memory.
+        self._close_plan()
         weights = _weights_of(self.module)
         if weights.shown.keys() != self._weights.shown.keys():
             self._recorded = None
-        self._close_plan()
         self._weights = weights
 
     def _close_plan(self) -> None:
@@ -356,63 +355,6 @@ class _Alone:
         self._handle._busy.release()
 
 
-class _Forward:
-    """Stands in the place of a module's forward."""
-
-    def __init__(self, handle: Offloaded, module: nn.Module):
-        self._handle, self._module = handle, module
-        self._before = module.__dict__.get("forward")
-        self._forward = module.forward
-        functools.update_wrapper(self, self._forward)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # While torch.compile traces this, and after it has given that up and runs the code as it is.
-        if torch.compiler.is_compiling() or _compiler_at_work() is not None:
-            raise Error(f"offload: {self._handle.name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
-        if self._module is self._handle.module:
-            return self._handle._run(self._forward, args, kwargs)
-        return self._handle._call(self._module, self._forward, args, kwargs)
-
-    def __deepcopy__(self, memo: object) -> Any:
-        return self._handle.__deepcopy__(memo)
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        return self._handle.__reduce_ex__(protocol)
-
-    def wrap(self, module: nn.Module) -> None:
-        module.__dict__["forward"] = self
-
-    def unwrap(self, module: nn.Module) -> None:
-        if module.__dict__.get("forward") is not self:
-            return
-        del module.__dict__["forward"]
-        if self._before is not None:
-            module.__dict__["forward"] = self._before
-
-
-class _Buffers:
-    """The buffers of a module. They are on the device until they are given back, with what passes wrote to them."""
-
-    def __init__(self, module: nn.Module, device: torch.device):
-        named = list(module.named_buffers())
-        self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
-        for name, buffer in named:
-            if buffer.device.type != "cpu" and buffer.device != device:
-                raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
-        with torch.inference_mode(False), torch.no_grad():
-            for _, buffer in named:
-                if buffer.device != device:
-                    self._moved.append((buffer, buffer.data))
-                    buffer.data = buffer.data.to(device)
-
-    def give_back(self) -> None:
-        with torch.inference_mode(False), torch.no_grad():
-            for buffer, host in self._moved:
-                buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
-        self._moved = []
-
-
 def _weights_of(module: nn.Module) -> Weights:
     with torch.inference_mode(False), torch.no_grad():
         return Weights(module)
@@ -421,26 +363,3 @@ def _weights_of(module: nn.Module) -> Weights:
 def _of_weights(call: Call, weights: Weights) -> Call:
     """The call with its reads as the parameters are now."""
     return Call(call.module, call.parent, {key: weights.shown[key] for key in call.reads})
-
-
-def _device_of(device: Any) -> torch.device:
-    found = torch.device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise Error(f"offload: the device is 'cpu', 'cuda:0', 'cuda:1' and so on, found '{found}'")
-    if found.type == "cuda":
-        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
-    return torch.device("cpu")
-
-
-def _check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
-    for one, name in names.items():
-        what = None
-        if isinstance(one.__dict__.get("forward"), _Forward):
-            what = "is offloaded already; remove() its handle first"
-        elif isinstance(one, torch.jit.ScriptModule):
-            what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"
-        elif type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None:
-            what = "is compiled by torch.compile; offload the module as it was before"
-        if what:
-            where = f"module '{name}' of {type(module).__name__}" if name else type(module).__name__
-            raise Error(f"offload: {where} {what}")

@@ -65,6 +65,8 @@ class Plan:
         self._generation, self.is_resident = -1, False
         self._everything: list[tuple[nn.Parameter, torch.Tensor]] = []
         self.calls = self._planned(calls)
+        shown = {id(one.parameter): one for call in self.calls for one in call.shown}
+        self._shown, self._hosts = list(shown.values()), [(one.parameter, one.host) for one in shown.values()]
         self.handle = self._create(native, self._events(), options)
         hosts = [one.host for one in weights.shown.values()]
         self._end = weakref.finalize(self, _destroy, self.handle, hosts)
@@ -158,16 +160,14 @@ class Plan:
             addresses = (ctypes.c_uint64 * len(self.reads))()
             if library().ws_offload_addresses(self.handle, addresses, len(self.reads)) != 0:
                 raise Error(last_error())
-            shown = {id(one.parameter): one for call in self.calls for one in call.shown}
-            self._everything = self.on_device(list(shown.values()), dict(zip(self.reads, addresses)))
+            self._everything = self.on_device(self._shown, dict(zip(self.reads, addresses)))
         for parameter, tensor in self._everything:
             parameter.data = tensor
 
     def hide_everything(self) -> None:
         """They show those of the host again."""
-        for call in self.calls:
-            for parameter, tensor in call._host:
-                parameter.data = tensor
+        for parameter, tensor in self._hosts:
+            parameter.data = tensor
 
     def end(self, completed: bool) -> None:
         """The pass is over, and went as recorded or not."""

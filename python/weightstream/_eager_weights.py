@@ -97,7 +97,7 @@ def _check(name: str, parameter: torch.Tensor) -> None:
     if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():
         refuse("is sparse, quantized by PyTorch's own type, or a lazy conjugate; give a dense tensor")
     if parameter.is_pinned():
-        refuse("is in pinned memory already; give ordinary memory, which is registered with the driver where it lies")
+        refuse("is in pinned memory, or in another module that is offloaded; give ordinary memory, which is registered where it lies")
 
 
 def _span(tensor: torch.Tensor) -> int:

@@ -230,11 +230,14 @@ MUTANTS = [
     ),
     Mutant(
         "eager-pass-keeps-its-memory",
-        replace(
-            "Running::Reads | Running::Resident => None",
-            "Running::Reads => None, Running::Resident => Some(self.hold(&mut state.session, bytes))",
-        ),
+        replace("Running::None => {", "Running::None | Running::Resident => {"),
         "memory moves to another tenant while a pass reads it",
         ("eager",),
+    ),
+    Mutant(
+        "ended-weights-read-no-host-bytes",
+        delete(),
+        "copies read bytes on the host that their owner has freed",
+        ("lib:eager",),
     ),
 ]

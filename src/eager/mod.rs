@@ -79,6 +79,7 @@ trait Passes: Send + Sync {
     fn addresses(&self, at: &mut [u64]) -> Result<()>;
     fn set_budget(&self, bytes: u64) -> Result<()>;
     fn stats(&self) -> Result<Stats>;
+    fn close(&self);
 }
 
 impl Eager {
@@ -135,5 +136,12 @@ impl Eager {
     /// Counters.
     pub fn stats(&self) -> Result<Stats> {
         self.0.stats()
+    }
+}
+
+impl Drop for Eager {
+    /// The bytes on the host are the caller's: whoever else knows of these weights at this moment, nothing reads them any more.
+    fn drop(&mut self) {
+        self.0.close();
     }
 }

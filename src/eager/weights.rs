@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLayout};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
 pub(super) struct Weights<D: DelegateDevice> {
@@ -25,7 +25,8 @@ pub(super) struct Weights<D: DelegateDevice> {
 }
 
 struct State<D: DelegateDevice> {
-    session: Session<D>,
+    /// `None` once its owner has ended it: the pool may know of it for a moment longer.
+    session: Option<Session<D>>,
     running: Running,
 }
 
@@ -78,7 +79,7 @@ impl<D: DelegateDevice + 'static> Weights<D> {
         let session = Session::with_source(device, methods, source, options)?;
         let weights = Arc::new(Weights {
             state: Mutex::new(State {
-                session,
+                session: Some(session),
                 running: Running::None,
             }),
             membership,
@@ -162,12 +163,18 @@ impl<D: DelegateDevice> Weights<D> {
 }
 
 impl<D: DelegateDevice> State<D> {
+    fn session(&mut self) -> Result<&mut Session<D>> {
+        let ended = || Error::Internal("the weights of a module were used after their end".into());
+        self.session.as_mut().ok_or_else(ended)
+    }
+
     fn begin(&mut self) -> Result<Begun> {
-        let store = self.session.store();
+        let session = self.session()?;
+        let store = session.store();
         store.check_usable()?;
         let (generation, resident) = (store.generation(), store.policy().everything_stays());
         if !resident {
-            self.session.begin_pass()?;
+            session.begin_pass()?;
         }
         self.running = match resident {
             true => Running::Resident,
@@ -179,9 +186,10 @@ impl<D: DelegateDevice> State<D> {
         })
     }
 
-    fn check_reads(&self) -> Result<()> {
+    /// Of a pass that asks for its reads.
+    fn reading(&mut self) -> Result<&mut Session<D>> {
         match self.running {
-            Running::Reads => Ok(()),
+            Running::Reads => self.session(),
             _ => Err(Error::InvalidInput(
                 "a read outside of a pass that asks for its reads".to_owned(),
             )),
@@ -196,20 +204,20 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         if state.running != Running::None {
             return Err(Error::Busy);
         }
-        self.take_grant(&mut state.session)?;
+        self.take_grant(state.session()?)?;
         let begun = state.begin();
         if begun.is_err() {
-            self.settle_grant(&mut state.session);
+            self.settle_grant(state.session()?);
         }
         begun
     }
 
     fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool> {
         let mut state = self.lock()?;
-        state.check_reads()?;
+        let session = state.reading()?;
         let (first, mut moved) = (reads.start, false);
         for (id, at) in reads.zip(at) {
-            match state.session.probe(i64::from(id)) {
+            match session.probe(i64::from(id)) {
                 Ok(found) => {
                     // rule: moved-weight-is-told
                     moved |= *at != found.0;
@@ -217,7 +225,7 @@ impl<D: DelegateDevice> Passes for Weights<D> {
                 }
                 Err(error) => {
                     // rule: failed-read-leaves-no-lease
-                    { first..id }.for_each(|id| state.session.release(i64::from(id)));
+                    { first..id }.for_each(|id| session.release(i64::from(id)));
                     return Err(error);
                 }
             }
@@ -227,10 +235,8 @@ impl<D: DelegateDevice> Passes for Weights<D> {
 
     fn release(&self, reads: Range<u32>) -> Result<()> {
         let mut state = self.lock()?;
-        state.check_reads()?;
-        for id in reads {
-            state.session.release(i64::from(id));
-        }
+        let session = state.reading()?;
+        reads.for_each(|id| session.release(i64::from(id)));
         Ok(())
     }
 
@@ -239,21 +245,22 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         let ended = match std::mem::replace(&mut state.running, Running::None) {
             Running::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
             Running::Resident => Ok(()),
-            Running::Reads => state.session.end_pass(completed),
+            Running::Reads => state.session()?.end_pass(completed),
         };
-        self.settle_grant(&mut state.session);
+        self.settle_grant(state.session()?);
         ended
     }
 
     fn addresses(&self, at: &mut [u64]) -> Result<()> {
-        let state = self.lock()?;
-        let (store, reads) = (state.session.store(), state.session.trace().probes());
+        let mut state = self.lock()?;
+        let session = state.session()?;
+        let (store, reads) = (session.store(), session.trace().probes());
         if !store.policy().everything_stays() || at.len() != reads.len() {
             return Err(Error::InvalidInput(format!(
                 "addresses of {} reads, of {} in a pass, while the policy is '{}'",
                 at.len(),
                 reads.len(),
-                state.session.policy()
+                session.policy()
             )));
         }
         for (at, &weight) in at.iter_mut().zip(reads) {
@@ -273,13 +280,14 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         if state.running != Running::None {
             return Err(Error::Busy);
         }
-        self.hold(&mut state.session, bytes)
+        self.hold(state.session()?, bytes)
     }
 
     fn stats(&self) -> Result<Stats> {
-        let state = self.lock()?;
-        let (host_pinned_bytes, host_mapped_bytes) = state.session.device().host_bytes();
-        let stats = state.session.stats();
+        let mut state = self.lock()?;
+        let session = state.session()?;
+        let (host_pinned_bytes, host_mapped_bytes) = session.device().host_bytes();
+        let stats = session.stats();
         Ok(Stats {
             host_pinned_bytes,
             host_mapped_bytes,
@@ -287,6 +295,12 @@ impl<D: DelegateDevice> Passes for Weights<D> {
             floor_bytes: self.least,
             ..stats
         })
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // rule: ended-weights-read-no-host-bytes
+        state.session = None;
     }
 }
 
@@ -298,8 +312,44 @@ impl<D: DelegateDevice> Tenant for Weights<D> {
         };
         // rule: eager-pass-keeps-its-memory
         match state.running {
-            Running::None => Some(self.hold(&mut state.session, bytes)),
+            Running::None => {
+                let session = state.session.as_mut()?;
+                Some(self.hold(session, bytes))
+            }
             Running::Reads | Running::Resident => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{CallerStream, HostBytes, HostDevice};
+    use crate::eager::Eager;
+    use crate::schedule::Event;
+
+    /// The pool may be about to ask for memory when the owner frees the bytes on the host.
+    #[test]
+    #[allow(unsafe_code)]
+    fn weights_end_when_their_owner_ends_them() {
+        let recorded = Recorded {
+            name: "m".to_owned(),
+            device: "cpu".to_owned(),
+            // SAFETY: null is the default stream.
+            stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
+            weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
+            reads: vec![0],
+            events: vec![Event::Probe(0), Event::Kernel(0), Event::Release(0)],
+            budget: Budget::Floor,
+            priority: 0,
+            beside: 0,
+        };
+        let weights = Weights::open(HostDevice::new().unwrap(), recorded).unwrap();
+        let known = weights.clone();
+        assert!(known.shrink_to(1 << 20).is_some());
+        drop(Eager(weights));
+        assert!(known.shrink_to(1 << 20).is_none());
+        assert!(known.lock().unwrap().session.is_none());
+        assert!(matches!(known.begin(), Err(Error::Internal(_))));
     }
 }
