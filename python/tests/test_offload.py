@@ -359,7 +359,9 @@ def test_modules_share_a_device():
         for handle in handles[:2]:
             handle.remove()
         # A handle and a module that are dropped give their memory back too.
-        del handle, handles, models
+        del handle
+        handles.clear()
+        models.clear()
         gc.collect()
         assert ws.device_report(DEVICE)["tenants"] == []
     finally:
