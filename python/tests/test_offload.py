@@ -8,7 +8,9 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from device_under_test import ON_GPU, exact_products
 from support import error_of
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 DEVICE = "cuda:0" if ON_GPU else "cpu"
 #: Pages of a device: with smaller weights there would be nothing to plan.
 PAGE = (2 << 20) if ON_GPU else 4096
@@ -486,3 +489,11 @@ def test_saving_between_passes_saves_the_weights():
         for _ in range(3):
             module(given())
             assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_the_example_runs():
+    from three_modules import run
+
+    text, right = run(DEVICE)
+    assert right, text
+    assert text.count("denoiser") == 4
