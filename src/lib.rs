@@ -15,6 +15,7 @@
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
 //! | [`counters`] | what is counted since load: one table for every interface |
 //! | [`delegate`] | load, execute and destroy one delegate |
+//! | [`eager`] | weights of a module that runs call by call in PyTorch, on the planner's layout |
 //! | [`process`] | what a child of this process, made by `fork`, cannot use |
 //! | `command` | the command `weightstream` (feature `cli`) |
 //! | [`ffi`] | the C ABI and the bridge to the C++ adapter |
@@ -22,7 +23,7 @@
 //!
 //! The arrows go one way:
 //! `ffi → delegate → session → store → {residency, schedule} → {device, weights, format} → {figures, counters, error, config}`,
-//! and `session → aoti`.
+//! `ffi → eager → {delegate, session}`, and `session → aoti`.
 
 pub mod aoti;
 #[cfg(feature = "cli")]
@@ -31,6 +32,7 @@ pub mod config;
 pub mod counters;
 pub mod delegate;
 pub mod device;
+pub mod eager;
 pub mod elastic;
 pub mod error;
 pub mod ffi;

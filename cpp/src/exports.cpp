@@ -48,6 +48,15 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_graph_pool_free),
     reinterpret_cast<const void*>(&ws_segment_alloc),
     reinterpret_cast<const void*>(&ws_segment_free),
+    reinterpret_cast<const void*>(&ws_offload_create),
+    reinterpret_cast<const void*>(&ws_offload_begin),
+    reinterpret_cast<const void*>(&ws_offload_read),
+    reinterpret_cast<const void*>(&ws_offload_release),
+    reinterpret_cast<const void*>(&ws_offload_end),
+    reinterpret_cast<const void*>(&ws_offload_addresses),
+    reinterpret_cast<const void*>(&ws_offload_set_budget),
+    reinterpret_cast<const void*>(&ws_offload_stats),
+    reinterpret_cast<const void*>(&ws_offload_destroy),
 };
 
 }  // namespace weightstream

@@ -17,6 +17,10 @@ Run::
     m = ws.Module("model.pte", "model.ptd", weight_offload_budget_mb=512)
     y = m.forward(x)
 
+Run an eager module under a budget, without export::
+
+    handle = ws.torch.offload(model, budget=4 << 30)
+
 Running needs neither torch's compiler nor the export side: both are imported at first use.
 """
 
@@ -56,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *__all__, "torch"]

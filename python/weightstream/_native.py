@@ -98,6 +98,35 @@ class Freed(ctypes.Structure):
     _fields_ = [("freed", ctypes.c_uint64), ("pinned", ctypes.c_uint64), ("pending", ctypes.c_uint64)]
 
 
+class OffloadWeight(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("nbytes", ctypes.c_uint64)]
+
+
+class OffloadEvent(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("index", ctypes.c_uint32)]
+
+
+class OffloadRecorded(ctypes.Structure):
+    _fields_ = [
+        ("device", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("stream", ctypes.c_void_p),
+        ("weights", ctypes.POINTER(OffloadWeight)),
+        ("num_weights", ctypes.c_size_t),
+        ("reads", ctypes.POINTER(ctypes.c_uint32)),
+        ("num_reads", ctypes.c_size_t),
+        ("events", ctypes.POINTER(OffloadEvent)),
+        ("num_events", ctypes.c_size_t),
+        ("budget", ctypes.c_uint64),
+        ("beside", ctypes.c_uint64),
+        ("priority", ctypes.c_int64),
+    ]
+
+
+class OffloadPass(ctypes.Structure):
+    _fields_ = [("generation", ctypes.c_uint64), ("resident", ctypes.c_int32)]
+
+
 TENSOR, NONE, INT, FLOAT, BOOL, STRING = range(6)
 
 CPU, CUDA = 0, 1
@@ -154,6 +183,18 @@ _SIGNATURES = {
     "ws_graph_pool_report": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
     "ws_graph_pool_destroy": (ctypes.c_int, [ctypes.c_void_p]),
     "ws_range_destroy": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_offload_create": (ctypes.c_int, [ctypes.POINTER(OffloadRecorded), ctypes.POINTER(ctypes.c_void_p)]),
+    "ws_offload_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(OffloadPass)]),
+    "ws_offload_read": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int32)],
+    ),
+    "ws_offload_release": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
+    "ws_offload_end": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
+    "ws_offload_addresses": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
+    "ws_offload_set_budget": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
+    "ws_offload_stats": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
+    "ws_offload_destroy": (None, [ctypes.c_void_p]),
     "ws_set_options": (ctypes.c_int, [ctypes.POINTER(Options)]),
     "wsm_check_defaults": (ctypes.c_int32, [ctypes.POINTER(Option), ctypes.c_size_t]),
     "wsm_command": (ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),

@@ -1,7 +1,10 @@
-"""WeightStream for PyTorch's own code: see the names' documentation."""
+"""WeightStream for PyTorch's own code.
 
-from __future__ import annotations
+``offload`` runs an ``nn.Module`` whose weights do not fit on the device. ``GraphPool`` and ``pool`` are memory for PyTorch's CUDA graphs
+and activations.
+"""
 
+from ._eager import Offloaded, offload
 from ._graph_pool import GraphPool, pool
 
-__all__ = ["GraphPool", "pool"]
+__all__ = ["GraphPool", "Offloaded", "offload", "pool"]

@@ -282,4 +282,41 @@ MUTANTS = [
         "what one capture asks for is given to another",
         ("elastic_graph_pool",),
     ),
+    # --- weights of eager code
+    Mutant(
+        "eager-budget-covers-the-floor",
+        always(),
+        "a budget below the least one is accepted, or refused without its name",
+        ("eager",),
+    ),
+    Mutant(
+        "eager-passes-run-one-at-a-time",
+        never(),
+        "a second pass runs over weights that the first one lets go",
+        ("eager",),
+    ),
+    Mutant(
+        "moved-weight-is-told",
+        delete(),
+        "kernels read a weight where it was before",
+        ("eager",),
+    ),
+    Mutant(
+        "failed-read-leaves-no-lease",
+        delete(),
+        "after a pass that went astray none begins any more",
+        ("eager",),
+    ),
+    Mutant(
+        "eager-pass-keeps-its-memory",
+        replace("Running::None => {", "Running::None | Running::Resident => {"),
+        "memory moves to another tenant while a pass reads it",
+        ("eager",),
+    ),
+    Mutant(
+        "ended-weights-read-no-host-bytes",
+        delete(),
+        "copies read bytes on the host that their owner has freed",
+        ("lib:eager",),
+    ),
 ]

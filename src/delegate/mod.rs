@@ -60,12 +60,15 @@ pub use run_pass::TakeOutputs;
 use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
+pub(crate) use delegate_device::DelegateDevice;
+pub(crate) use host_storage::HostStorage;
 pub use keep::mark;
 pub use load::applies;
 pub use open::program_of;
 pub use place::ProgramPlace;
 pub use program::Program;
 pub use request::{Beside, DataSource, LoadRequest};
+pub(crate) use share::{join_pool, Joining};
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// One loaded method. May be shared between threads; one of them executes at a time.

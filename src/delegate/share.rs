@@ -25,32 +25,64 @@ pub(super) fn join<D: DelegateDevice>(
         "cpu" => "cpu".to_owned(),
         kind => format!("{kind}:{}", options.device.unwrap_or(0)),
     };
+    let bytes = ElasticBytes::of(methods, device)?;
+    let (free, granule) = (device.free_bytes()?, device.granule());
+    let beside = request.records.all().iter().map(|record| {
+        // Without bounds on its shapes nobody knows; the reserve is for what nobody knows.
+        let auto = AutoBudget::new(record, bytes.everything, free, granule);
+        auto.map_or(RESERVE, |auto| auto.headroom())
+    });
+    let joining = Joining {
+        device: name,
+        name: name_of(request),
+        priority: options.priority,
+        total: bytes.everything,
+        floor: bytes.least,
+        page: bytes.page,
+        headroom: beside.max(),
+    };
+    join_pool(device, joining)
+}
+
+/// What joins the pool of its device.
+pub(crate) struct Joining {
+    /// The device, as `cuda:0`.
+    pub device: String,
+    /// What reports call it.
+    pub name: String,
+    /// Whose bytes come first.
+    pub priority: i64,
+    /// Bytes that are of use to it.
+    pub total: u64,
+    /// The least.
+    pub floor: u64,
+    /// Bytes of a page.
+    pub page: u64,
+    /// What it takes of the device beside that, if it is known.
+    pub headroom: Option<u64>,
+}
+
+/// A place in the pool of the device.
+pub(crate) fn join_pool<D: DelegateDevice>(device: &D, joining: Joining) -> Result<Membership> {
+    let name = &joining.device;
     if device.page().is_none() {
         return Err(Error::Unsupported(format!(
             "{BUDGET} = 'shared' moves pages between stores, and '{name}' maps no memory (on a GPU: \
              CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED is 0): give each store a budget of its own"
         )));
     }
-    let bytes = ElasticBytes::of(methods, device)?;
-    let free = device.free_bytes()?;
-    let granule = device.granule();
-    let beside = request.records.all().iter().map(|record| {
-        // Without bounds on its shapes nobody knows; the reserve is for what nobody knows.
-        let auto = AutoBudget::new(record, bytes.everything, free, granule);
-        auto.map_or(RESERVE, |auto| auto.headroom())
-    });
     let wants = Wants {
-        name: name_of(request),
-        total: bytes.everything,
-        floor: bytes.least,
-        priority: options.priority,
+        name: joining.name,
+        total: joining.total,
+        floor: joining.floor,
+        priority: joining.priority,
     };
     let state = DeviceState {
-        page: bytes.page,
-        beside: beside.max().unwrap_or(RESERVE),
-        free,
+        page: joining.page,
+        beside: joining.headroom.unwrap_or(RESERVE),
+        free: device.free_bytes()?,
     };
-    DevicePool::of(&name)?.join(wants, &state)
+    DevicePool::of(name)?.join(wants, &state)
 }
 
 /// The methods, and the file of the weights.

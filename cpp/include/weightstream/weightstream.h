@@ -805,6 +805,128 @@ void ws_graph_pool_free(void* at, ptrdiff_t size, int device, void* stream);
 void* ws_segment_alloc(ptrdiff_t size, int device, void* stream);
 void ws_segment_free(void* at, ptrdiff_t size, int device, void* stream);
 
+/*
+ * Weights of a module that its owner runs call by call, as eager PyTorch does, on the planner's layout. The owner
+ * records one pass: which weights each call reads, in which order. From then on a pass is
+ *
+ *   ws_offload_begin, then for each call ws_offload_read, its kernels, ws_offload_release, and at last ws_offload_end.
+ *
+ * docs/elastic.md describes the same in Python. One pass at a time; calls may come from any thread.
+ */
+typedef struct ws_offload ws_offload;
+
+/* One weight: its name, for messages, and its bytes on the host. */
+typedef struct ws_offload_weight {
+  const char* name;
+  const void* data;
+  uint64_t nbytes;
+} ws_offload_weight;
+
+/* What happens in a pass. A kernel reads every weight whose read has begun and has not ended. */
+typedef enum ws_offload_event_kind {
+  WS_OFFLOAD_READ = 0,
+  WS_OFFLOAD_KERNEL = 1,
+  WS_OFFLOAD_READ_END = 2
+} ws_offload_event_kind;
+
+/* One event, in the order of a pass: a ws_offload_event_kind, and the number of its read; of a kernel, any number. */
+typedef struct ws_offload_event {
+  int32_t kind;
+  uint32_t index;
+} ws_offload_event;
+
+/* As a budget: the least that does. */
+#define WS_OFFLOAD_FLOOR UINT64_MAX
+/* As a budget: the device's, with all models that share it (ws_set_device_budget). */
+#define WS_OFFLOAD_SHARED (UINT64_MAX - 1)
+
+/* A recorded pass, and what is wanted. */
+typedef struct ws_offload_recorded {
+  /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
+  const char* device;
+  const char* name;
+  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL is the default stream.
+   */
+  void* stream;
+  const ws_offload_weight* weights;
+  size_t num_weights;
+  /* The weight of each read. Reads have the numbers 0, 1, 2 and so on, in the order of the pass. */
+  const uint32_t* reads;
+  size_t num_reads;
+  const ws_offload_event* events;
+  size_t num_events;
+  /* Bytes on the device, WS_OFFLOAD_FLOOR or WS_OFFLOAD_SHARED; and how many of them the caller holds itself. */
+  uint64_t budget;
+  uint64_t beside;
+  /* With WS_OFFLOAD_SHARED: whose bytes come first. */
+  int64_t priority;
+} ws_offload_recorded;
+
+/* A pass that has begun. */
+typedef struct ws_offload_pass {
+  /* Another one than in the pass before: weights lie elsewhere. */
+  uint64_t generation;
+  /* Not 0: everything stays. ws_offload_addresses says where, and the pass calls neither ws_offload_read nor
+     ws_offload_release. */
+  int32_t resident;
+} ws_offload_pass;
+
+/*
+ * Plans, takes memory, and loads what stays.
+ *
+ * Parameters:
+ *   recorded: what was recorded; read during the call only, but for the bytes of weights and the stream.
+ *   offload:  receives the handle.
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL with the least budget in the message; WS_MALFORMED if the events are no pass;
+ *   WS_UNSUPPORTED on a device that maps no memory.
+ * Memory and lifetimes: the bytes of weights must stay readable and unchanged until ws_offload_destroy, and the stream
+ *   must exist. On a GPU they are registered with the driver where they lie.
+ */
+ws_status ws_offload_create(const ws_offload_recorded* recorded, ws_offload** offload);
+
+/* A pass begins. Returns: WS_OK; WS_BUSY while another one runs. */
+ws_status ws_offload_begin(const ws_offload* offload, ws_offload_pass* pass);
+
+/*
+ * The next reads of the pass.
+ *
+ * Parameters:
+ *   first, count: their numbers.
+ *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the
+ * stream from now on find the weights there. They only read. moved:        receives whether an address has changed.
+ * Returns: WS_OK; WS_DIVERGENCE if other reads come next. After an error none of them has begun, and the pass has to
+ *   be ended with `completed` = 0.
+ */
+ws_status ws_offload_read(const ws_offload* offload, uint32_t first, uint32_t count, uint64_t* addresses,
+                          int32_t* moved);
+
+/* The end of as many reads: what was issued to the stream so far uses these weights, and nothing later does. */
+ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t count);
+
+/*
+ * The pass is over. `completed` is 0 if it did not go as recorded, or failed; the next one starts afresh then.
+ *
+ * Returns: WS_OK; WS_DIVERGENCE if it was said to be complete and is not.
+ */
+ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
+
+/* Where each of the `count` reads of a pass finds its weight. Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
+ */
+ws_status ws_offload_addresses(const ws_offload* offload, uint64_t* addresses, size_t count);
+
+/* Another budget, from the next pass on. Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs. */
+ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
+
+/*
+ * The counters of ws_stats as a JSON object.
+ *
+ * Memory and lifetimes: the text is valid until the next ws_offload_stats on the same thread.
+ */
+ws_status ws_offload_stats(const ws_offload* offload, const char** json);
+
+/* Gives memory back, after the kernels that read it. `offload` may be NULL. No pass of it may be running. */
+void ws_offload_destroy(ws_offload* offload);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,8 +27,7 @@ use std::ops::Range;
 const LEAST: u64 = 64 << 10;
 
 /// What messages call the bytes that are copied.
-const COPIED: &str =
-    "the weights that ExecuTorch read, as far as they share pages with other memory";
+const COPIED: &str = "the weights in host memory, as far as they share pages with other memory";
 
 /// What is done with the bytes of one weight, by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +135,7 @@ impl CudaDevice {
             let bytes = part.slice(cut.in_place.start - start..cut.in_place.end - start);
             let registration =
                 Registration::new(&self.context, bytes, &[], Access::ReadWrite, &entered);
-            let during = || "registering weights where ExecuTorch read them".to_owned();
+            let during = || "registering weights where they lie in host memory".to_owned();
             self.registrations
                 .push(registration.map_err(|error| error.during(during))?);
         }

@@ -83,11 +83,15 @@ pub unsafe fn array<'a, T>(name: &str, items: *const T, count: usize) -> Result<
     Ok(unsafe { std::slice::from_raw_parts(items, count) })
 }
 
-/// Bytes to write to; NULL is none.
+/// Items to write to; NULL is none.
 ///
 /// # Safety
-/// `items` is NULL or points to `count` bytes that only the result uses during `'a`.
-unsafe fn array_mut<'a>(name: &str, items: *mut u8, count: usize) -> Result<&'a mut [u8], Failure> {
+/// `items` is NULL or points to `count` values that only the result uses during `'a`.
+pub unsafe fn array_mut<'a, T>(
+    name: &str,
+    items: *mut T,
+    count: usize,
+) -> Result<&'a mut [T], Failure> {
     // SAFETY: by this function's contract; only looked at, for the checks.
     let checked = unsafe { array(name, items.cast_const(), count) }?.len();
     if checked == 0 {

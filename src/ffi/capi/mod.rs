@@ -6,6 +6,7 @@ mod dlpack;
 mod execute;
 mod graph_pool;
 mod load;
+mod offload;
 mod origin;
 mod pool;
 mod range;
@@ -25,6 +26,11 @@ pub use graph_pool::{
 pub use load::{
     ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_new_session,
     ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options, Model,
+};
+pub use offload::{
+    ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_create, ws_offload_destroy,
+    ws_offload_end, ws_offload_event, ws_offload_pass, ws_offload_read, ws_offload_recorded,
+    ws_offload_release, ws_offload_set_budget, ws_offload_stats, ws_offload_weight,
 };
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{

@@ -1,0 +1,102 @@
+"""A module that is offloaded: the wrappers of its forwards, its buffers, and what cannot be offloaded."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ._native import Error
+
+if TYPE_CHECKING:
+    from ._eager import Offloaded
+
+#: What torch.compile has set while its code runs; None without it.
+_compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
+
+
+class Forward:
+    """Stands in the place of a module's forward."""
+
+    def __init__(self, handle: Offloaded, module: nn.Module):
+        self._handle, self._module = handle, module
+        self._before = module.__dict__.get("forward")
+        self._forward = module.forward
+        functools.update_wrapper(self, self._forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # While torch.compile traces this, and after it has given that up and runs the code as it is.
+        if torch.compiler.is_compiling() or _compiler_at_work() is not None:
+            raise Error(f"offload: {self._handle.name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
+        if self._module is self._handle.module:
+            return self._handle._run(self._forward, args, kwargs)
+        return self._handle._call(self._module, self._forward, args, kwargs)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self._handle.__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return self._handle.__reduce_ex__(protocol)
+
+    def wrap(self, module: nn.Module) -> None:
+        """The module's forward is this from now on."""
+        module.__dict__["forward"] = self
+
+    def unwrap(self, module: nn.Module) -> None:
+        """It is what it was."""
+        if module.__dict__.get("forward") is not self:
+            return
+        del module.__dict__["forward"]
+        if self._before is not None:
+            module.__dict__["forward"] = self._before
+
+
+class Buffers:
+    """The buffers of a module. They are on the device until they are given back, with what passes wrote to them."""
+
+    def __init__(self, module: nn.Module, device: torch.device):
+        named = list(module.named_buffers())
+        self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
+        for name, buffer in named:
+            if buffer.device.type != "cpu" and buffer.device != device:
+                raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
+        for _, buffer in named:
+            if buffer.device != device:
+                with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+                    self._moved.append((buffer, buffer.data))
+                    buffer.data = buffer.data.to(device)
+
+    def give_back(self) -> None:
+        """They are on the host again."""
+        for buffer, host in self._moved:
+            with torch.inference_mode(host.is_inference()), torch.no_grad():
+                buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
+        self._moved = []
+
+
+def device_of(device: Any) -> torch.device:
+    """The device that is meant, with its index."""
+    found = torch.device(device)
+    if found.type not in ("cpu", "cuda"):
+        raise Error(f"offload: the device is 'cpu', 'cuda:0', 'cuda:1' and so on, found '{found}'")
+    if found.type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+    return torch.device("cpu")
+
+
+def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
+    """Refuses modules whose calls cannot be followed."""
+    for one, name in names.items():
+        what = None
+        if isinstance(one.__dict__.get("forward"), Forward):
+            what = "is offloaded already; remove() its handle first"
+        elif isinstance(one, torch.jit.ScriptModule):
+            what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"
+        elif type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None:
+            what = "is compiled by torch.compile; offload the module as it was before"
+        if what:
+            where = f"module '{name}' of {type(module).__name__}" if name else type(module).__name__
+            raise Error(f"offload: {where} {what}")

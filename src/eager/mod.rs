@@ -1,0 +1,147 @@
+//! Weights of a module that runs call by call in the caller's own framework, on the planner's layout.
+//!
+//! The caller records one pass: which weights each call of a layer reads, in which order. From that comes a [`Session`], as from
+//! compiled code, and the caller plays the part of the compiled code:
+//!
+//! ```text
+//!  begin ──► read(calls' reads) ──► addresses ──► the caller's kernels ──► release(the same reads) ──► … ──► end
+//!    │
+//!    └─ resident: everything stays. No read is asked for, and all addresses are known beforehand
+//! ```
+//!
+//! Invariants:
+//! - One pass at a time. While it runs, memory does not move, whoever else wants some.
+//! - A pass that did not go as recorded ends as one that failed: the next one starts afresh.
+//! - The budget covers what the caller holds beside the weights ([`Recorded::beside`]).
+#![deny(unsafe_code)]
+
+mod weights;
+
+use crate::counters::Stats;
+use crate::device::{CallerStream, CudaDevice, HostBytes, HostDevice};
+use crate::error::{Error, Result};
+use crate::schedule::{Event, WeightIndex};
+use std::ops::Range;
+use std::sync::Arc;
+use weights::Weights;
+
+/// What the caller has recorded, and what it wants.
+pub struct Recorded {
+    /// What messages and reports call the module.
+    pub name: String,
+    /// `cpu`, `cuda:0` and so on.
+    pub device: String,
+    /// The stream on which kernels read. Not looked at on the CPU.
+    pub stream: CallerStream,
+    /// Name and bytes of each weight.
+    pub weights: Vec<(String, HostBytes)>,
+    /// The weight of each read, in the order of a pass.
+    pub reads: Vec<WeightIndex>,
+    /// Reads, kernels, and where reads end.
+    pub events: Vec<Event>,
+    /// Bytes for weights, and for what lies beside them.
+    pub budget: Budget,
+    /// Whose bytes come first, where the budget is shared.
+    pub priority: i64,
+    /// Device bytes of the budget that the caller holds itself: buffers.
+    pub beside: u64,
+}
+
+/// Bytes on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// The least that does.
+    Floor,
+    /// A number.
+    Bytes(u64),
+    /// What the device's pool grants.
+    Shared,
+}
+
+/// A pass that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// Another one than before: weights lie elsewhere.
+    pub generation: u64,
+    /// Everything stays: [`Eager::addresses`] says where, and the pass asks for no reads.
+    pub resident: bool,
+}
+
+/// The weights of one module on its device.
+pub struct Eager(Arc<dyn Passes>);
+
+/// The same on any device.
+trait Passes: Send + Sync {
+    fn begin(&self) -> Result<Begun>;
+    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool>;
+    fn release(&self, reads: Range<u32>) -> Result<()>;
+    fn end(&self, completed: bool) -> Result<()>;
+    fn addresses(&self, at: &mut [u64]) -> Result<()>;
+    fn set_budget(&self, bytes: u64) -> Result<()>;
+    fn stats(&self) -> Result<Stats>;
+    fn close(&self);
+}
+
+impl Eager {
+    /// Plans, takes the memory, and loads what stays.
+    ///
+    /// Errors: a budget below the least one, which is named ([`Error::BudgetTooSmall`]); a device that maps no memory.
+    pub fn new(recorded: Recorded) -> Result<Eager> {
+        let index = recorded.device.strip_prefix("cuda:").map(str::parse::<u32>);
+        match (recorded.device.as_str(), index) {
+            ("cpu", _) => Ok(Eager(Weights::open(HostDevice::new()?, recorded)?)),
+            (_, Some(Ok(index))) => {
+                let mut device = CudaDevice::on_stream(index, recorded.stream)?;
+                device.time_link();
+                Ok(Eager(Weights::open(device, recorded)?))
+            }
+            _ => Err(Error::InvalidInput(format!(
+                "there is no device '{}' for weights of eager code: say 'cpu', 'cuda:0', 'cuda:1' and so on",
+                recorded.device
+            ))),
+        }
+    }
+
+    /// A pass begins; one at a time.
+    pub fn begin(&self) -> Result<Begun> {
+        self.0.begin()
+    }
+
+    /// The next reads of the pass: kernels that are issued from now on find each weight at the address that is written to `at`.
+    /// Whether one differs from what stood there. On an error none of these reads has begun.
+    pub fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool> {
+        self.0.read(reads, at)
+    }
+
+    /// What was issued so far uses these weights, and nothing later does.
+    pub fn release(&self, reads: Range<u32>) -> Result<()> {
+        self.0.release(reads)
+    }
+
+    /// The pass is over; `completed` says that it went as recorded.
+    pub fn end(&self, completed: bool) -> Result<()> {
+        self.0.end(completed)
+    }
+
+    /// Where each read finds its weight in every pass, if everything stays.
+    pub fn addresses(&self, at: &mut [u64]) -> Result<()> {
+        self.0.addresses(at)
+    }
+
+    /// Another budget, from the next pass on.
+    pub fn set_budget(&self, bytes: u64) -> Result<()> {
+        self.0.set_budget(bytes)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Result<Stats> {
+        self.0.stats()
+    }
+}
+
+impl Drop for Eager {
+    /// The bytes on the host are the caller's: whoever else knows of these weights at this moment, nothing reads them any more.
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

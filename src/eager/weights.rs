@@ -1,0 +1,355 @@
+//! The session of a module's weights on one kind of device, and its place in the device's pool.
+
+use super::{Begun, Budget, Passes, Recorded};
+use crate::aoti::hooks::PassHooks;
+use crate::counters::Stats;
+use crate::delegate::{join_pool, DelegateDevice, HostStorage, Joining};
+use crate::device::HostSource;
+use crate::elastic::{Membership, Tenant};
+use crate::error::{bytes_text, Error, Result};
+use crate::schedule::{Trace, WeightKind, WeightSpec};
+use crate::session::Session;
+use crate::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLayout};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+
+/// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
+pub(super) struct Weights<D: DelegateDevice> {
+    state: Mutex<State<D>>,
+    membership: Option<Membership>,
+    /// Of the budget, and not the session's.
+    beside: u64,
+    /// The least budget, with what lies beside the weights.
+    least: u64,
+}
+
+struct State<D: DelegateDevice> {
+    /// `None` once its owner has ended it: the pool may know of it for a moment longer.
+    session: Option<Session<D>>,
+    running: Running,
+}
+
+/// Which pass runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Running {
+    None,
+    /// One that asks for each read.
+    Reads,
+    /// One that finds everything where it stays.
+    Resident,
+}
+
+impl<D: DelegateDevice + 'static> Weights<D> {
+    pub(super) fn open(device: D, recorded: Recorded) -> Result<Arc<Weights<D>>> {
+        let Recorded { beside, budget, .. } = recorded;
+        let (methods, bytes) = program_of(&recorded)?;
+        let needed = ElasticBytes::of(&methods, &device)?;
+        let least = needed.least.saturating_add(beside);
+        let membership = match budget {
+            Budget::Shared => Some(join_pool(
+                &device,
+                Joining {
+                    device: recorded.device,
+                    name: recorded.name,
+                    priority: recorded.priority,
+                    total: needed.everything.saturating_add(beside),
+                    floor: least,
+                    page: needed.page,
+                    headroom: None,
+                },
+            )?),
+            _ => None,
+        };
+        let bytes_of_budget = match (budget, &membership) {
+            (Budget::Bytes(bytes), _) => bytes,
+            (_, Some(membership)) => membership.held(),
+            _ => least,
+        };
+        check_budget(bytes_of_budget, least, beside)?;
+        let options = StoreOptions {
+            budget: Some(bytes_of_budget - beside),
+            elastic: true,
+            ..StoreOptions::default()
+        };
+        let source = |device: &mut D| {
+            let prepared = device.prepare_source(HostSource::Memory(bytes), HostStorage::Mapped);
+            prepared.map_err(|error| error.during(|| "preparing all weights on the host".into()))
+        };
+        let session = Session::with_source(device, methods, source, options)?;
+        let weights = Arc::new(Weights {
+            state: Mutex::new(State {
+                session: Some(session),
+                running: Running::None,
+            }),
+            membership,
+            beside,
+            least,
+        });
+        if let Some(membership) = &weights.membership {
+            let tenant: Weak<Weights<D>> = Arc::downgrade(&weights);
+            membership.attach(tenant);
+        }
+        Ok(weights)
+    }
+}
+
+fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
+    // rule: eager-budget-covers-the-floor
+    match budget >= least {
+        true => Ok(()),
+        false => Err(Error::BudgetTooSmall {
+            budget,
+            floor: least,
+            parts: format!(
+                "{} for weights, {} for buffers",
+                bytes_text(least - beside),
+                bytes_text(beside)
+            ),
+        }),
+    }
+}
+
+fn program_of(recorded: &Recorded) -> Result<(Methods, Vec<crate::device::HostBytes>)> {
+    let specs: Vec<WeightSpec> = { recorded.weights.iter() }
+        .map(|(name, bytes)| WeightSpec {
+            fqn: name.clone(),
+            bytes: bytes.len(),
+            kind: WeightKind::Weight,
+        })
+        .collect();
+    let bytes = recorded.weights.iter().map(|(_, bytes)| *bytes).collect();
+    let count = specs.len();
+    let trace = Trace::new(recorded.events.clone(), recorded.reads.clone(), count)?;
+    // Dtypes and sizes are the caller's.
+    let layouts = vec![WeightLayout::default(); count];
+    let methods = Methods::from(Method::with_constants(specs, layouts, trace));
+    Ok((methods, bytes))
+}
+
+impl<D: DelegateDevice> Weights<D> {
+    fn lock(&self) -> Result<MutexGuard<'_, State<D>>> {
+        let panicked = |_| Error::Poisoned("an earlier pass panicked".to_owned());
+        self.state.lock().map_err(panicked)
+    }
+
+    /// The pass begins: the session holds its grant.
+    fn take_grant(&self, session: &mut Session<D>) -> Result<()> {
+        let Some(membership) = &self.membership else {
+            return Ok(());
+        };
+        // Both look at the session, one after the other.
+        let session = RefCell::new(session);
+        membership.begin_pass(
+            || session.borrow().device().free_bytes(),
+            |bytes| self.hold(&mut session.borrow_mut(), bytes),
+        )
+    }
+
+    /// The pass is over: the session gives what others were promised of it.
+    fn settle_grant(&self, session: &mut Session<D>) {
+        let Some(membership) = &self.membership else {
+            return;
+        };
+        if let Err(error) = membership.end_pass(|bytes| self.hold(session, bytes)) {
+            log::warn!("memory could not be given to others after a pass: {error}");
+        }
+    }
+
+    /// Of so many bytes the session gets what does not lie beside the weights.
+    fn hold(&self, session: &mut Session<D>, bytes: u64) -> Result<()> {
+        session.set_budget(bytes.saturating_sub(self.beside))
+    }
+}
+
+impl<D: DelegateDevice> State<D> {
+    fn session(&mut self) -> Result<&mut Session<D>> {
+        let ended = || Error::Internal("the weights of a module were used after their end".into());
+        self.session.as_mut().ok_or_else(ended)
+    }
+
+    fn begin(&mut self) -> Result<Begun> {
+        let session = self.session()?;
+        let store = session.store();
+        store.check_usable()?;
+        let (generation, resident) = (store.generation(), store.policy().everything_stays());
+        if !resident {
+            session.begin_pass()?;
+        }
+        self.running = match resident {
+            true => Running::Resident,
+            false => Running::Reads,
+        };
+        Ok(Begun {
+            generation,
+            resident,
+        })
+    }
+
+    /// Of a pass that asks for its reads.
+    fn reading(&mut self) -> Result<&mut Session<D>> {
+        match self.running {
+            Running::Reads => self.session(),
+            _ => Err(Error::InvalidInput(
+                "a read outside of a pass that asks for its reads".to_owned(),
+            )),
+        }
+    }
+}
+
+impl<D: DelegateDevice> Passes for Weights<D> {
+    fn begin(&self) -> Result<Begun> {
+        let mut state = self.lock()?;
+        // rule: eager-passes-run-one-at-a-time
+        if state.running != Running::None {
+            return Err(Error::Busy);
+        }
+        self.take_grant(state.session()?)?;
+        let begun = state.begin();
+        if begun.is_err() {
+            self.settle_grant(state.session()?);
+        }
+        begun
+    }
+
+    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool> {
+        let mut state = self.lock()?;
+        let session = state.reading()?;
+        let (first, mut moved) = (reads.start, false);
+        for (id, at) in reads.zip(at) {
+            match session.probe(i64::from(id)) {
+                Ok(found) => {
+                    // rule: moved-weight-is-told
+                    moved |= *at != found.0;
+                    *at = found.0;
+                }
+                Err(error) => {
+                    // rule: failed-read-leaves-no-lease
+                    { first..id }.for_each(|id| session.release(i64::from(id)));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    fn release(&self, reads: Range<u32>) -> Result<()> {
+        let mut state = self.lock()?;
+        let session = state.reading()?;
+        reads.for_each(|id| session.release(i64::from(id)));
+        Ok(())
+    }
+
+    fn end(&self, completed: bool) -> Result<()> {
+        let mut state = self.lock()?;
+        let ended = match std::mem::replace(&mut state.running, Running::None) {
+            Running::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
+            Running::Resident => Ok(()),
+            Running::Reads => state.session()?.end_pass(completed),
+        };
+        self.settle_grant(state.session()?);
+        ended
+    }
+
+    fn addresses(&self, at: &mut [u64]) -> Result<()> {
+        let mut state = self.lock()?;
+        let session = state.session()?;
+        let (store, reads) = (session.store(), session.trace().probes());
+        if !store.policy().everything_stays() || at.len() != reads.len() {
+            return Err(Error::InvalidInput(format!(
+                "addresses of {} reads, of {} in a pass, while the policy is '{}'",
+                at.len(),
+                reads.len(),
+                session.policy()
+            )));
+        }
+        for (at, &weight) in at.iter_mut().zip(reads) {
+            *at = store.lasting_address(weight).0;
+        }
+        Ok(())
+    }
+
+    fn set_budget(&self, bytes: u64) -> Result<()> {
+        if self.membership.is_some() {
+            return Err(Error::InvalidInput(
+                "this module shares its device: its budget follows the device's, which ws_set_device_budget changes".to_owned(),
+            ));
+        }
+        check_budget(bytes, self.least, self.beside)?;
+        let mut state = self.lock()?;
+        if state.running != Running::None {
+            return Err(Error::Busy);
+        }
+        self.hold(state.session()?, bytes)
+    }
+
+    fn stats(&self) -> Result<Stats> {
+        let mut state = self.lock()?;
+        let session = state.session()?;
+        let (host_pinned_bytes, host_mapped_bytes) = session.device().host_bytes();
+        let stats = session.stats();
+        Ok(Stats {
+            host_pinned_bytes,
+            host_mapped_bytes,
+            budget_bytes: stats.budget_bytes + self.beside,
+            floor_bytes: self.least,
+            ..stats
+        })
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // rule: ended-weights-read-no-host-bytes
+        state.session = None;
+    }
+}
+
+impl<D: DelegateDevice> Tenant for Weights<D> {
+    fn shrink_to(&self, bytes: u64) -> Option<Result<()>> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
+        };
+        // rule: eager-pass-keeps-its-memory
+        match state.running {
+            Running::None => {
+                let session = state.session.as_mut()?;
+                Some(self.hold(session, bytes))
+            }
+            Running::Reads | Running::Resident => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{CallerStream, HostBytes, HostDevice};
+    use crate::eager::Eager;
+    use crate::schedule::Event;
+
+    /// The pool may be about to ask for memory when the owner frees the bytes on the host.
+    #[test]
+    #[allow(unsafe_code)]
+    fn weights_end_when_their_owner_ends_them() {
+        let recorded = Recorded {
+            name: "m".to_owned(),
+            device: "cpu".to_owned(),
+            // SAFETY: null is the default stream.
+            stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
+            weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
+            reads: vec![0],
+            events: vec![Event::Probe(0), Event::Kernel(0), Event::Release(0)],
+            budget: Budget::Floor,
+            priority: 0,
+            beside: 0,
+        };
+        let weights = Weights::open(HostDevice::new().unwrap(), recorded).unwrap();
+        let known = weights.clone();
+        assert!(known.shrink_to(1 << 20).is_some());
+        drop(Eager(weights));
+        assert!(known.shrink_to(1 << 20).is_none());
+        assert!(known.lock().unwrap().session.is_none());
+        assert!(matches!(known.begin(), Err(Error::Internal(_))));
+    }
+}

@@ -1,0 +1,129 @@
+// Weights of a module that its owner runs call by call, through the C interface, on the CPU.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "support.h"
+#include "weightstream/weightstream.h"
+
+namespace {
+
+constexpr std::uint64_t kBytes = 3 * 4096 + 64;
+constexpr std::uint32_t kLayers = 6;
+
+std::string last_error() { return ws_last_error(); }
+
+// Layers that read one weight each, and what is recorded of a pass.
+class Offload : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+      bytes_.emplace_back(kBytes, static_cast<char>('a' + layer));
+      reads_.push_back(layer);
+      events_.push_back({WS_OFFLOAD_READ, layer});
+      events_.push_back({WS_OFFLOAD_KERNEL, layer});
+      events_.push_back({WS_OFFLOAD_READ_END, layer});
+    }
+    for (const std::string& bytes : bytes_) weights_.push_back({"w", bytes.data(), kBytes});
+  }
+
+  ws_offload_recorded recorded(std::uint64_t budget) {
+    return {"cpu",   "module",       nullptr,        weights_.data(), kLayers, reads_.data(),
+            kLayers, events_.data(), events_.size(), budget,          0,       0};
+  }
+
+  // One pass that compares all bytes.
+  void pass(ws_offload* offload, bool resident) {
+    ws_offload_pass begun{};
+    ASSERT_EQ(ws_offload_begin(offload, &begun), WS_OK) << last_error();
+    EXPECT_EQ(begun.resident != 0, resident);
+    std::vector<std::uint64_t> at(kLayers);
+    if (resident) ASSERT_EQ(ws_offload_addresses(offload, at.data(), kLayers), WS_OK) << last_error();
+    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+      std::int32_t moved = 0;
+      if (!resident) ASSERT_EQ(ws_offload_read(offload, layer, 1, &at[layer], &moved), WS_OK) << last_error();
+      EXPECT_EQ(moved != 0, !resident);
+      EXPECT_EQ(std::memcmp(reinterpret_cast<const void*>(at[layer]), bytes_[layer].data(), kBytes), 0);
+      if (!resident) ASSERT_EQ(ws_offload_release(offload, layer, 1), WS_OK) << last_error();
+    }
+    ASSERT_EQ(ws_offload_end(offload, 1), WS_OK) << last_error();
+  }
+
+  std::vector<std::string> bytes_;
+  std::vector<ws_offload_weight> weights_;
+  std::vector<std::uint32_t> reads_;
+  std::vector<ws_offload_event> events_;
+};
+
+TEST_F(Offload, PassesReadTheRightBytes) {
+  ws_offload* offload = nullptr;
+  const ws_offload_recorded recorded = this->recorded(WS_OFFLOAD_FLOOR);
+  ASSERT_EQ(ws_offload_create(&recorded, &offload), WS_OK) << last_error();
+  for (int round = 0; round < 3; ++round) pass(offload, false);
+  ASSERT_EQ(ws_offload_set_budget(offload, 10 * kBytes), WS_OK) << last_error();
+  for (int round = 0; round < 3; ++round) pass(offload, true);
+  const char* json = nullptr;
+  ASSERT_EQ(ws_offload_stats(offload, &json), WS_OK) << last_error();
+  EXPECT_NE(std::string(json).find("\"bytes_copied\""), std::string::npos) << json;
+  ws_offload_destroy(offload);
+  ws_offload_destroy(nullptr);
+}
+
+TEST_F(Offload, MistakesAreNamed) {
+  ws_offload* offload = nullptr;
+  ws_offload_recorded wrong = recorded(1);
+  EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_BUDGET_TOO_SMALL) << last_error();
+  wrong = recorded(WS_OFFLOAD_FLOOR);
+  wrong.device = "tpu";
+  EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_INVALID_INPUT) << last_error();
+  EXPECT_NE(last_error().find("'tpu'"), std::string::npos) << last_error();
+  wrong = recorded(WS_OFFLOAD_FLOOR);
+  wrong.num_events = 4;
+  EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_MALFORMED) << last_error();
+  wrong.events = nullptr;
+  EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_INVALID_ARGUMENT) << last_error();
+  EXPECT_EQ(ws_offload_create(nullptr, &offload), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_offload_begin(nullptr, nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(offload, nullptr);
+
+  const ws_offload_recorded right = recorded(WS_OFFLOAD_FLOOR);
+  ASSERT_EQ(ws_offload_create(&right, &offload), WS_OK) << last_error();
+  ws_offload_pass begun{};
+  std::uint64_t at = 0;
+  std::int32_t moved = 0;
+  EXPECT_EQ(ws_offload_read(offload, 0, 1, &at, &moved), WS_INVALID_INPUT);
+  EXPECT_EQ(ws_offload_addresses(offload, &at, 1), WS_INVALID_INPUT);
+  ASSERT_EQ(ws_offload_begin(offload, &begun), WS_OK);
+  EXPECT_EQ(ws_offload_begin(offload, &begun), WS_BUSY);
+  EXPECT_EQ(ws_offload_read(offload, 2, 1, &at, &moved), WS_DIVERGENCE) << last_error();
+  EXPECT_EQ(ws_offload_end(offload, 0), WS_OK) << last_error();
+  pass(offload, false);
+  ws_offload_destroy(offload);
+}
+
+TEST_F(Offload, AChildCannotUseThem) {
+  ws_offload* offload = nullptr;
+  const ws_offload_recorded recorded = this->recorded(WS_OFFLOAD_FLOOR);
+  ASSERT_EQ(ws_offload_create(&recorded, &offload), WS_OK) << last_error();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    ws_offload_pass begun{};
+    const bool refused = ws_offload_begin(offload, &begun) == WS_POISONED;
+    ws_offload_destroy(offload);
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  pass(offload, false);
+  ws_offload_destroy(offload);
+}
+
+}  // namespace

@@ -1,0 +1,246 @@
+//! Weights of eager code on the CPU: a caller plays passes as `ws.torch.offload` does, and looks at every byte.
+
+use std::ops::Range;
+use weightstream::device::{CallerStream, HostBytes};
+use weightstream::eager::{Budget, Eager, Recorded};
+use weightstream::elastic::DevicePool;
+use weightstream::schedule::Event;
+use weightstream::Error;
+
+const BYTES: usize = 3 * 4096 + 64;
+
+/// Weight `index` of a model, filled with bytes of its own.
+fn content(index: usize) -> &'static [u8] {
+    Vec::leak((0..BYTES).map(|at| (at % 251 + index) as u8).collect())
+}
+
+/// Layers that read one weight each, and the last one that of the first layer as well.
+fn recorded(name: &str, layers: usize, budget: Budget) -> (Recorded, Vec<&'static [u8]>) {
+    let bytes: Vec<&'static [u8]> = (0..layers).map(content).collect();
+    let mut reads: Vec<u32> = (0..layers as u32).collect();
+    reads.push(0);
+    let last = layers as u32;
+    let mut events = Vec::new();
+    for layer in 0..last {
+        let mine = if layer + 1 == last {
+            layer..layer + 2
+        } else {
+            layer..layer + 1
+        };
+        events.extend(mine.clone().map(Event::Probe));
+        events.push(Event::Kernel(layer));
+        events.extend(mine.map(Event::Release));
+    }
+    let weights = { bytes.iter().enumerate() }
+        .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
+    let recorded = Recorded {
+        name: name.to_owned(),
+        device: "cpu".to_owned(),
+        // SAFETY: null is the default stream.
+        stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
+        weights: weights.collect(),
+        reads,
+        events,
+        budget,
+        priority: 0,
+        beside: 1000,
+    };
+    (recorded, bytes)
+}
+
+struct Model {
+    eager: Eager,
+    bytes: Vec<&'static [u8]>,
+    at: Vec<u64>,
+}
+
+impl Model {
+    fn new(name: &str, layers: usize, budget: Budget) -> Result<Model, Error> {
+        let (recorded, bytes) = recorded(name, layers, budget);
+        let eager = Eager::new(recorded)?;
+        let at = vec![0; layers + 1];
+        Ok(Model { eager, bytes, at })
+    }
+
+    fn check(&self, read: usize) {
+        let expected = self.bytes[read % self.bytes.len()];
+        // SAFETY: the weight's bytes, under a lease or in a resident pass.
+        let found = unsafe { std::slice::from_raw_parts(self.at[read] as *const u8, BYTES) };
+        assert!(found == expected, "read {read}");
+    }
+
+    fn layer(&mut self, reads: Range<u32>) -> bool {
+        let here = reads.start as usize..reads.end as usize;
+        let moved = self
+            .eager
+            .read(reads.clone(), &mut self.at[here.clone()])
+            .unwrap();
+        here.for_each(|read| self.check(read));
+        self.eager.release(reads).unwrap();
+        moved
+    }
+
+    /// Whether it was a resident one, and whether a weight was somewhere else than before.
+    fn pass(&mut self) -> (bool, bool) {
+        let begun = self.eager.begin().unwrap();
+        let mut moved = false;
+        if begun.resident {
+            self.eager.addresses(&mut self.at).unwrap();
+            (0..self.at.len()).for_each(|read| self.check(read));
+        } else {
+            let last = self.bytes.len() as u32 - 1;
+            for layer in 0..last {
+                moved |= self.layer(layer..layer + 1);
+            }
+            moved |= self.layer(last..last + 2);
+        }
+        self.eager.end(true).unwrap();
+        (begun.resident, moved)
+    }
+
+    fn floor(&self) -> u64 {
+        self.eager.stats().unwrap().floor_bytes
+    }
+}
+
+/// Four pages a weight, and what lies beside.
+const WHOLE: u64 = 8 * 4 * 4096 + 1000;
+
+#[test]
+fn passes_read_the_right_bytes_at_every_budget() {
+    let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
+    for budget in [floor, (floor + WHOLE) / 2, WHOLE] {
+        let mut model = Model::new("m", 8, Budget::Bytes(budget)).unwrap();
+        for pass in 0..4 {
+            let (resident, moved) = model.pass();
+            assert_eq!(resident, budget == WHOLE);
+            assert_eq!(moved, pass == 0 && !resident, "pass {pass} at {budget}");
+        }
+        let stats = model.eager.stats().unwrap();
+        assert!(stats.peak_bytes + 1000 <= budget, "{stats:?}");
+        assert_eq!(stats.budget_bytes, budget);
+    }
+}
+
+#[test]
+fn a_budget_that_changes_tells_of_weights_that_moved() {
+    let mut model = Model::new("m", 8, Budget::Bytes(WHOLE)).unwrap();
+    let floor = model.floor();
+    let mut before = model.eager.begin().unwrap().generation;
+    model.eager.end(true).unwrap();
+    for budget in [floor, (floor + WHOLE) / 2, WHOLE, floor] {
+        model.eager.set_budget(budget).unwrap();
+        let begun = model.eager.begin().unwrap();
+        assert_ne!(begun.generation, before);
+        before = begun.generation;
+        model.eager.end(false).unwrap();
+        for _ in 0..3 {
+            model.pass();
+        }
+    }
+}
+
+#[test]
+fn the_least_budget_is_exact() {
+    let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
+    let refused = |error: Error| match error {
+        Error::BudgetTooSmall {
+            floor: least,
+            parts,
+            ..
+        } => {
+            assert!(parts.contains("1000 bytes"), "{parts}");
+            assert_eq!(least, floor);
+        }
+        other => panic!("{other}"),
+    };
+    refused(
+        Model::new("m", 8, Budget::Bytes(floor - 1))
+            .map(|_| ())
+            .unwrap_err(),
+    );
+    refused(
+        Model::new("m", 8, Budget::Bytes(0))
+            .map(|_| ())
+            .unwrap_err(),
+    );
+    let mut model = Model::new("m", 8, Budget::Bytes(floor)).unwrap();
+    refused(model.eager.set_budget(floor - 1).unwrap_err());
+    model.eager.set_budget(WHOLE).unwrap();
+    model.eager.set_budget(floor).unwrap();
+    model.pass();
+}
+
+#[test]
+fn one_pass_runs_at_a_time() {
+    for budget in [Budget::Floor, Budget::Bytes(WHOLE)] {
+        let mut model = Model::new("m", 8, budget).unwrap();
+        assert!(model.eager.end(true).is_err());
+        model.eager.begin().unwrap();
+        assert_eq!(model.eager.begin().unwrap_err(), Error::Busy);
+        assert_eq!(model.eager.set_budget(WHOLE).unwrap_err(), Error::Busy);
+        model.eager.end(false).unwrap();
+        model.pass();
+    }
+}
+
+#[test]
+fn a_pass_that_goes_astray_leaves_the_next_one_right() {
+    let mut model = Model::new("m", 8, Budget::Floor).unwrap();
+    model.pass();
+    let reads = |model: &mut Model, reads: Range<u32>| {
+        let mut at = vec![0; reads.len()];
+        model.eager.read(reads, &mut at)
+    };
+    // Another read than the next one; reads that are too many, of which the first ones begin; a pass that ends early.
+    model.eager.begin().unwrap();
+    assert!(matches!(
+        reads(&mut model, 3..4),
+        Err(Error::Divergence { .. })
+    ));
+    model.eager.end(false).unwrap();
+    model.pass();
+    model.eager.begin().unwrap();
+    for layer in 0..7 {
+        model.layer(layer..layer + 1);
+    }
+    assert!(reads(&mut model, 7..12).is_err());
+    model.eager.end(false).unwrap();
+    model.pass();
+    model.eager.begin().unwrap();
+    model.layer(0..1);
+    assert!(matches!(
+        model.eager.end(true),
+        Err(Error::Divergence { .. })
+    ));
+    model.pass();
+}
+
+/// Everything stays of one model, and its pass runs: the other one, of higher priority, gets nothing of it before the pass ends.
+#[test]
+fn memory_does_not_move_under_a_pass() {
+    let pool = DevicePool::of("cpu").unwrap();
+    let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
+    pool.set_cap(Some(WHOLE + floor)).unwrap();
+    let mut low = Model::new("low", 8, Budget::Shared).unwrap();
+    low.pass();
+    assert!(low.pass().0, "{}", pool.report().to_json());
+    let (mut recorded, bytes) = recorded("high", 8, Budget::Shared);
+    recorded.priority = 1;
+    let mut high = Model {
+        eager: Eager::new(recorded).unwrap(),
+        bytes,
+        at: vec![0; 9],
+    };
+    assert!(low.eager.begin().unwrap().resident);
+    low.eager.addresses(&mut low.at).unwrap();
+    high.pass();
+    (0..9).for_each(|read| low.check(read));
+    low.eager.end(true).unwrap();
+    high.pass();
+    assert!(high.pass().0, "{}", pool.report().to_json());
+    assert!(!low.pass().0);
+    let report = pool.report();
+    assert!(report.tenants.iter().map(|one| one.held).sum::<u64>() <= report.cap);
+    pool.set_cap(None).unwrap();
+}
