@@ -13,31 +13,12 @@ import fake_driver
 import pytest
 import torch
 import weightstream as ws
+from graph_pool_calls import MB, alloc, capture, free
 from support import HERE, error_of
 from weightstream._graph_pool import GraphPool
-from weightstream._native import library
 
 ON_GPU = torch.cuda.is_available()
 gpu = pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
-MB = 1 << 20
-CPU = -1
-
-
-def callback(name: str, result: type | None, *arguments: type):
-    function = getattr(library(), name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-SIZES = (ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
-
-
-def alloc(kind: str, size: int, device: int = CPU) -> int | None:
-    return callback(f"ws_{kind}_alloc", ctypes.c_void_p, *SIZES)(size, device, None)
-
-
-def free(kind: str, at: int | None, device: int = CPU) -> None:
-    callback(f"ws_{kind}_free", None, ctypes.c_void_p, *SIZES)(at, 0, device, None)
 
 
 @pytest.fixture
@@ -48,15 +29,6 @@ def budget():
     ws.Range("cpu", 1).close()
     assert ws.device_report("cpu")["range_bytes"] == 0, "memory was not given back"
     ws.set_device_budget("cpu", "auto")
-
-
-def capture(pool: GraphPool, *sizes: int, device: int = CPU) -> tuple[int, list[int]]:
-    """What the allocator asks for in a capture."""
-    number = pool._begin()
-    pieces = [alloc("graph_pool", size, device) for size in sizes]
-    pool._call("end", 1)
-    assert None not in pieces
-    return number, pieces
 
 
 def held() -> int:
@@ -195,7 +167,7 @@ int cuMemUnmap(u64 p, size_t n) {
 ON_DRIVER = """
 import ctypes
 import weightstream as ws
-from test_graph_pool import MB, alloc, capture, free
+from graph_pool_calls import MB, alloc, capture, free
 
 driver = ctypes.CDLL("libcuda.so.1")
 ws.set_device_budget("cuda:0", 256 * MB)
