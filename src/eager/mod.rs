@@ -1,7 +1,7 @@
 //! Weights of a module that runs call by call in the caller's own framework, on the planner's layout.
 //!
-//! The caller records one pass: which weights each call of a layer reads, in which order. From that comes a [`Session`], as from
-//! compiled code, and the caller plays the part of the compiled code:
+//! The caller records one pass: which weights each call of a layer reads, in which order. From that comes a
+//! [`Session`](crate::session::Session), as from compiled code, and the caller plays the part of the compiled code:
 //!
 //! ```text
 //!  begin ──► read(calls' reads) ──► addresses ──► the caller's kernels ──► release(the same reads) ──► … ──► end

@@ -1,0 +1,99 @@
+"""Random modules under random budgets: shared and nested modules, weights read from elsewhere, orders, weights and budgets that change.
+
+PROPTEST_CASES says how many modules are drawn (12 without it).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+import weightstream as ws
+from device_under_test import ON_GPU
+from torch import nn
+
+DEVICE = "cuda:0" if ON_GPU else "cpu"
+WIDTH = 1024 if ON_GPU else 64
+CASES = int(os.environ.get("PROPTEST_CASES", "12"))
+PASSES = 25
+#: Bytes of one weight.
+WEIGHT = 4 * WIDTH * WIDTH
+
+
+class Node(nn.Module):
+    """Runs some of its children in some order; may have a weight of its own, and read one of another module."""
+
+    def __init__(self, depth: int, draw: random.Random, pool: list[nn.Module]):
+        super().__init__()
+        self.own = nn.Parameter(torch.randn(WIDTH)) if draw.random() < 0.3 else None
+        self.children_ = nn.ModuleList(self._child(depth, draw, pool) for _ in range(draw.randint(2, 4)))
+        self.order = list(range(len(self.children_)))
+        # Not registered: the module belongs to another one.
+        self.__dict__["other"] = draw.choice(pool) if pool and draw.random() < 0.3 else None
+
+    @staticmethod
+    def _child(depth: int, draw: random.Random, pool: list[nn.Module]) -> nn.Module:
+        kind = draw.random()
+        if pool and kind < 0.15:
+            return draw.choice(pool)
+        if depth and kind < 0.5:
+            return Node(depth - 1, draw, pool)
+        pool.append(nn.Linear(WIDTH, WIDTH, bias=draw.random() < 0.5))
+        return pool[-1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.own is not None:
+            x = x * self.own
+        for index in self.order:
+            x = torch.tanh(self.children_[index](x))
+        return x if self.other is None else F.linear(x, self.other.weight)
+
+
+def make(seed: int) -> Node:
+    torch.manual_seed(seed)
+    return Node(3, random.Random(seed), [])
+
+
+def change(draw: random.Random, pair: tuple[Node, Node], handle: ws.torch.Offloaded) -> None:
+    """Something else than before, in both modules alike."""
+    nodes = [[one for one in module.modules() if isinstance(one, Node)] for module in pair]
+    match draw.randrange(12):
+        case 0 | 1 | 2:
+            which = draw.randrange(len(nodes[0]))
+            count = len(nodes[0][which].children_)
+            order = [draw.randrange(count) for _ in range(draw.randint(0, 4))]
+            nodes[0][which].order = nodes[1][which].order = order
+        case 3:
+            which = draw.randrange(len(list(pair[0].parameters())))
+            for module in pair:
+                list(module.parameters())[which].mul_(1.5)
+        case 4:
+            weights = [list(module.parameters()) for module in pair]
+            which = draw.randrange(len(weights[0]))
+            for weight in weights:
+                weight[which].data.mul_(0.5)
+            handle.invalidate(weights[0][which])
+        case 5 if "floor_bytes" in (stats := handle.stats()):
+            handle.set_budget(stats["floor_bytes"] + draw.randrange(24 * WEIGHT))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(CASES))
+def test_random_modules_compute_the_same(seed):
+    draw = random.Random(-1 - seed)
+    module, reference = make(seed), make(seed).to(DEVICE)
+    x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        for number in range(PASSES):
+            change(draw, (module, reference), handle)
+            try:
+                assert torch.equal(module(x), reference(x)), f"pass {number}"
+            except ws.Error as error:
+                # Another order may need more; then the module is as it was.
+                if "is too small" not in str(error):
+                    raise
+                assert torch.equal(module.to(DEVICE)(x), reference(x))
+                return
