@@ -172,6 +172,10 @@ proptest! {
         }
         session.device_mut().verdict().unwrap();
         session.validate().unwrap();
+        // Right behind a replay whose kernels the host has not waited for.
+        session.replay(&graph).unwrap();
+        computed(&model, &mut session).unwrap();
+        session.device_mut().verdict().unwrap();
         // One that is issued call by call counts as much, and leaves the ring as the graph expects it.
         let by_call = counted(&mut session, |session| drop(computed(&model, session).unwrap()));
         prop_assert_eq!(by_replay, by_call, "replay, call by call");

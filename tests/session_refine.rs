@@ -160,6 +160,9 @@ fn a_pass_that_fails_is_not_the_one_that_is_timed() {
     assert_eq!(session.stats().replans, 0);
     passes(&model, &mut session, 1);
     assert_eq!(session.stats().replans, 1);
+    let mut other = self::session(&model, sim(Order::CopiesFirst, Some(with_pauses())));
+    passes(&model, &mut other, 2);
+    assert_eq!(session.kernel_times(), other.kernel_times());
     passes(&model, &mut session, 2);
 }
 
