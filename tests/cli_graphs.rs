@@ -46,7 +46,7 @@ fn graphs_take_a_node_for_each_kernel_and_each_copy() {
     assert_eq!(found["block_bytes"], 512 + 320);
     let text = plan(&program, &three).unwrap();
     for words in [
-        "graphs: 176976 bytes",
+        "graphs: 176,976 bytes",
         "2,458 bytes for each kernel",
         "832 bytes",
     ] {

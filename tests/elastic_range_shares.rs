@@ -2,10 +2,11 @@
 
 mod range_support;
 
-use range_support::{done, pass, range, touch, world, PAGE, UNIT};
+use range_support::{done, join, pass, range, touch, world, World, UNIT};
 use weightstream::device::sim::{Actor, Order};
-use weightstream::elastic::range::{Answer, Cause};
-use weightstream::elastic::{DevicePool, DeviceState, Ranges};
+use weightstream::device::Sim;
+use weightstream::elastic::range::{Answer, Cause, Refusal};
+use weightstream::Error;
 
 /// The pass of an eager model that does not fit: low addresses stay, and nothing is faulted in and out.
 #[test]

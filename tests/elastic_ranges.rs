@@ -7,11 +7,10 @@ use proptest::prelude::*;
 use range_support::{
     contents, done, pass, range, read, touch, world, write, Draw, World, PAGE, UNIT,
 };
-use std::sync::Arc;
 use weightstream::device::sim::{Actor, Order, Problem};
 use weightstream::device::{DevicePtr, Sim, Units};
-use weightstream::elastic::range::{Answer, Cause, Refusal};
-use weightstream::elastic::{DevicePool, DeviceState, Ranges};
+use weightstream::elastic::range::{Answer, Place, Refusal};
+use weightstream::elastic::Range;
 use weightstream::Error;
 
 fn run(order: Order, cap: u64, steps: &[u64]) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use weightstream::device::sim::{Actor, Order};
 use weightstream::device::{HostBytes, Sim};
-use weightstream::elastic::range::{AllocId, Answer, Lease, Place};
+use weightstream::elastic::range::{AllocId, Answer, Lease, Place, Refusal};
 use weightstream::elastic::{DevicePool, DeviceState, Membership, Range, Ranges, Tenant, Wants};
 use weightstream::{Error, Result};
 

@@ -70,8 +70,8 @@ class WEIGHTSTREAM_EXPORT Options {
   // The most device memory that all graphs take beside their activations, in MB of 1,048,576 bytes. An error without
   // cuda_graph(true).
   Options& graph_mb(int mb);
-  // Shapes whose graphs are captured at load: "tokens=1,2,4", or "decode:batch=1,2;prefill:tokens=128". An error without
-  // cuda_graph(true).
+  // Shapes whose graphs are captured at load: "tokens=1,2,4", or "decode:batch=1,2;prefill:tokens=128". An error
+  // without cuda_graph(true).
   Options& graph_shapes(const std::string& shapes);
   // How often each method runs beside the others, for plans: "decode=0.98,prefill=0.02". Equal without it.
   Options& method_share(const std::string& shares);
