@@ -32,7 +32,8 @@ COUNTED = (
     "cuMemHostUnregister",
     "cuCtxSynchronize",
 )
-MARK = "WEIGHTSTREAM_COUNTED_CALLS"
+#: No name of an option: unknown ones are errors.
+MARK = "COUNTED_CALLS_OF_THE_DRIVER"
 
 SOURCE = """
 #include <dlfcn.h>

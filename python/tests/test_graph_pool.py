@@ -202,6 +202,7 @@ print(driver.fake_live(), driver.fake_mappings(), driver.fake_unrelaxed())
 """
 
 
+@pytest.mark.cpu_only("PyTorch with CUDA calls functions that this driver lacks")
 def test_the_gpu_code_on_a_driver_made_for_it(tmp_path):
     """One handle shows at many addresses, and threads may map while others capture."""
     environment = os.environ | fake_driver.build(tmp_path / "driver", DRIVER)

