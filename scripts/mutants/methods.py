@@ -59,12 +59,6 @@ MUTANTS = [
         ("session_methods",),
     ),
     Mutant(
-        "primed-ring-holds-what-the-graph-found",
-        replace("one[0]", "at"),
-        "a replay begins with the tails of another method",
-        ("session_methods",),
-    ),
-    Mutant(
         "session-is-of-the-same-program",
         never(),
         "a session is bound to the weights of another program",

@@ -72,7 +72,7 @@ MUTANTS = [
     # --- the plan: never above the budget
     Mutant(
         "direct-constants-take-pages",
-        drop(".div_ceil(page)"),
+        replace("model.apart.div_ceil(page)", "model.apart / page"),
         "beside direct constants a plan takes more than the budget",
         PLAN,
     ),
