@@ -3,14 +3,16 @@
 
     python benches/gpu/aimdo.py                      # needs the package comfy-aimdo
 
-Part one: time per pass with 100, 75, 50 and 25 % of the weights as `set_watermark_limit`. Part two: four models under 15 GB, in turn and
-in phases of 20 passes, with and without `prioritize()` at each change of the model; bytes copied. It knows no cap that is a number: other
-memory is taken until so much is free. Host memory is pinned. The status is 1 if an output differs from the module's own.
+Part one: time per pass with 100, 75, 50 and 25 % of the weights. Part two: four models under 15 GB, in turn and in phases of 20 passes,
+with and without `prioritize()` at each change of the model; bytes copied. It knows no cap that is a number: other memory is taken until
+so much is free, and half a GB more. Host memory is pinned. The status is 1 if an output differs from the module's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import sys
 from typing import Any
 
@@ -18,14 +20,15 @@ import llama
 import offload
 import torch
 from comfy_aimdo import control
-from comfy_aimdo.model_vbar import ModelVBAR, vbar_fault, vbar_signature_compare, vbar_unpin
-from comfy_aimdo.torch import aimdo_to_tensor
 from measure import back_to_back_ms, link
 from torch import nn
 
 DEVICE, GB = offload.DEVICE, offload.GB
+#: Its modules, which are imported once it was started.
+vbar: Any = None
+tensors: Any = None
 #: What is left free beside the budget, for activations and temporaries.
-SPARE = 1 << 30
+SPARE = 512 << 20
 
 
 class Weight:
@@ -40,15 +43,15 @@ class Weight:
 
     def show(self) -> int:
         """Bytes that were copied."""
-        self.faulted = vbar_fault(self.alloc)
+        self.faulted = vbar.vbar_fault(self.alloc)
         if self.faulted is None:
             self.parameter.data = self.host.to(DEVICE, non_blocking=True)
             return self.host.nbytes
         if self.shown is None:
-            bytes = aimdo_to_tensor(self.alloc, torch.device(DEVICE)).view(torch.uint8)
+            bytes = tensors.aimdo_to_tensor(self.alloc, torch.device(DEVICE)).view(torch.uint8)
             self.shown = bytes[: self.host.nbytes].view(self.host.dtype).view(self.host.shape)
         self.parameter.data = self.shown
-        if self.signature is not None and vbar_signature_compare(self.faulted, self.signature):
+        if self.signature is not None and vbar.vbar_signature_compare(self.faulted, self.signature):
             return 0
         self.shown.copy_(self.host, non_blocking=True)
         self.signature = self.faulted
@@ -57,7 +60,7 @@ class Weight:
     def hide(self) -> None:
         self.parameter.data = self.host
         if self.faulted is not None:
-            vbar_unpin(self.alloc)
+            vbar.vbar_unpin(self.alloc)
 
 
 class Offloaded:
@@ -66,8 +69,9 @@ class Offloaded:
     def __init__(self, module: nn.Module):
         weights = list(module.parameters())
         rounded = sum(-(-p.nbytes // (2 << 20)) * (2 << 20) for p in weights)
-        self.range = ModelVBAR(10 * rounded, device=0)
+        self.range = vbar.ModelVBAR(10 * rounded, device=0)
         self.module, self.copied = module, 0
+        self.wrapped: list[nn.Module] = []
         for layer in module.modules():
             own = list(layer.parameters(recurse=False))
             if own:
@@ -84,6 +88,19 @@ class Offloaded:
             return found
 
         layer.forward = forward
+        self.wrapped.append(layer)
+
+    def close(self) -> None:
+        for layer in self.wrapped:
+            del layer.forward
+        torch.cuda.synchronize()
+        self.range.close()
+        gc.collect()
+
+
+def ballast(budget: int) -> torch.Tensor:
+    """Other memory, so that `budget` and a little more is free."""
+    return torch.empty(torch.cuda.mem_get_info()[0] - budget - SPARE, dtype=torch.uint8, device=DEVICE)
 
 
 def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
@@ -99,11 +116,10 @@ def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
     speed = link([p.nbytes for p in model.parameters()])["64_mib_median"]
     torch.cuda.empty_cache()
     print(f"comfy-aimdo: {whole / GB:.2f} GB; eager {eager:.2f} ms; link {speed:.1f} GB/s", flush=True)
-    offloaded = Offloaded(model)
     for percent in offload.PERCENT:
         budget = whole * percent // 100
-        offloaded.range.set_watermark_limit(2 * whole if percent == 100 else budget)
-        offloaded.range.prioritize()
+        taken = ballast(budget) if percent < 100 else None
+        offloaded = Offloaded(model)
         for _ in range(4):
             good = torch.equal(offload.out(model, given), expected) and good
         before = offloaded.copied
@@ -111,11 +127,20 @@ def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
         copied = (offloaded.copied - before) / (passes + 1)
         good = torch.equal(offload.out(model, given), expected) and good
         limit = max(eager, (whole - budget) / speed / 1e6)
+        held = offloaded.range.loaded_size()
+        offloaded.close()
+        del taken
+        torch.cuda.empty_cache()
         print(
-            f"{percent:>4} %: {ms:7.2f} ms, {ms / eager:6.3f} of eager, {ms / limit:.3f} of the limit, about {copied / GB:.3f} GB a pass",
+            f"{percent:>4} %: {ms:7.2f} ms, {held / GB:.2f} GB held, {ms / eager:6.3f} of eager, {ms / limit:.3f} of the limit, about {copied / GB:.3f} GB a pass",
             flush=True,
         )
     return good
+
+
+def turns(count: int) -> dict[str, list[int]]:
+    """As in `offload.py`: which model passes when."""
+    return {"in turn": list(range(count)) * 12, "phases of 20": [at for at in range(count) for _ in range(20)] * 2}
 
 
 def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bool:
@@ -131,13 +156,13 @@ def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bo
         torch.cuda.empty_cache()
     whole, good = offload.bytes_of(models[0]), True
     budget = int(share * count * whole)
-    taken = torch.empty(torch.cuda.mem_get_info()[0] - budget - SPARE, dtype=torch.uint8, device=DEVICE)
+    taken = ballast(budget)
     print(f"comfy-aimdo: {count} models of {whole / GB:.2f} GB, {torch.cuda.mem_get_info()[0] / GB:.2f} GB free", flush=True)
     offloaded = [Offloaded(model) for model in models]
-    for name, turns in offload.turns(count):
+    for name, order in turns(count).items():
         for prioritize in (True, False):
-            half, before, last = len(turns) // 2, 0, -1
-            for at, turn in enumerate(turns):
+            half, before, last = len(order) // 2, 0, -1
+            for at, turn in enumerate(order):
                 if at == half:
                     before = sum(one.copied for one in offloaded)
                 if prioritize and turn != last:
@@ -146,7 +171,7 @@ def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bo
                 good = torch.equal(offload.out(models[turn], given[turn]), expected[turn]) and good
             copied = sum(one.copied for one in offloaded) - before
             how = "with" if prioritize else "without"
-            print(f"{name}, {how} prioritize(): {copied / GB:.2f} GB copied in {len(turns) - half} passes", flush=True)
+            print(f"{name}, {how} prioritize(): {copied / GB:.2f} GB copied in {len(order) - half} passes", flush=True)
     del taken
     return good
 
@@ -164,8 +189,10 @@ def main() -> int:
     sizes = llama.SMALL if args.small else {}
     # PyTorch has to have made its context first.
     print(torch.cuda.get_device_name(), torch.zeros(1, device=DEVICE).item(), flush=True)
-    control.init()
-    control.init_device(0)
+    if not control.init() or not control.init_device(0):
+        raise SystemExit("aimdo: comfy-aimdo does not start here")
+    global vbar, tensors
+    vbar, tensors = (importlib.import_module(f"comfy_aimdo.{name}") for name in ("model_vbar", "torch"))
     good = budgets(args.layers, sizes, args.passes)
     if args.models:
         good = together(args.models, args.model_layers, args.share, sizes) and good

@@ -10,7 +10,7 @@ alternatives follow: an equal budget for each model; and the whole budget for th
 
 One model alone says what the driver counts beside weights: modules, activations. The process is warm by then. The status is 1 if an
 output differs from that of a model loaded alone, if the device holds more than the budget, if what the driver counts differs from
-weights and four times that by more than a unit, or if memory is mapped, allocated or waited for in a pass.
+weights and four times that by more than a unit, or if memory is mapped, allocated or waited for in a pass after the first round.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Turns:
 
     def play(self, name: str, modules: list[Any], rounds: int) -> None:
         shares, times, calls = [], [], driver_calls.counts()
-        for _ in range(rounds):
+        for number in range(rounds):
+            if number == 1:  # the first pass of a model registers memory for its outputs
+                first = driver_calls.counts()
             before, begin = sum(map(copied, modules)), time.perf_counter()
             for module, given, expected in zip(modules, self.given, self.expected, strict=True):
                 driver_calls.pass_begins()
@@ -90,7 +92,7 @@ class Turns:
         print(f"{name}: ms per round: {' '.join(f'{each:.0f}' for each in times)}", flush=True)
         found = driver_calls.since(calls)
         say_calls(name, found, rounds)
-        self.good = self.good and not any(count.in_pass for count in found.values())
+        self.good = self.good and not any(count.in_pass for count in driver_calls.since(first).values())
 
 
 def main() -> int:
