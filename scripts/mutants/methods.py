@@ -59,6 +59,12 @@ MUTANTS = [
         ("session_methods",),
     ),
     Mutant(
+        "primed-ring-holds-what-the-graph-found",
+        replace("one[0]", "at"),
+        "a replay begins with the tails of another method",
+        ("session_graphs",),
+    ),
+    Mutant(
         "session-is-of-the-same-program",
         never(),
         "a session is bound to the weights of another program",

@@ -216,6 +216,7 @@ mod tests {
                     && !name.starts_with("WS_OPTION_")
                     && !name.starts_with("WS_LOG_")
                     && !name.starts_with("WS_REFUSED_")
+                    && !name.starts_with("WS_OFFLOAD_")
             })
             .map(|(name, number)| {
                 (

@@ -20,7 +20,7 @@ const OLDEST: c_int = 12020;
 pub(super) const ELAPSED_TIME: &str = "cuEventElapsedTime_v2";
 
 /// Every other function that this module's parent calls.
-const FUNCTIONS: [&str; 64] = [
+const FUNCTIONS: [&str; 65] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -85,6 +85,7 @@ const FUNCTIONS: [&str; 64] = [
     "cuStreamIsCapturing",
     "cuStreamWaitValue32_v2",
     "cuStreamWriteValue32_v2",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// The process has begun to exit.

@@ -318,6 +318,13 @@ impl Policy for Planned {
         if leased || wanted.len() != self.in_slot.len() || wanted.iter().any(|one| one[2] > 0) {
             return false;
         }
+        for (slot, one) in wanted.iter().enumerate() {
+            let at = self.in_slot[slot];
+            // rule: primed-ring-holds-what-the-graph-found
+            if at != NONE && at != one[0] {
+                self.evict(at, actions);
+            }
+        }
         for one in wanted.iter().filter(|one| one[0] != NONE) {
             if !self.is_there(one[0]) {
                 self.load(one[0], true, actions);
