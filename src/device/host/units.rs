@@ -209,7 +209,7 @@ mod tests {
         let unit = units.unit();
         let [home, one, other] = [(); 3].map(|()| units.reserve(unit).unwrap());
         units.back(home, unit).unwrap();
-        // SAFETY, here and below: units that have memory, writable, and this test's.
+        // SAFETY: a unit that has memory, writable, and this test's; so are all below.
         unsafe { at(home.offset(5)).write(1) };
         units.mirror(one, home).unwrap();
         units.mirror(other, one).unwrap();
