@@ -32,7 +32,7 @@ pub struct GraphKey {
 /// How the next pass of a key is to be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByGraph {
-    /// Call by call. Tell [`Session::saw`] once it is complete.
+    /// Call by call. Tell [`Session::saw`](super::Session::saw) once it is complete.
     Calls,
     /// It can be captured, and is replayed then.
     Capture,

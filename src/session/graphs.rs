@@ -17,7 +17,7 @@ use crate::error::{bytes_text, Error, Result};
 use std::sync::Arc;
 
 impl<D: Device> Session<D> {
-    /// Most bytes of all graphs together: the largest figure that was ever asked for. Without one it is [`GRAPH_BYTES`].
+    /// Most bytes of all graphs together: the largest figure that was ever asked for. Without one it is [`GRAPH_BYTES`](super::GRAPH_BYTES).
     pub fn raise_graph_cap(&mut self, bytes: Option<u64>) -> Result<()> {
         let asked = &mut self.capture()?.graphs.asked;
         *asked = (*asked).max(bytes);
