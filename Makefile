@@ -26,7 +26,7 @@ test: bootstrap ## build, then run all tests: Rust, C++, Python
 zoo: build ## export 65 models of transformers, timm, torchvision and diffusers, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
 	@$(PYTHON) scripts/zoo $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
-mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name; all take about an hour)
+mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name)
 	@$(PYTHON) scripts/mutants $(if $(ONLY),--only '$(ONLY)')
 
 fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or RUNS=10000000 executions of each parser; TARGET=programs RUNS=150
