@@ -8,10 +8,10 @@
 use super::layout::Layout;
 use super::list::IndexList;
 use super::offer::{Request, Residency};
+use super::reads::Reads;
 use super::{Action, Policy, Served};
 use crate::error::{Error, Result};
 use crate::schedule::{ProbeId, Trace, WeightIndex, WeightSpec};
-use std::collections::HashSet;
 
 /// One weight, as the policy sees it.
 #[derive(Debug, Clone, Default)]
@@ -34,32 +34,6 @@ impl Weight {
     fn idle(&self) -> bool {
         // rule: lru-lease-before-evict, lru-claim-before-evict
         self.present && self.size > 0 && self.leases == 0 && self.claims == 0
-    }
-}
-
-/// The reads of one method.
-#[derive(Debug, Clone)]
-struct Reads {
-    /// By probe id.
-    weight_of: Vec<WeightIndex>,
-    /// In the order of a pass.
-    order: Vec<WeightIndex>,
-    /// Of each read in this order whether it is its weight's last one.
-    last: Vec<bool>,
-}
-
-impl Reads {
-    fn of(trace: &Trace) -> Reads {
-        let order = trace.order().iter().map(|&id| trace.weight(id));
-        let order: Vec<WeightIndex> = order.collect();
-        let mut read = HashSet::new();
-        let mut last: Vec<bool> = order.iter().rev().map(|one| read.insert(*one)).collect();
-        last.reverse();
-        Reads {
-            weight_of: trace.probes().to_vec(),
-            order,
-            last,
-        }
     }
 }
 

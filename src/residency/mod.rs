@@ -15,6 +15,7 @@ mod offer;
 pub mod planned;
 mod policies;
 mod pool;
+mod reads;
 
 pub use all_resident::AllResident;
 pub use arena::Arena;
