@@ -1,17 +1,20 @@
 //! Passes that are captured as graphs, on a device that keeps the driver's rules and plays a graph call by call: replays
 //! are right, count as the pass that was captured, and never happen where that pass could not have begun.
 
+mod graph_support;
 mod session_support;
 
+use graph_support::{with_buffer, Call, Rig};
 use proptest::prelude::*;
-use session_support::code::programs;
+use session_support::code::{other, programs};
+use session_support::draw::Seeded;
 use session_support::{chain, kernel, play, Model, Pass};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::{DevicePtr, Sim};
 use weightstream::schedule::Event;
-use weightstream::session::{CapturedPass, Session};
+use weightstream::session::{ByGraph, CapturedPass, Session};
 use weightstream::{Error, Result};
 
 /// Pages of one granule to sixteen, and none.
@@ -183,8 +186,10 @@ proptest! {
         session.finish_kernels().unwrap();
         session.device_mut().verdict().unwrap();
 
-        // Behind a pass that was aborted there is no replay before a complete one.
+        // Behind a pass that was aborted there is no replay before a complete one. It came right behind a replay.
+        session.replay(&graph).unwrap();
         play(&model, &mut session, Pass::AbortAt(abort)).unwrap();
+        session.device_mut().verdict().unwrap();
         if !session.is_primed(&graph) {
             prop_assert!(matches!(session.replay(&graph), Err(Error::Internal(_))));
             computed(&model, &mut session).unwrap();
@@ -333,5 +338,37 @@ fn a_graph_of_another_budget_is_never_replayed() {
         session.finish_kernels().unwrap();
         session.forget_graph(again).unwrap();
         session.device_mut().verdict().unwrap();
+    }
+}
+
+/// The host waits for no kernel of a replay: another method's, right behind it, brings its tails once they are read.
+#[test]
+fn a_ring_is_brought_back_behind_the_replay_before() {
+    for seed in 0..40 {
+        let first = with_buffer(&[1024; 12]);
+        let second = other(&first, &mut Seeded(seed));
+        let mut rig = Rig::new(vec![first, second], Some(256), 500, seed);
+        rig.session.allow_capture().unwrap();
+        let calls = [0, 1].map(|method| Call {
+            method,
+            session: 0,
+            rows: 3,
+        });
+        for how in [ByGraph::Calls, ByGraph::Capture] {
+            for call in calls {
+                assert_eq!(rig.run(call, None), how);
+            }
+        }
+        for call in calls.into_iter().cycle().take(6) {
+            let key = rig.key(call);
+            assert_eq!(rig.session.next_by_graph(&key).unwrap(), ByGraph::Replay);
+            if rig.session.replay_kept(&key).is_err() {
+                // Both methods have the same ring: nobody has waited for the block of activations.
+                rig.session.finish_kernels().unwrap();
+                rig.session.replay_kept(&key).unwrap();
+            }
+        }
+        rig.session.finish_kernels().unwrap();
+        rig.check();
     }
 }

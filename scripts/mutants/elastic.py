@@ -311,7 +311,13 @@ MUTANTS = [
         "eager-pass-keeps-its-memory",
         replace("Running::None => {", "Running::None | Running::Resident => {"),
         "memory moves to another tenant while a pass reads it",
-        ("eager",),
+        ("lib:eager",),
+    ),
+    Mutant(
+        "spare-memory-makes-room",
+        replace("room < bytes", "false"),
+        "a GPU holds more than its cap while memory changes hands",
+        ("lib:spare",),
     ),
     Mutant(
         "ended-weights-read-no-host-bytes",

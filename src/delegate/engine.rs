@@ -22,6 +22,7 @@ use super::locked;
 use super::option_checks::no_graph;
 use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
+use super::share::{settle_grant, take_grant};
 use super::shared::{Running, SessionState, Shared};
 use super::tensor::{contiguous_strides, InputTensor};
 use crate::aoti::container::Input;
@@ -101,7 +102,7 @@ impl<D: DelegateDevice> Engine<D> {
             return Err(Error::Poisoned(why.clone()));
         }
         running.session.turn_to(self.method)?;
-        self.shared.take_grant(&mut running)?;
+        take_grant(self.shared.membership.as_ref(), &mut running.session, 0)?;
         let Running {
             session,
             poisoned,
@@ -120,7 +121,7 @@ impl<D: DelegateDevice> Engine<D> {
         };
         let (copies, graph) = (&mut self.copies, &mut self.graph);
         let outcome = passes(&mut turn, copies, graph);
-        self.shared.settle_grant(&mut running);
+        settle_grant(self.shared.membership.as_ref(), &mut running.session, 0);
         keep_times(&mut running);
         *locked(&self.shared.stats) = running.stats();
         let session = &running.session;

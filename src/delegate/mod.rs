@@ -68,7 +68,7 @@ pub use open::program_of;
 pub use place::ProgramPlace;
 pub use program::Program;
 pub use request::{Beside, DataSource, LoadRequest};
-pub(crate) use share::{join_pool, Joining};
+pub(crate) use share::{join_pool, settle_grant, take_grant, Joining};
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// One loaded method. May be shared between threads; one of them executes at a time.

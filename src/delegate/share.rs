@@ -8,10 +8,11 @@ use std::sync::{Arc, Weak};
 use super::budget::{AutoBudget, RESERVE};
 use super::delegate_device::DelegateDevice;
 use super::request::{DataSource, LoadRequest};
-use super::shared::{Running, Shared};
+use super::shared::Shared;
 use crate::config::{Options, BUDGET};
 use crate::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
 use crate::error::{Error, Result};
+use crate::session::Session;
 use crate::store::{ElasticBytes, Methods};
 
 /// A place in the pool of the device for a program that is about to be loaded.
@@ -114,27 +115,37 @@ impl<D: DelegateDevice> Tenant for Shared<D> {
     }
 }
 
-impl<D: DelegateDevice> Shared<D> {
-    /// A pass begins: the store holds its grant.
-    pub(super) fn take_grant(&self, running: &mut Running<D>) -> Result<()> {
-        let Some(membership) = &self.membership else {
-            return Ok(());
-        };
-        // Both look at the session, one after the other.
-        let session = RefCell::new(&mut running.session);
-        membership.begin_pass(
-            || session.borrow().device().free_bytes(),
-            |bytes| session.borrow_mut().set_budget(bytes),
-        )
-    }
+/// A pass begins: the store holds its grant, less what the tenant has `beside` its weights.
+pub(crate) fn take_grant<D: DelegateDevice>(
+    membership: Option<&Membership>,
+    session: &mut Session<D>,
+    beside: u64,
+) -> Result<()> {
+    let Some(membership) = membership else {
+        return Ok(());
+    };
+    session.device().grow(true);
+    // Both look at the session, one after the other.
+    let cell = RefCell::new(&mut *session);
+    let began = membership.begin_pass(
+        || cell.borrow().device().free_bytes(),
+        |bytes| cell.borrow_mut().set_budget(bytes.saturating_sub(beside)),
+    );
+    session.device().grow(false);
+    began
+}
 
-    /// The pass is over: the store gives what others were promised of it.
-    pub(super) fn settle_grant(&self, running: &mut Running<D>) {
-        let Some(membership) = &self.membership else {
-            return;
-        };
-        if let Err(error) = membership.end_pass(|bytes| running.session.set_budget(bytes)) {
-            log::warn!("memory could not be given to other stores after a pass: {error}");
-        }
+/// The pass is over: the store gives what others were promised of it.
+pub(crate) fn settle_grant<D: DelegateDevice>(
+    membership: Option<&Membership>,
+    session: &mut Session<D>,
+    beside: u64,
+) {
+    let Some(membership) = membership else {
+        return;
+    };
+    let change = |bytes: u64| session.set_budget(bytes.saturating_sub(beside));
+    if let Err(error) = membership.end_pass(change) {
+        log::warn!("memory could not be given to others after a pass: {error}");
     }
 }

@@ -3,14 +3,13 @@
 use super::{Begun, Budget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::delegate::{join_pool, DelegateDevice, HostStorage, Joining};
+use crate::delegate::{join_pool, settle_grant, take_grant, DelegateDevice, HostStorage, Joining};
 use crate::device::HostSource;
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{Trace, WeightKind, WeightSpec};
 use crate::session::Session;
 use crate::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLayout};
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
@@ -133,29 +132,6 @@ impl<D: DelegateDevice> Weights<D> {
         self.state.lock().map_err(panicked)
     }
 
-    /// The pass begins: the session holds its grant.
-    fn take_grant(&self, session: &mut Session<D>) -> Result<()> {
-        let Some(membership) = &self.membership else {
-            return Ok(());
-        };
-        // Both look at the session, one after the other.
-        let session = RefCell::new(session);
-        membership.begin_pass(
-            || session.borrow().device().free_bytes(),
-            |bytes| self.hold(&mut session.borrow_mut(), bytes),
-        )
-    }
-
-    /// The pass is over: the session gives what others were promised of it.
-    fn settle_grant(&self, session: &mut Session<D>) {
-        let Some(membership) = &self.membership else {
-            return;
-        };
-        if let Err(error) = membership.end_pass(|bytes| self.hold(session, bytes)) {
-            log::warn!("memory could not be given to others after a pass: {error}");
-        }
-    }
-
     /// Of so many bytes the session gets what does not lie beside the weights.
     fn hold(&self, session: &mut Session<D>, bytes: u64) -> Result<()> {
         session.set_budget(bytes.saturating_sub(self.beside))
@@ -204,10 +180,10 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         if state.running != Running::None {
             return Err(Error::Busy);
         }
-        self.take_grant(state.session()?)?;
+        take_grant(self.membership.as_ref(), state.session()?, self.beside)?;
         let begun = state.begin();
         if begun.is_err() {
-            self.settle_grant(state.session()?);
+            settle_grant(self.membership.as_ref(), state.session()?, self.beside);
         }
         begun
     }
@@ -247,7 +223,7 @@ impl<D: DelegateDevice> Passes for Weights<D> {
             Running::Resident => Ok(()),
             Running::Reads => state.session()?.end_pass(completed),
         };
-        self.settle_grant(state.session()?);
+        settle_grant(self.membership.as_ref(), state.session()?, self.beside);
         ended
     }
 
@@ -328,10 +304,8 @@ mod tests {
     use crate::eager::Eager;
     use crate::schedule::Event;
 
-    /// The pool may be about to ask for memory when the owner frees the bytes on the host.
-    #[test]
     #[allow(unsafe_code)]
-    fn weights_end_when_their_owner_ends_them() {
+    fn opened(budget: Budget) -> Arc<Weights<HostDevice>> {
         let recorded = Recorded {
             name: "m".to_owned(),
             device: "cpu".to_owned(),
@@ -340,11 +314,26 @@ mod tests {
             weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
             reads: vec![0],
             events: vec![Event::Probe(0), Event::Kernel(0), Event::Release(0)],
-            budget: Budget::Floor,
+            budget,
             priority: 0,
             beside: 0,
         };
-        let weights = Weights::open(HostDevice::new().unwrap(), recorded).unwrap();
+        Weights::open(HostDevice::new().unwrap(), recorded).unwrap()
+    }
+
+    #[test]
+    fn a_resident_pass_keeps_its_memory() {
+        let weights = opened(Budget::Bytes(1 << 20));
+        assert!(weights.begin().unwrap().resident);
+        assert!(weights.shrink_to(1 << 20).is_none());
+        weights.end(false).unwrap();
+        assert!(weights.shrink_to(1 << 20).is_some());
+    }
+
+    /// The pool may be about to ask for memory when the owner frees the bytes on the host.
+    #[test]
+    fn weights_end_when_their_owner_ends_them() {
+        let weights = opened(Budget::Floor);
         let known = weights.clone();
         assert!(known.shrink_to(1 << 20).is_some());
         drop(Eager(weights));

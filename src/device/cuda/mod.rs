@@ -12,6 +12,7 @@
 //! | `block` | activations of captured passes: addresses once, and pages behind them as they are needed |
 //! | `lasting` | memory beside the pool, that stays until the end |
 //! | `physical` | physical memory, addresses that it is put behind, and who may access it there |
+//! | `spare` | physical memory that changes hands between tenants |
 //! | `moved` | weights' memory that is seen in another way, with pages that keep their bytes |
 //! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
 //! | `units_map` | memory that comes and goes under the addresses of ranges |
@@ -20,7 +21,7 @@
 //! | `register` | the mapped file, registered for the copy engine |
 //! | `pinned` | memory of our own, registered: a copy of the weights |
 //! | `kept` | memory that the caller has read weights into: which pages of it are registered |
-//! | `returns` | outputs on their way to the caller, through pinned memory |
+//! | `output_staging` | outputs on their way to the caller, through pinned memory |
 //! | `stage`, `stage_ring`, `stage_shape` | copies through a ring of pinned memory; the threads that fill it |
 //! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
 //!
@@ -37,6 +38,7 @@ mod block;
 mod caller;
 mod capture;
 mod context;
+mod counters;
 mod device;
 mod graph;
 mod kept;
@@ -53,6 +55,7 @@ mod pinned;
 mod pool;
 mod register;
 pub(crate) mod runtime;
+mod spare;
 mod stage;
 mod stage_ring;
 mod stage_shape;
@@ -62,6 +65,7 @@ mod units;
 mod units_map;
 
 pub(in crate::device) use capture::relaxed;
+pub use counters::CudaCounters;
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
 pub use units_map::CudaUnits;
@@ -146,31 +150,6 @@ impl CudaContext {
         let _entered = self.0.enter()?;
         Ok(body())
     }
-}
-
-/// What a device counts. All sizes in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CudaCounters {
-    /// Events ever made; constant once a program runs steadily.
-    pub events_created: u64,
-    /// How often the weights' pool had to be trimmed, after a wait for the copy stream.
-    pub compactions: u64,
-    /// Weights' memory handed out, by our count.
-    pub weight_bytes: u64,
-    /// What of it is memory behind views.
-    pub mapped_bytes: u64,
-    /// What of it stays beside the pool ([`Device::alloc_lasting`](super::Device::alloc_lasting)).
-    pub lasting_bytes: u64,
-    /// The rest of it by the driver's count.
-    pub pool_used_bytes: u64,
-    /// What the driver holds for the weights' pool: at most the budget, rounded up to 32 MiB.
-    pub pool_reserved_bytes: u64,
-    /// What the driver holds for activations.
-    pub activation_reserved_bytes: u64,
-    /// Mapped host memory that is registered.
-    pub host_mapped_bytes: u64,
-    /// Host memory of our own that is pinned.
-    pub host_pinned_bytes: u64,
 }
 
 impl CudaDevice {
@@ -323,6 +302,12 @@ impl CudaDevice {
     /// Memory of the device that nobody uses now, by the driver's count.
     pub fn free_bytes(&self) -> Result<u64> {
         self.context.free_bytes(&self.context.enter()?)
+    }
+
+    /// A tenant of this GPU grows (`true`), or has grown: meanwhile memory that others give back waits for it. What still waits
+    /// when the last one has grown goes to the driver.
+    pub fn grow(&self, begins: bool) {
+        physical::grow(&self.context, begins);
     }
 
     /// What is counted, as of now.

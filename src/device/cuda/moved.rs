@@ -102,7 +102,7 @@ impl Mover {
         for old in self.old.iter_mut().filter(|old| old.readers == 0) {
             if let Some(physical) = old.physical.take() {
                 self.from.unmap(old.range.start)?;
-                drop(physical);
+                physical.give_back();
                 self.held -= old.range.end - old.range.start;
             }
         }
