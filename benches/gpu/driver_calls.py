@@ -32,6 +32,9 @@ COUNTED = (
     "cuMemHostUnregister",
     "cuCtxSynchronize",
 )
+#: Functions that wait for one stream or event: passes may.
+WAITS = ("cuStreamSynchronize", "cuEventSynchronize")
+FUNCTIONS = COUNTED + WAITS
 #: No name of an option: unknown ones are errors.
 MARK = "COUNTED_CALLS_OF_THE_DRIVER"
 
@@ -41,7 +44,7 @@ SOURCE = """
 #include <string.h>
 #include <time.h>
 typedef uint64_t Word;
-struct Call { const char *name; uint64_t calls, nanoseconds, in_pass; };
+struct Call { const char *name; uint64_t calls, nanoseconds, in_pass, nanoseconds_in_pass; };
 static struct Call counted[] = { %(rows)s };
 static uint64_t launches;
 static void *real(const char *name) {
@@ -61,9 +64,13 @@ static int call(int at, Word a, Word b, Word c, Word d, Word e) {
   if (!slots[at]) slots[at] = real(counted[at].name);
   uint64_t began = now();
   int code = slots[at](a, b, c, d, e);
-  __atomic_fetch_add(&counted[at].nanoseconds, now() - began, __ATOMIC_RELAXED);
+  uint64_t took = now() - began;
+  __atomic_fetch_add(&counted[at].nanoseconds, took, __ATOMIC_RELAXED);
   __atomic_fetch_add(&counted[at].calls, 1, __ATOMIC_RELAXED);
-  if (__atomic_load_n(&launches, __ATOMIC_RELAXED)) __atomic_fetch_add(&counted[at].in_pass, 1, __ATOMIC_RELAXED);
+  if (__atomic_load_n(&launches, __ATOMIC_RELAXED)) {
+    __atomic_fetch_add(&counted[at].in_pass, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&counted[at].nanoseconds_in_pass, took, __ATOMIC_RELAXED);
+  }
   return code;
 }
 int cuLaunchKernel(Word f, unsigned x, unsigned y, unsigned z, unsigned u, unsigned v, unsigned w, unsigned m, Word s, Word p, Word e) {
@@ -81,15 +88,17 @@ class Call(ctypes.Structure):
         ("calls", ctypes.c_uint64),
         ("nanoseconds", ctypes.c_uint64),
         ("in_pass", ctypes.c_uint64),
+        ("nanoseconds_in_pass", ctypes.c_uint64),
     ]
 
 
 class Count(NamedTuple):
-    """Of one function: calls, milliseconds in them, and those of the calls that came after the first kernel of a pass."""
+    """Of one function: calls and milliseconds in them, and those of the calls that came after the first kernel of a pass."""
 
     calls: int
     milliseconds: float
     in_pass: int
+    milliseconds_in_pass: float
 
 
 def restart_counted() -> None:
@@ -98,10 +107,10 @@ def restart_counted() -> None:
         return
     import fake_driver
 
-    rows = ", ".join(f'{{"{name}", 0, 0, 0}}' for name in COUNTED)
-    head = SOURCE % {"rows": rows, "driver": fake_driver.real_driver(), "count": len(COUNTED)}
+    rows = ", ".join(f'{{"{name}", 0, 0, 0, 0}}' for name in FUNCTIONS)
+    head = SOURCE % {"rows": rows, "driver": fake_driver.real_driver(), "count": len(FUNCTIONS)}
     body = "\n".join(
-        f"int {name}(Word a, Word b, Word c, Word d, Word e) {{ return call({at}, a, b, c, d, e); }}" for at, name in enumerate(COUNTED)
+        f"int {name}(Word a, Word b, Word c, Word d, Word e) {{ return call({at}, a, b, c, d, e); }}" for at, name in enumerate(FUNCTIONS)
     )
     folder = Path(tempfile.mkdtemp(prefix="counted-driver-"))
     found = fake_driver.build(folder / "driver", f"{head}\n{body}", over_real=True)
@@ -124,12 +133,16 @@ def counts() -> dict[str, Count]:
     """What was called since the process began, without what was not called; empty where nothing is counted."""
     if not os.environ.get(MARK):
         return {}
-    found = [library().counted_calls(at).contents for at in range(len(COUNTED))]
-    return {call.name.decode(): Count(call.calls, call.nanoseconds / 1e6, call.in_pass) for call in found if call.calls}
+    found = [library().counted_calls(at).contents for at in range(len(FUNCTIONS))]
+    return {
+        call.name.decode(): Count(call.calls, call.nanoseconds / 1e6, call.in_pass, call.nanoseconds_in_pass / 1e6)
+        for call in found
+        if call.calls
+    }
 
 
 def since(before: dict[str, Count]) -> dict[str, Count]:
-    none = Count(0, 0.0, 0)
+    none = Count(0, 0.0, 0, 0.0)
     after = {
         name: Count(*(now - then for now, then in zip(count, before.get(name, none), strict=True))) for name, count in counts().items()
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     items = [item for item in session.items if elsewhere(item) is None and absence(item) is None]
     names = list(dict.fromkeys(name for item in items for name in wanted_models(item)))
-    if names:
+    # Of several processes each knows all tests; one of them exports ahead.
+    if names and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         exports = session.config.stash[EXPORTS] = Exports()
         exports.request(names)
 
@@ -97,6 +99,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(missing, pytrace=False)
     item.config.stash[ABSENT].append(missing)
     pytest.skip(missing)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["absent"] = config.stash[ABSENT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """One of several processes has run its tests."""
+    node.config.stash[ABSENT] += getattr(node, "workeroutput", {}).get("absent", [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -9,6 +9,8 @@ result. With $WEIGHTSTREAM_TEST_KEEP_FAILURES a failed export is remembered ther
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,7 +20,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -223,6 +225,14 @@ class ExportFailed(AssertionError):
     """An export ended with an error; the message holds the end of its output."""
 
 
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Rust tests, C++ tests and several processes of Python tests ask for the same models at the same time."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Exports:
     """Exports in the background, at most `workers` at a time; a failure is kept and told to every test that asks."""
 
@@ -261,16 +271,21 @@ class Exports:
     def provide(self, name: str) -> Path:
         folder = self.place(name)
         if not folder.is_dir():
-            failure = failure_of(folder)
-            if KEEP_FAILURES and failure.exists():
-                raise ExportFailed(failure.read_text())
-            try:
-                self.compile(name, folder)
-            except ExportFailed as problem:
-                if KEEP_FAILURES:
-                    failure.write_text(str(problem))
-                raise
+            with one_at_a_time(folder.with_suffix(".lock")):
+                if not folder.is_dir():
+                    self.try_to_compile(name, folder)
         return folder
+
+    def try_to_compile(self, name: str, folder: Path) -> None:
+        failure = failure_of(folder)
+        if KEEP_FAILURES and failure.exists():
+            raise ExportFailed(failure.read_text())
+        try:
+            self.compile(name, folder)
+        except ExportFailed as problem:
+            if KEEP_FAILURES:
+                failure.write_text(str(problem))
+            raise
 
     def forget_failures(self) -> None:
         for failure in self.cache.glob("*.failed"):
@@ -285,14 +300,11 @@ class Exports:
             log_path = work / "export.log"
             tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-40:])
             raise ExportFailed(f"exporting {name} failed ({failed}); the end of {log_path}:\n{tail}")
-        # Those of other sources; another process may be exporting the same.
+        # Those of other sources.
         for old in self.cache.glob(f"{name}-*"):
             if not old.name.startswith(folder.name):
                 shutil.rmtree(old, ignore_errors=True)
-        if folder.is_dir():
-            shutil.rmtree(work)
-        else:
-            work.rename(folder)
+        work.rename(folder)
         self.compiled[name] = time.monotonic() - started
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from exports import ExportFailed, Exports, of_the_largest_sizes
 from models import ZOO
@@ -27,3 +29,20 @@ def test_the_runner_gets_inputs_of_the_largest_sizes():
         for x, y in zip(found, given, strict=True):
             assert x[: len(y)].equal(y)
             assert not x[len(y) :].any()
+
+
+def test_two_that_ask_for_a_model_at_the_same_time_compile_it_once(tmp_path, monkeypatch):
+    """Each as a process of its own would: with its own list of what it asked for."""
+    compiled = []
+
+    def compile(self, name, folder):
+        compiled.append(name)
+        time.sleep(0.2)
+        folder.mkdir()
+
+    monkeypatch.setattr(Exports, "compile", compile)
+    both = [Exports(cache=tmp_path, workers=1) for _ in range(2)]
+    for exports in both:
+        exports.futures["model"] = exports.pool.submit(exports.provide, "model")
+    assert {exports.folder("model") for exports in both} == {both[0].place("model")}
+    assert compiled == ["model"]
