@@ -36,9 +36,6 @@ pub trait DelegateDevice: Device {
     /// Bytes that can be allocated on the device now, by this process or another.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// A tenant of the device grows (`true`), or has grown: meanwhile the device may keep memory that others give back for it.
-    fn grow(&self, _begins: bool) {}
-
     /// Device memory that an input takes during a call, beside its own.
     fn placed_bytes(&self, memory: &Memory<'_>) -> u64;
 
@@ -145,10 +142,6 @@ impl DelegateDevice for CudaDevice {
 
     fn free_bytes(&self) -> Result<u64> {
         CudaDevice::free_bytes(self)
-    }
-
-    fn grow(&self, begins: bool) {
-        CudaDevice::grow(self, begins);
     }
 
     fn placed_bytes(&self, memory: &Memory<'_>) -> u64 {

@@ -124,15 +124,15 @@ pub(crate) fn take_grant<D: DelegateDevice>(
     let Some(membership) = membership else {
         return Ok(());
     };
-    session.device().grow(true);
     // Both look at the session, one after the other.
-    let cell = RefCell::new(&mut *session);
-    let began = membership.begin_pass(
-        || cell.borrow().device().free_bytes(),
-        |bytes| cell.borrow_mut().set_budget(bytes.saturating_sub(beside)),
-    );
-    session.device().grow(false);
-    began
+    let session = RefCell::new(session);
+    membership.begin_pass(
+        || session.borrow().device().free_bytes(),
+        |bytes| {
+            let weights = bytes.saturating_sub(beside);
+            session.borrow_mut().set_budget(weights)
+        },
+    )
 }
 
 /// The pass is over: the store gives what others were promised of it.

@@ -12,7 +12,6 @@
 //! | `block` | activations of captured passes: addresses once, and pages behind them as they are needed |
 //! | `lasting` | memory beside the pool, that stays until the end |
 //! | `physical` | physical memory, addresses that it is put behind, and who may access it there |
-//! | `spare` | physical memory that changes hands between tenants |
 //! | `moved` | weights' memory that is seen in another way, with pages that keep their bytes |
 //! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
 //! | `units_map` | memory that comes and goes under the addresses of ranges |
@@ -55,7 +54,6 @@ mod pinned;
 mod pool;
 mod register;
 pub(crate) mod runtime;
-mod spare;
 mod stage;
 mod stage_ring;
 mod stage_shape;
@@ -302,12 +300,6 @@ impl CudaDevice {
     /// Memory of the device that nobody uses now, by the driver's count.
     pub fn free_bytes(&self) -> Result<u64> {
         self.context.free_bytes(&self.context.enter()?)
-    }
-
-    /// A tenant of this GPU grows (`true`), or has grown: meanwhile memory that others give back waits for it. What still waits
-    /// when the last one has grown goes to the driver.
-    pub fn grow(&self, begins: bool) {
-        physical::grow(&self.context, begins);
     }
 
     /// What is counted, as of now.

@@ -17,9 +17,6 @@ use crate::figures::KeptPages;
 use cudarc::driver::sys::CUmemAccess_flags as Access;
 use std::ops::Range;
 
-/// For the copy engine, which writes there.
-const WRITABLE: Access = Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-
 /// A unit of the old memory, until nothing more is needed of it.
 struct Old {
     range: Range<u64>,
@@ -105,7 +102,7 @@ impl Mover {
         for old in self.old.iter_mut().filter(|old| old.readers == 0) {
             if let Some(physical) = old.physical.take() {
                 self.from.unmap(old.range.start)?;
-                physical.give_back();
+                drop(physical);
                 self.held -= old.range.end - old.range.start;
             }
         }
@@ -156,7 +153,6 @@ impl Mover {
         match fits {
             true => {
                 self.create(unit)?;
-                self.to.allow(unit.clone(), WRITABLE)?;
                 for part in parts {
                     let to = DevicePtr(self.to.start + part.to);
                     let from = DevicePtr(self.from.start + part.from);
@@ -185,6 +181,8 @@ impl Mover {
 
     fn place(&mut self, unit: &Range<u64>, physical: Physical) -> Result<()> {
         self.to.map(unit.start, &physical)?;
+        let access = Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        self.to.allow(unit.clone(), access)?;
         self.new.push((unit.clone(), physical));
         Ok(())
     }
@@ -200,10 +198,6 @@ impl Mover {
             self.create(&unit)?;
         }
         self.new.sort_unstable_by_key(|(range, _)| range.start);
-        if let Some((last, _)) = self.new.last() {
-            // Once for all units: the driver takes 70 µs for each call.
-            self.to.allow(0..last.end, WRITABLE)?;
-        }
         Ok((self.to, self.new, self.lost))
     }
 }

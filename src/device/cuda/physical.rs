@@ -2,7 +2,6 @@
 
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
-use super::spare::Spare;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUmemAccessDesc, CUmemAccess_flags as Access,
@@ -10,7 +9,7 @@ use cudarc::driver::sys::{
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Drivers were seen to refuse access for a moment after memory was unmapped, and to grant it when they were asked again.
@@ -68,35 +67,6 @@ pub(super) fn allow(context: &Context, start: u64, bytes: u64, access: Access) -
     Ok(())
 }
 
-/// What waits for those who grow, by process and GPU: a child cannot use what its parent has.
-static SPARE: Mutex<BTreeMap<(u32, u32), Spare<Physical>>> = Mutex::new(BTreeMap::new());
-
-/// What `with` does with the memory that waits on a GPU. What it returns may go once the lock is gone.
-fn spare<R>(context: &Context, with: impl FnOnce(&mut Spare<Physical>) -> R) -> R {
-    let mut all = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-    with(
-        all.entry((std::process::id(), context.index()))
-            .or_default(),
-    )
-}
-
-/// A tenant of the GPU begins to grow (`true`), or has grown.
-pub(super) fn grow(context: &Context, begins: bool) {
-    let gone = spare(context, |spare| match begins {
-        true => {
-            spare.begin();
-            Vec::new()
-        }
-        false => spare.end(),
-    });
-    drop(gone);
-}
-
-/// What waits goes to the driver: somebody needs memory who cannot take it as it is.
-pub(super) fn release_spare(context: &Context) {
-    drop(spare(context, Spare::empty));
-}
-
 /// One allocation of physical memory, which is mapped as a whole. Dropped, it lives on as long as it is mapped somewhere.
 pub(super) struct Physical {
     handle: CUmemGenericAllocationHandle,
@@ -105,16 +75,12 @@ pub(super) struct Physical {
 }
 
 impl Physical {
-    /// `bytes` are whole pages, which hold nothing of value. `what` says in an error what they are for.
+    /// `bytes` are whole pages. `what` says in an error what they are for.
     pub(super) fn new(
         context: &Arc<Context>,
         bytes: u64,
         what: impl FnOnce() -> String,
     ) -> Result<Physical> {
-        match spare(context, |spare| spare.take(bytes)) {
-            Ok(physical) => return Ok(physical),
-            Err(gone) => drop(gone),
-        }
         let mut handle = 0;
         // SAFETY: the properties are complete, and the driver writes the one handle.
         let code =
@@ -134,12 +100,6 @@ impl Physical {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    /// It is mapped nowhere, and everything that used it is complete: it goes to one who grows, or to the driver.
-    pub(super) fn give_back(self) {
-        let (context, bytes) = (Arc::clone(&self.context), self.bytes);
-        drop(spare(&context, |spare| spare.give(bytes, self)));
     }
 
     /// Puts it behind addresses.

@@ -13,7 +13,6 @@
 
 use super::context::{Context, Entered};
 use super::library::{check, log_failure};
-use super::physical::release_spare;
 use super::stream::Stream;
 use crate::device::DevicePtr;
 use crate::error::{bytes_text, Error, Result};
@@ -237,7 +236,6 @@ impl Pool {
             return Ok(());
         }
         self.stream.synchronize(entered)?;
-        release_spare(self.stream.context());
         // SAFETY: the pool exists. What is handed out stays; only free memory goes.
         check("cuMemPoolTrimTo", unsafe {
             sys::cuMemPoolTrimTo(self.raw, 0)

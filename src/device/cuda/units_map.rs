@@ -23,7 +23,7 @@ pub struct CudaUnits {
     page: u64,
     table: UnitTable<Arc<Physical>>,
     /// Of the unit that was taken last, for the next one. It shows nowhere.
-    kept: Option<Physical>,
+    kept: Option<Arc<Physical>>,
     events: Arc<Events>,
     context: Arc<Context>,
 }
@@ -140,9 +140,10 @@ impl Units for CudaUnits {
         // What is kept and does not fit goes before new memory comes.
         let memory = match self.kept.take().filter(|kept| kept.bytes() == bytes) {
             Some(kept) => kept,
-            None => Physical::new(&self.context, bytes, || "a range's unit".to_owned())?,
+            None => Arc::new(Physical::new(&self.context, bytes, || {
+                "a range's unit".to_owned()
+            })?),
         };
-        let memory = Arc::new(memory);
         self.show(at, &memory)?;
         self.table.insert(at, bytes, memory);
         Ok(())
@@ -163,12 +164,7 @@ impl Units for CudaUnits {
         let _entered = self.context.enter()?;
         hide(at, bytes)?;
         let memory = self.table.take(at).map(|(_, memory)| memory);
-        // What shows elsewhere stays there.
-        match memory.and_then(Arc::into_inner) {
-            Some(memory) if keep => self.kept = Some(memory),
-            Some(memory) => memory.give_back(),
-            None => {}
-        }
+        self.kept = memory.filter(|memory| keep && Arc::strong_count(memory) == 1);
         Ok(())
     }
 
