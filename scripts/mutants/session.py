@@ -438,6 +438,12 @@ MUTANTS = [
         ("graph_shapes",),
     ),
     Mutant(
+        "graphs-need-passes-that-repeat",
+        always(),
+        "passes under the LRU are said to be captured, and none is",
+        ("lib:delegate::option_checks",),
+    ),
+    Mutant(
         "auto-keeps-room-for-the-graphs-of-shapes",
         replace("bytes.min(cap)", "cap"),
         "a budget leaves room for graphs that nobody asked for",
