@@ -118,12 +118,17 @@ counters! {
         "Device bytes of the weights that weight_offload_pin keeps. A part of direct_bytes.";
     graphs: Beside, "Captured graphs that are kept now.";
     graph_bytes: Beside,
-        "Device bytes of these graphs, by the number of their nodes. Their activations are not in it.";
+        "Device bytes of these graphs: what the driver took for them, in steps of 2 MiB or more, or by \
+         the number of their nodes where that is more. The driver may keep those of graphs that went, \
+         for later ones. Activations are not in it.";
     captures: Load, "Passes that were captured as graphs.";
     replays: Load, "Passes that were replayed.";
     graphs_evicted: Load,
         "Graphs that were given up: for others under weight_offload_graph_mb, after a change of the \
          plan, or for a larger block of activations.";
+    graph_block_bytes: Beside,
+        "Device bytes of the block in which inputs and activations of graphs lie. The driver gives it \
+         in pages of 2 MiB.";
 }
 
 impl Stats {

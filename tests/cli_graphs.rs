@@ -83,3 +83,23 @@ fn what_a_load_refuses_is_refused() {
     let error = plan(&gpu, &["--graph-shapes", "n=1"]).unwrap_err();
     assert!(error.contains("--budget"), "{error}");
 }
+
+/// A load of a program that asks for the LRU runs it wherever not everything fits.
+#[test]
+fn graphs_under_the_lru_are_refused_with_both_options() {
+    let mut lru = program(&RecordSpec::gpu_chain(24));
+    let policy = ("weight_offload_policy".to_owned(), b"lru".to_vec());
+    lru.delegates[0].compile_specs.push(policy);
+    let shapes = ["--graph-shapes", "n=1"];
+    let error = plan(&lru, &[&["--budget", "50%"], &shapes[..]].concat()).unwrap_err();
+    for words in [
+        "weight_offload_graph_shapes",
+        "under the policy 'lru'",
+        "weight_offload_policy = 'planned' in place of 'lru'",
+    ] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    plan(&lru, &[&["--budget", "100%"], &shapes[..]].concat()).unwrap();
+    // Nobody asks for graphs.
+    plan(&lru, &["--budget", "50%"]).unwrap();
+}

@@ -4,7 +4,8 @@ mod graph_support;
 mod session_support;
 
 use graph_support::{capture_all, regular, Call, Rig};
-use weightstream::device::Device;
+use weightstream::aoti::hooks::PassHooks;
+use weightstream::device::{Device, GRAPH_STEP};
 use weightstream::session::ByGraph;
 
 #[test]
@@ -44,6 +45,56 @@ fn a_block_grows_under_its_graphs() {
         assert_eq!(rig.run(call, None), ByGraph::Replay);
     }
     assert_eq!(rig.session.stats().graphs_evicted, 0);
+    rig.check();
+}
+
+/// A pass that is issued call by call takes what the graphs have, and the block grows under it where that is not enough.
+#[test]
+fn passes_by_calls_take_no_memory_beside_the_block() {
+    let mut rig = Rig::regular(2, 500);
+    rig.add_session();
+    let call = |method, session, rows| Call {
+        method,
+        session,
+        rows,
+    };
+    capture_all(&mut rig, [5].into_iter());
+    let block = |rig: &mut Rig| rig.session.device_mut().live_scratch_bytes();
+    let held = block(&mut rig);
+    for (method, session, rows) in [(0, 0, 5), (1, 0, 3), (0, 1, 4), (0, 0, 1)] {
+        rig.by_calls(call(method, session, rows), None);
+        assert_eq!(rig.run(call(0, 0, 5), None), ByGraph::Replay);
+    }
+    assert_eq!(block(&mut rig), held);
+    // The largest shape grows it before its graph is there, but for the inputs.
+    rig.by_calls(call(1, 1, 40), None);
+    let grown = block(&mut rig);
+    assert!(grown > 4 * held, "{held} to {grown} bytes");
+    assert_eq!(rig.run(call(0, 0, 5), None), ByGraph::Replay);
+    capture_all(&mut rig, [40].into_iter());
+    assert_eq!(block(&mut rig), grown + 40 * 64);
+    assert_eq!(rig.run(call(0, 0, 5), None), ByGraph::Replay);
+    assert_eq!(rig.session.stats().graphs_evicted, 0);
+    rig.check();
+}
+
+/// A block that cannot grow under a pass is an error of that pass.
+#[test]
+fn a_block_that_cannot_grow_fails_the_pass() {
+    let mut rig = Rig::regular(1, 500);
+    let call = |rows| Call {
+        method: 0,
+        session: 0,
+        rows,
+    };
+    capture_all(&mut rig, [2].into_iter());
+    rig.session.begin_pass().unwrap();
+    rig.session.device_mut().fail_call("grow_block", 0);
+    let error = rig.session.alloc_activation(1 << 20).unwrap_err();
+    assert!(error.to_string().contains("1048576 bytes"), "{error}");
+    rig.session.end_pass(false).unwrap();
+    assert_eq!(rig.run(call(2), None), ByGraph::Replay);
+    rig.by_calls(call(9), None);
     rig.check();
 }
 
@@ -126,6 +177,32 @@ fn graphs_keep_to_their_cap_and_the_oldest_go() {
     assert_eq!(rig.run(shape(2), None), ByGraph::Calls);
     assert_eq!(rig.run(shape(2), None), ByGraph::Capture);
     assert_eq!(rig.session.stats().graph_bytes, 3 * one);
+    rig.check();
+}
+
+/// A driver that takes twice what the nodes say, in steps, and gives nothing back: memory of graphs that went is for later ones.
+#[test]
+fn the_cap_is_one_of_what_the_driver_took() {
+    let mut rig = Rig::regular(1, 500);
+    let cap = 4 * GRAPH_STEP;
+    rig.session.raise_graph_cap(Some(cap)).unwrap();
+    rig.session.device_mut().take_for_graphs(2, GRAPH_STEP);
+    let mut kept = Vec::new();
+    for rows in 1..200 {
+        capture_all(&mut rig, rows..rows + 1);
+        let stats = rig.session.stats();
+        assert!(stats.graph_bytes <= cap + GRAPH_STEP, "{stats:?}");
+        kept.push(stats.graphs);
+    }
+    assert!(rig.session.stats().graphs_evicted > 20, "{kept:?}");
+    // As many as there is memory for, also after many that went.
+    let (most, late) = (*kept.iter().max().unwrap(), &kept[150..]);
+    assert!(
+        late.iter()
+            .all(|count| count.abs_diff(late[0]) <= 1 && count * 10 >= most * 7),
+        "{kept:?}"
+    );
+    assert_eq!(rig.session.stats().graph_bytes, cap + GRAPH_STEP);
     rig.check();
 }
 

@@ -6,17 +6,23 @@
 Runs `prefill` of the program that `methods.py` exports into FOLDER, with 2 to 64 tokens. Printed for each budget: calls and replays over
 all shapes in random order, milliseconds of a replay of one shape over and over and of replays that switch, both for the same shapes, over
 a pass without a graph; the counted bytes of graphs, and what the driver says is gone since before the first capture. Before that all shapes are
-captured at load: seconds of the load over one without, and the same figures of memory. The status is 1 if a bit differs, if less than
-99 % of the calls after each shape's first two are replays, or if a first call over a shape that was captured at load is none.
+captured at load: seconds of the load over one without, and the same figures of memory. And before all this, in a process of its own for each
+budget, a table of the driver's free memory after each step, with the counters beside it. The status is 1 if a bit differs, if less than
+99 % of the calls after each shape's first two are replays, if a first call over a shape that was captured at load is none, or if
+`graph_bytes` or `graph_block_bytes` are further than 2 MiB from the driver's figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import random
+import re
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +31,67 @@ import torch
 
 CALLS, TIMED = 1000, 12
 LENGTHS = range(2, methods.LONGEST + 1)
+MIB = 2**20
+#: The driver takes memory in such steps.
+STEP = 2 * MIB
+COUNTERS = ("graphs", "graph_bytes", "graph_block_bytes", "activation_peak_bytes")
+
+
+class Log:
+    """Free memory around each growth of the block and each graph, from debug lines of the library."""
+
+    def __init__(self) -> None:
+        from weightstream._native import library
+
+        self.lines: list[str] = []
+        # Kept, since the library calls it.
+        self._sink = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p)(lambda _, text: self.lines.append(text.decode()))
+        library().ws_set_log(self._sink)
+
+    def around(self, begin: str) -> list[tuple[int, int]]:
+        found = (re.search(r"free memory (\d+), then (\d+) bytes", line) for line in self.lines if line.startswith(begin))
+        return [(int(match[1]), int(match[2])) for match in found if match]
+
+
+def steps(files: list[str], budget: int) -> bool:
+    """Memory by the driver and by the counters, step by step. Nothing was captured in this process before: the driver keeps what graphs had."""
+    import weightstream as ws
+
+    log, rows = Log(), [("the context is there", torch.cuda.mem_get_info()[0], {})]
+    given = {length: methods.tokens(length) for length in LENGTHS}
+    with ws.Module(*files, weight_offload_budget_bytes=budget, weight_offload_cuda_graph=True) as module:
+
+        def step(name: str, lengths: Iterable[int] = ()) -> None:
+            for length in lengths:
+                module.prefill(given[length])
+            rows.append((name, torch.cuda.mem_get_info()[0], dict(module.stats())))
+
+        step("loaded")
+        step("a pass over each shape by calls: kernels loaded", LENGTHS)
+        step("first graph", [max(LENGTHS)])
+        (trimmed, backed), *_ = log.around("the block of activations")
+        (before, _), *_ = log.around("a graph of")
+        rows[-1:-1] = [("memory of activations given back", trimmed, {}), ("block backed", backed, {})]
+        step("all graphs", reversed(LENGTHS))
+        step("all replayed", LENGTHS)
+        _, end, stats = rows[-1]
+    rows.append(("closed", torch.cuda.mem_get_info()[0], {}))
+    print(f"\n{budget / MIB:.0f} MB, MiB:\n| step | free | gone | {' | '.join(COUNTERS)} |\n|{'---|' * (3 + len(COUNTERS))}")
+    for (_, last, _), (name, free, counted) in zip(rows[:1] + rows, rows, strict=False):
+        figures = [(f"{counted[key] / MIB:.1f}" if key.endswith("bytes") else str(counted[key])) if counted else "" for key in COUNTERS]
+        print(f"| {name} | {free / MIB:.1f} | {(last - free) / MIB:.1f} | {' | '.join(figures)} |")
+    growths = [one - other for one, other in log.around("the block of activations")]
+    seen = sum(one - other for one, other in log.around("a graph of"))
+    driver, block = before - end - sum(growths[1:]), sum(growths)
+    off = [abs(driver - stats["graph_bytes"]), abs(block - stats["graph_block_bytes"])]
+    good = max(off) <= STEP and stats["graphs"] == len(LENGTHS)
+    print(
+        f"{stats['graphs']} graphs: {driver / MIB:.2f} MiB gone by the driver from before the first one on, {seen / MIB:.2f} of it around captures, "
+        f"{stats['graph_bytes'] / MIB:.2f} counted; block {block / MIB:.2f} by the driver, {stats['graph_block_bytes'] / MIB:.2f} counted; "
+        f"off by {off[0] / MIB:.2f} and {off[1] / MIB:.2f}, of {STEP / MIB:.0f}: {'right' if good else 'WRONG'}\n",
+        flush=True,
+    )
+    return good
 
 
 def milliseconds(module: Any, given: torch.Tensor) -> float:
@@ -105,17 +172,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=4, help="as for methods.py (default 4)")
+    parser.add_argument("--steps", type=int, metavar="BYTES", help="only the steps of memory, at this budget")
     args = parser.parse_args()
     import weightstream as ws
 
     files = [args.folder / f"methods-{args.layers}-layers.{end}" for end in ("pte", "ptd")]
     if not files[0].exists():
         raise SystemExit(f"shapes: {files[0]} is missing: methods.py makes it")
+    if args.steps:
+        return 0 if steps([str(path) for path in files], args.steps) else 1
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.layers} layers", flush=True)
     floor, whole, paths = ws.required_budget(files[0]), files[1].stat().st_size, [str(path) for path in files]
     budgets = (max(floor, whole // 2), 2 * whole)
+    again = [sys.executable, __file__, str(args.folder), "--layers", str(args.layers), "--steps"]
+    good = [subprocess.run([*again, str(budget)]).returncode == 0 for budget in budgets]
     # The driver keeps what graphs that ended had, so the first figure of memory is the one that counts.
-    good = [at_load(paths, budget) for budget in budgets] + [check(paths, budget) for budget in budgets]
+    good += [at_load(paths, budget) for budget in budgets] + [check(paths, budget) for budget in budgets]
     return 0 if all(good) else 1
 
 

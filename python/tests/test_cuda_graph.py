@@ -34,7 +34,9 @@ def test_the_cpu_has_no_graphs(exported):
         ({"weight_offload_sync": 1}, "weight_offload_sync = 1"),
         ({"weight_offload_verify": "every_read"}, "weight_offload_verify = every_read"),
         ({"weight_offload_host": "staged"}, "held 'staged'"),
-        ({"weight_offload_policy": "lru"}, "take 'planned'"),
+        ({"weight_offload_policy": "lru"}, "'weight_offload_cuda_graph': no pass can be captured under the policy 'lru'"),
+        ({"weight_offload_policy": "lru"}, "take weight_offload_policy = 'planned'"),
+        ({"weight_offload_policy": "lru", "weight_offload_graph_shapes": "static"}, "'weight_offload_graph_shapes': no pass"),
     ],
 )
 def test_what_needs_the_host_in_a_pass_is_refused_at_load(other, told, exported):

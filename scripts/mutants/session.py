@@ -356,7 +356,19 @@ MUTANTS = [
         "captured-activations-lie-in-their-block",
         replace("&self.block", "self.block.as_ref().filter(|_| false)"),
         "the graph writes to memory that others have by then",
-        ("session_graph",),
+        ("session_graph_memory", "session_graphs"),
+    ),
+    Mutant(
+        "passes-share-the-block",
+        replace("block.grows", "block.grows && size == 0"),
+        "passes between graphs take the memory of all activations once more",
+        ("session_graph", "session_graph_memory"),
+    ),
+    Mutant(
+        "pass-has-memory-in-the-block",
+        never(),
+        "a pass writes where the block has no memory",
+        ("session_graph_memory", "session_graphs"),
     ),
     Mutant(
         "graph-is-of-one-session",
@@ -379,9 +391,9 @@ MUTANTS = [
     Mutant(
         "block-grows-in-place",
         become(
-            "block.at = {\n"
-            "    device.free_block(block.at)?;\n"
-            "    let at = device.reserve_block()?.unwrap_or(block.at);\n"
+            "self.at = {\n"
+            "    device.free_block(self.at)?;\n"
+            "    let at = device.reserve_block()?.unwrap_or(self.at);\n"
             "    device.grow_block(at, bytes)?;\n"
             "    at\n"
             "};"
@@ -400,6 +412,12 @@ MUTANTS = [
         never(),
         "graphs take more memory than they may",
         ("session_graph_memory", "session_graphs"),
+    ),
+    Mutant(
+        "cap-is-of-what-the-driver-took",
+        replace("part.unwrap_or(0)", "part.map_or(0, |_| 0)"),
+        "graphs take more memory than they may, where a node takes more than was thought",
+        ("session_graph_memory",),
     ),
     Mutant(
         "warm-up-leaves-the-state",
@@ -436,6 +454,12 @@ MUTANTS = [
         replace("check_dim(at, dim, size, &sizes)", "check_dim(at, dim, dim.min, &sizes)"),
         "a shape that the program was not exported for is captured",
         ("graph_shapes",),
+    ),
+    Mutant(
+        "graphs-need-passes-that-repeat",
+        always(),
+        "passes under the LRU are said to be captured, and none is",
+        ("lib:delegate::option_checks",),
     ),
     Mutant(
         "auto-keeps-room-for-the-graphs-of-shapes",

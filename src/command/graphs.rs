@@ -3,7 +3,8 @@
 use super::cost::Cost;
 use super::model::Model;
 use super::size::{grouped, with_megabytes};
-use crate::config::{Options, Spec, SpecValue, GRAPH_SHAPES};
+use crate::config::{Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES};
+use crate::delegate::differs;
 use crate::delegate::graph_shapes::{kernels, shapes_of};
 use crate::device::NODE_BYTES;
 use crate::{Error, Result};
@@ -38,8 +39,10 @@ fn check(model: &Model, cost: &Cost) -> Result<()> {
             "method '{}' was exported for 'cpu', which has no graphs",
             model.record.method
         )
-    } else if cost.residency.plan().is_none() && !cost.residency.policy().everything_stays() {
-        "under the policy 'lru', which runs at this budget, passes cannot be captured".to_owned()
+    } else if cost.residency.policy().everything_stays() {
+        return Ok(());
+    } else if cost.residency.plan().is_none() || !model.policy.plans() {
+        differs(model.policy, PolicyKind::Lru.name())
     } else {
         return Ok(());
     };

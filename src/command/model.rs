@@ -1,6 +1,6 @@
 //! A program's record, and what follows from it.
 
-use crate::config::{Options, Spec, SpecValue, GRAPH_SHAPES, PIN, STREAM};
+use crate::config::{Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, PIN, POLICY, STREAM};
 use crate::delegate::{mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
@@ -73,6 +73,8 @@ pub struct Model {
     pub has_program_crc: bool,
     /// Shapes whose graphs a load captures, if the program names some itself.
     pub graph_shapes: Option<String>,
+    /// The policy that a load runs, if nobody says another one.
+    pub policy: PolicyKind,
     /// How long kernels run, if that is known.
     pub times: Option<KernelTimes>,
 }
@@ -82,6 +84,14 @@ fn first_method(pte: &Pte<'_>) -> String {
     let ours = |name: &&str| pte.delegate(name).is_ok_and(|one| one.backend == BACKEND);
     let first = pte.methods().filter(ours).min();
     first.unwrap_or("forward").to_owned()
+}
+
+fn policy_of(name: String) -> Result<PolicyKind> {
+    let spec = Spec {
+        key: POLICY.to_owned(),
+        value: SpecValue::Text(name),
+    };
+    Options::parse(&[spec]).map(|options| options.policy)
 }
 
 impl Model {
@@ -104,9 +114,12 @@ impl Model {
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
         let specs = parsed.delegate(&method)?.compile_specs;
-        let shapes = specs.into_iter().find(|(key, _)| *key == GRAPH_SHAPES);
-        let shapes = shapes.filter(|_| record.device != "cpu");
-        let graph_shapes = shapes.map(|(_, text)| String::from_utf8_lossy(text).into_owned());
+        let named = |key: &str| {
+            let found = specs.iter().find(|(own, _)| *own == key);
+            found.map(|(_, text)| String::from_utf8_lossy(text).into_owned())
+        };
+        let graph_shapes = named(GRAPH_SHAPES).filter(|_| record.device != "cpu");
+        let policy = named(POLICY).map_or(Ok(PolicyKind::default()), policy_of)?;
         let (union, mut whole) = program_of(&records)?;
         mark(&records, &union, &files.options()?, &mut whole.constants)?;
         let figures = device::model_of(&record.device).ok_or_else(|| {
@@ -136,6 +149,7 @@ impl Model {
             floor,
             has_program_crc,
             graph_shapes,
+            policy,
             times: None,
         })
     }

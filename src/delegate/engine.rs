@@ -19,7 +19,7 @@ use super::delegate_device::DelegateDevice;
 use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
 use super::locked;
-use super::option_checks::no_graph;
+use super::option_checks::{check_repeats, no_graph};
 use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
 use super::share::{settle_grant, take_grant};
@@ -63,6 +63,7 @@ impl<D: DelegateDevice> Engine<D> {
         let mut running = shared.turn()?;
         if options.cuda_graph {
             check_no_ring(running.data.held)?;
+            check_repeats(options, running.session.store().policy())?;
             running.session.allow_capture()?;
             running.session.raise_graph_cap(options.graph_bytes)?;
         }

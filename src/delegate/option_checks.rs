@@ -9,6 +9,7 @@ use crate::config::{
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
 use crate::format::Record;
+use crate::residency::Policy;
 
 /// On the CPU a kernel has ended when it returns, and a fault in it ends the process there and then.
 pub(super) fn check_sync(record: &Record, options: &Options) -> Result<()> {
@@ -75,6 +76,40 @@ pub(super) fn check_graph(record: &Record, options: &Options) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Once it is known which policy runs: `policy`, which was asked for, or is what the budget leaves.
+pub(super) fn check_repeats(options: &Options, policy: &dyn Policy) -> Result<()> {
+    // rule: graphs-need-passes-that-repeat
+    if policy.is_periodic() {
+        return Ok(());
+    }
+    let key = match options.graph_shapes.is_empty() {
+        true => CUDA_GRAPH,
+        false => GRAPH_SHAPES,
+    };
+    Err(Error::Option {
+        key: key.to_owned(),
+        what: differs(options.policy, policy.name()),
+    })
+}
+
+/// Why no pass can be captured where the policy `runs`, with `asked` for.
+pub(crate) fn differs(asked: PolicyKind, runs: &str) -> String {
+    let instead = match asked.plans() {
+        true => format!(
+            "{POLICY} = '{}' has no plan at this budget; give a larger one, or leave graphs out",
+            asked.name()
+        ),
+        false => format!(
+            "take {POLICY} = 'planned' in place of '{}', or a budget for all weights, or leave graphs out",
+            asked.name()
+        ),
+    };
+    format!(
+        "no pass can be captured under the policy '{runs}', since each one leaves other weights on the device than it found: \
+         {instead}"
+    )
 }
 
 /// The driver captures no graph from it.
@@ -160,3 +195,7 @@ pub(super) fn check_offloads(record: &Record, options: &Options) -> Result<()> {
         ),
     })
 }
+
+#[cfg(test)]
+#[path = "option_checks_tests.rs"]
+mod tests;

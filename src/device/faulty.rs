@@ -249,6 +249,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.graph_bytes(graph)
     }
 
+    fn graphs_taken(&self) -> Option<u64> {
+        self.inner.graphs_taken()
+    }
+
     fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
         self.faults.call("reserve_block")?;
         self.inner.reserve_block()

@@ -53,6 +53,9 @@ pub use units::{Units, UserStream};
 /// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
 pub const NODE_BYTES: u64 = 2458;
 
+/// Drivers take device memory for graphs in steps of so many bytes, and use the rest for later graphs.
+pub const GRAPH_STEP: u64 = 2 << 20;
+
 /// Memory, copies and ordering of one device. See the module's ordering contract.
 pub trait Device: Send {
     /// A point in a stream.
@@ -237,9 +240,15 @@ pub trait Device: Send {
         Err(Error::Internal("there is no graph to replay".to_owned()))
     }
 
-    /// Device memory that a graph takes by itself, by the number of its nodes.
+    /// Bytes of device memory that a graph takes by itself, by the number of its nodes.
     fn graph_bytes(&self, _graph: &Self::Graph) -> u64 {
         0
+    }
+
+    /// Bytes of device memory that all graphs took, as far as that was seen, and did not give back: whole steps of the driver. It
+    /// may keep what graphs had that went, for later ones. `None` where nobody can tell.
+    fn graphs_taken(&self) -> Option<u64> {
+        None
     }
 
     /// Addresses for one block of activations that grows where it is, more than it can ever need. There is no memory behind
@@ -248,7 +257,8 @@ pub trait Device: Send {
         Ok(None)
     }
 
-    /// Has memory behind the first `bytes` bytes of a block; what is there already stays as it is. Both streams are idle.
+    /// Has memory behind the first `bytes` bytes of a block; what is there already stays as it is, and kernels that use it go on.
+    /// Not while something is captured.
     fn grow_block(&mut self, _block: DevicePtr, _bytes: u64) -> Result<()> {
         Err(Error::Internal(format!("{} has no blocks", self.name())))
     }

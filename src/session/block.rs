@@ -1,15 +1,18 @@
-//! The one block in which inputs and activations of captured passes lie.
+//! The one block in which inputs and activations of captured passes lie, and activations of the passes between them.
 //!
 //! ```text
 //!  addresses  |=======================|........................|
 //!             ^ memory of the largest ^ reserved, no memory yet
 //!  shape A    [in|activations]
 //!  shape B    [in|activations.........]
+//!  by calls   [activations....]
 //! ```
 //! - All graphs of a store share it: its methods, sessions and shapes. Its memory is what the largest of them needs.
 //! - It grows in place, so graphs that were captured before stay right. A device that cannot do that gets a larger block, and
 //!   the graphs of the one before are outdated.
-//! - One replay at a time has it: from the replay until somebody has waited for its kernels.
+//! - Passes that are issued call by call use it too, from its first byte on, if it grows: then their activations take no other
+//!   memory. All kernels run in the order of the compute stream, so that what one pass frees the next one may have.
+//! - One replay at a time has it: from the replay until somebody has waited for its kernels. A pass begins after that.
 
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
@@ -24,6 +27,15 @@ struct Block {
     grows: bool,
     /// Captured passes that lie in it.
     users: usize,
+}
+
+impl Block {
+    fn grow<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<()> {
+        // rule: block-grows-in-place
+        device.grow_block(self.at, bytes)?;
+        self.bytes = bytes;
+        Ok(())
+    }
 }
 
 /// The block of a store, if there is one now.
@@ -67,11 +79,7 @@ impl Blocks {
             device.trim_scratch()?;
         }
         match &mut self.now {
-            Some(block) if block.grows && is_larger => {
-                // rule: block-grows-in-place
-                device.grow_block(block.at, bytes)?;
-                block.bytes = bytes;
-            }
+            Some(block) if block.grows && is_larger => block.grow(device, bytes)?,
             Some(block) if block.bytes >= bytes => {}
             _ => self.replace(device, bytes)?,
         }
@@ -83,6 +91,26 @@ impl Blocks {
             at: block.at,
             bytes,
         })
+    }
+
+    /// Where an activation lies at this offset from the block's first byte, in a pass that is issued call by call. `None`: there is
+    /// no block, or one that does not grow.
+    pub fn place<D: Device>(
+        &mut self,
+        device: &mut D,
+        offset: u64,
+        size: u64,
+    ) -> Result<Option<DevicePtr>> {
+        // rule: passes-share-the-block
+        let Some(block) = self.now.as_mut().filter(|block| block.grows) else {
+            return Ok(None);
+        };
+        let end = offset + size;
+        // rule: pass-has-memory-in-the-block
+        if end > block.bytes {
+            block.grow(device, end)?;
+        }
+        Ok(Some(block.at.offset(offset)))
     }
 
     /// Another block: passes that lie in the present one are outdated.
@@ -137,6 +165,11 @@ impl Blocks {
         let number = self.now.as_ref().map(|block| block.number);
         // rule: replaced-block-outdates-its-graphs
         held.bytes > 0 && number != Some(held.number)
+    }
+
+    /// Bytes of the block that is there, as they were asked for.
+    pub fn bytes(&self) -> u64 {
+        self.now.as_ref().map_or(0, |block| block.bytes)
     }
 
     /// A replay begins.

@@ -4,7 +4,7 @@ use super::block::Blocks;
 use super::captured::{Begun, CapturedPass};
 use super::scratch::Scratch;
 use crate::aoti::outputs::Kept;
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DevicePtr, GRAPH_STEP};
 use crate::store::StoreState;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,6 +75,8 @@ pub(super) struct Graphs<D: Device> {
     pub steady: HashMap<usize, StoreState>,
     /// Counts uses.
     pub clock: u64,
+    /// The most bytes of all of them so far, by their nodes.
+    pub most: u64,
 }
 
 impl<D: Device> Default for Graphs<D> {
@@ -85,6 +87,7 @@ impl<D: Device> Default for Graphs<D> {
             seen: HashMap::new(),
             steady: HashMap::new(),
             clock: 0,
+            most: 0,
         }
     }
 }
@@ -95,8 +98,20 @@ impl<D: Device> Graphs<D> {
         self.asked.unwrap_or(GRAPH_BYTES)
     }
 
-    pub fn bytes(&self) -> u64 {
+    /// Bytes of all of them, by their nodes.
+    pub fn counted(&self) -> u64 {
         self.all.values().map(|one| one.bytes).sum()
+    }
+
+    /// What they need of what the device took for graphs, if that is more than a step. It may have kept what graphs had that went:
+    /// that is for later ones.
+    pub fn needed(&self, taken: Option<u64>) -> u64 {
+        let counted = self.counted();
+        let taken = taken.filter(|taken| *taken > GRAPH_STEP).unwrap_or(0);
+        let part = u128::from(taken) * u128::from(counted);
+        let part = part.checked_div(u128::from(self.most));
+        // rule: cap-is-of-what-the-driver-took
+        counted.max(part.unwrap_or(0) as u64)
     }
 
     pub fn tick(&mut self) -> u64 {

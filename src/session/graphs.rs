@@ -112,6 +112,7 @@ impl<D: Device> Session<D> {
         let bytes = self.store.device.graph_bytes(&pass.graph);
         let graphs = &mut self.capture()?.graphs;
         let (cap, used) = (graphs.cap(), graphs.tick());
+        graphs.most = graphs.most.max(graphs.counted() + bytes);
         if bytes > cap {
             if let Some(seen) = graphs.seen.get_mut(&key.of_any_plan()) {
                 seen.too_large = true;
@@ -142,8 +143,9 @@ impl<D: Device> Session<D> {
 
     /// Gives graphs up until all of them take at most `cap`; not the one of this key.
     fn evict_down_to(&mut self, cap: u64, key: &GraphKey) -> Result<()> {
+        let taken = self.store.device.graphs_taken();
         // rule: graphs-keep-to-their-cap
-        while self.capture()?.graphs.bytes() > cap {
+        while self.capture()?.graphs.needed(taken) > cap {
             let Some(oldest) = self.capture()?.graphs.oldest_but(key) else {
                 break;
             };
@@ -215,7 +217,9 @@ impl<D: Device> Session<D> {
     fn count_graphs(&mut self) {
         if let Some(capture) = &self.capture {
             self.store.stats.graphs = capture.graphs.all.len() as u64;
-            self.store.stats.graph_bytes = capture.graphs.bytes();
+            let taken = self.store.device.graphs_taken();
+            // In a process where graphs went, the driver has memory for the next ones already.
+            self.store.stats.graph_bytes = capture.graphs.counted().max(taken.unwrap_or(0));
         }
     }
 

@@ -40,7 +40,7 @@ impl<D: Device> PassHooks for Session<D> {
         let device = &mut self.store.device;
         let ptr = match &mut self.capture {
             None => device.alloc_scratch(bytes),
-            Some(capture) => capture.scratch.alloc(device, bytes),
+            Some(capture) => capture.scratch.alloc(device, &mut capture.blocks, bytes),
         };
         let ptr = ptr.map_err(|error| activation("taking", bytes, error))?;
         self.pass.activations.take(bytes);

@@ -221,7 +221,11 @@ impl<D: Device> Session<D> {
 
     /// Counters since load.
     pub fn stats(&self) -> Stats {
-        self.store.stats()
+        let capture = self.capture.as_ref();
+        Stats {
+            graph_block_bytes: capture.map_or(0, |capture| capture.blocks.bytes()),
+            ..self.store.stats()
+        }
     }
 
     /// Bytes of activations that are allocated now.

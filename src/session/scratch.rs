@@ -1,6 +1,7 @@
-//! Where activations lie: in memory that the device hands out, or, while a pass is captured, in one block whose addresses a
-//! replay finds again. How large that block is, is measured in the pass before.
+//! Where activations lie: in the block of the captured passes once there is one, else in memory that the device hands out. A pass
+//! that is captured has its part of the block, which a replay finds again: how large that is, is measured in the pass before.
 
+use super::block::Blocks;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::residency::FreeList;
@@ -13,14 +14,22 @@ const ENDLESS: u64 = 1 << 60;
 /// The activations of a pass, by offsets that depend on nothing but the order and the sizes in which they come and go.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// The block, if activations lie in it now.
+    /// The captured pass's part of the block, while one is captured.
     block: Option<Range<u64>>,
     /// Where they lie in it, or would.
     free: FreeList,
-    /// Offset and bytes of each activation, by address.
-    live: BTreeMap<u64, (u64, u64)>,
+    /// Each activation, by address.
+    live: BTreeMap<u64, Live>,
     /// The end of the one that lay furthest back.
     reach: u64,
+}
+
+/// An activation: where it lies in a block, or would.
+#[derive(Debug)]
+struct Live {
+    offset: u64,
+    size: u64,
+    in_block: bool,
 }
 
 impl Scratch {
@@ -45,12 +54,17 @@ impl Scratch {
         self.reach
     }
 
-    /// From now on activations lie there; with `None` where the device says.
+    /// From now on activations lie there, and nowhere else; with `None` where the store's block or the device says.
     pub fn lie_in(&mut self, block: Option<Range<u64>>) {
         self.block = block;
     }
 
-    pub fn alloc<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
+    pub fn alloc<D: Device>(
+        &mut self,
+        device: &mut D,
+        blocks: &mut Blocks,
+        bytes: u64,
+    ) -> Result<DevicePtr> {
         if bytes == 0 {
             return device.alloc_scratch(0);
         }
@@ -62,21 +76,15 @@ impl Scratch {
                 bytes,
             });
         };
-        // rule: captured-activations-lie-in-their-block
-        let placed = match &self.block {
-            None => device.alloc_scratch(bytes),
-            Some(block) if block.start + offset + size <= block.end => {
-                Ok(DevicePtr(block.start + offset))
-            }
-            Some(block) => Err(Error::Internal(format!(
-                "the captured pass takes other activations than the one before it: {size} bytes at {offset} of {}",
-                block.end - block.start
-            ))),
-        };
-        match placed {
-            Ok(ptr) => {
+        match self.place(device, blocks, (offset, size), bytes) {
+            Ok((ptr, in_block)) => {
                 self.reach = self.reach.max(offset + size);
-                self.live.insert(ptr.0, (offset, size));
+                let live = Live {
+                    offset,
+                    size,
+                    in_block,
+                };
+                self.live.insert(ptr.0, live);
                 Ok(ptr)
             }
             Err(error) => {
@@ -86,17 +94,38 @@ impl Scratch {
         }
     }
 
-    pub fn free<D: Device>(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {
-        if let Some((offset, size)) = self.live.remove(&ptr.0) {
-            self.free.give(offset, size);
-            if self
-                .block
-                .as_ref()
-                .is_some_and(|block| block.contains(&ptr.0))
-            {
-                return Ok(());
-            }
+    /// The address of an activation at this offset, with this size there; and whether it lies in the block.
+    fn place<D: Device>(
+        &self,
+        device: &mut D,
+        blocks: &mut Blocks,
+        (offset, size): (u64, u64),
+        bytes: u64,
+    ) -> Result<(DevicePtr, bool)> {
+        // rule: captured-activations-lie-in-their-block
+        if let Some(block) = &self.block {
+            return match block.start + offset + size <= block.end {
+                true => Ok((DevicePtr(block.start + offset), true)),
+                false => Err(Error::Internal(format!(
+                    "the captured pass takes other activations than the one before it: {size} bytes at {offset} of {}",
+                    block.end - block.start
+                ))),
+            };
         }
-        device.free_scratch(ptr, bytes)
+        match blocks.place(device, offset, size)? {
+            Some(ptr) => Ok((ptr, true)),
+            None => Ok((device.alloc_scratch(bytes)?, false)),
+        }
+    }
+
+    pub fn free<D: Device>(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        let live = self.live.remove(&ptr.0);
+        if let Some(live) = &live {
+            self.free.give(live.offset, live.size);
+        }
+        match live.is_some_and(|live| live.in_block) {
+            true => Ok(()),
+            false => device.free_scratch(ptr, bytes),
+        }
     }
 }

@@ -162,6 +162,9 @@ impl Rig {
         let mut issued = Issued::new();
         let (index, buffer) = self.buffer(call.session);
         let (bytes, held) = (call.rows * 64, self.written(index, call.rows));
+        // Where it lay in the memory of the input, the output would be another one.
+        let first = issued.take(&mut self.session, 64)?;
+        self.session.zero_on_device(first, 64)?;
         let output = issued.take(&mut self.session, bytes + held)?;
         issued.output = output;
         self.session.copy_on_device(output, input, bytes)?;
@@ -169,6 +172,8 @@ impl Rig {
             .copy_on_device(output.offset(bytes), buffer, held)?;
         self.session.copy_on_device(buffer, input, held)?;
         issued.wrote = true;
+        issued.live.remove(0);
+        self.session.free_activation(first, 64);
         let events = self.methods[call.method].method.trace.events().to_vec();
         for event in &events[..end.unwrap_or(events.len()).min(events.len())] {
             match *event {

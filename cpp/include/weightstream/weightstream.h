@@ -279,8 +279,9 @@ typedef struct ws_stats_data {
   uint64_t pinned_bytes;
   /* not in the budget: Captured graphs that are kept now. */
   uint64_t graphs;
-  /* not in the budget: Device bytes of these graphs, by the number of their nodes. Their
-   * activations are not in it. */
+  /* not in the budget: Device bytes of these graphs: what the driver took for them, in steps of 2
+   * MiB or more, or by the number of their nodes where that is more. The driver may keep those of
+   * graphs that went, for later ones. Activations are not in it. */
   uint64_t graph_bytes;
   /* since load: Passes that were captured as graphs. */
   uint64_t captures;
@@ -289,6 +290,9 @@ typedef struct ws_stats_data {
   /* since load: Graphs that were given up: for others under weight_offload_graph_mb, after a change
    * of the plan, or for a larger block of activations. */
   uint64_t graphs_evicted;
+  /* not in the budget: Device bytes of the block in which inputs and activations of graphs lie. The
+   * driver gives it in pages of 2 MiB. */
+  uint64_t graph_block_bytes;
 } ws_stats_data;
 
 /* Levels of log lines. */

@@ -41,7 +41,7 @@ impl Block {
     }
 
     /// Memory behind the first `bytes` bytes. On an error the block is as it was.
-    fn grow(&mut self, bytes: u64, page: u64, _entered: &Entered<'_>) -> Result<()> {
+    fn grow(&mut self, bytes: u64, page: u64, entered: &Entered<'_>) -> Result<()> {
         let whole = bytes.next_multiple_of(page);
         if whole > self.reserved {
             return Err(Error::OutOfMemory {
@@ -51,6 +51,7 @@ impl Block {
         }
         if whole > self.mapped {
             let (at, more) = (self.mapped, whole - self.mapped);
+            let before = self.addresses.context().free_bytes(entered)?;
             let physical = Physical::new(self.addresses.context(), more, || WHAT.to_owned())?;
             self.addresses.map(at, &physical)?;
             let access = Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -58,6 +59,8 @@ impl Block {
                 return self.addresses.unmap(at).and(Err(error));
             }
             self.mapped = whole;
+            let after = self.addresses.context().free_bytes(entered)?;
+            log::debug!("the block of activations grew to {whole} bytes: free memory {before}, then {after} bytes");
         }
         self.bytes = self.bytes.max(bytes);
         Ok(())

@@ -50,7 +50,15 @@ impl CudaDevice {
             return Err(error);
         }
         // SAFETY: just captured, and nobody else has it.
-        unsafe { Graph::of(&self.context, &self.capture.device, graph, &entered) }
+        unsafe {
+            Graph::of(
+                &self.context,
+                &self.capture.device,
+                graph,
+                &self.compute,
+                &entered,
+            )
+        }
     }
 
     pub(super) fn drop_capture(&mut self) -> Result<()> {

@@ -288,6 +288,10 @@ impl Device for CudaDevice {
         graph.nodes() * NODE_BYTES
     }
 
+    fn graphs_taken(&self) -> Option<u64> {
+        Some(self.capture.device.bytes())
+    }
+
     fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
         let Some(page) = self.page else {
             return Ok(None);

@@ -20,7 +20,7 @@ const OLDEST: c_int = 12020;
 pub(super) const ELAPSED_TIME: &str = "cuEventElapsedTime_v2";
 
 /// Every other function that this module's parent calls.
-const FUNCTIONS: [&str; 65] = [
+const FUNCTIONS: [&str; 66] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -45,6 +45,7 @@ const FUNCTIONS: [&str; 65] = [
     "cuGraphGetNodes",
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
+    "cuGraphUpload",
     "cuInit",
     "cuMemAddressFree",
     "cuMemAddressReserve",

@@ -260,6 +260,10 @@ impl Device for Sim {
         graph.nodes() * NODE_BYTES
     }
 
+    fn graphs_taken(&self) -> Option<u64> {
+        self.graphs.live.taken()
+    }
+
     fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
         self.call("reserve_block")?;
         self.graphs.refuse("an allocation")?;

@@ -3,8 +3,10 @@
 //! The rules of the driver hold: a capture begins with idle streams, allocates nothing, waits for no event from before, and
 //! its events are worth nothing after it.
 
-use crate::device::{DevicePtr, HostBytes};
+use crate::device::{DevicePtr, HostBytes, NODE_BYTES};
 use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 
 /// One call that was captured. Events go by their number.
 #[derive(Debug, Clone)]
@@ -22,9 +24,42 @@ pub(super) enum Call {
 
 /// A captured pass.
 #[derive(Debug)]
-pub struct SimGraph(pub(super) Vec<Call>);
+pub struct SimGraph(pub(super) Vec<Call>, Arc<Live>);
+
+/// Graphs that are there, where they take memory as a driver takes it: in steps, which it never gives back.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    /// Bytes of a step; 0: nobody can tell what graphs take.
+    pub(super) step: AtomicU64,
+    /// How often they take what their nodes say.
+    pub(super) times: AtomicU64,
+    bytes: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Live {
+    pub(super) fn taken(&self) -> Option<u64> {
+        let step = self.step.load(Relaxed);
+        let most = self.most.load(Relaxed) * self.times.load(Relaxed);
+        (step > 0).then(|| most.next_multiple_of(step))
+    }
+}
+
+impl Drop for SimGraph {
+    fn drop(&mut self) {
+        self.1.bytes.fetch_sub(self.nodes() * NODE_BYTES, Relaxed);
+    }
+}
 
 impl SimGraph {
+    pub(super) fn new(calls: Vec<Call>, live: &Arc<Live>) -> SimGraph {
+        let graph = SimGraph(calls, Arc::clone(live));
+        let more = graph.nodes() * NODE_BYTES;
+        let all = live.bytes.fetch_add(more, Relaxed) + more;
+        live.most.fetch_max(all, Relaxed);
+        graph
+    }
+
     /// What a driver would have a node for: waits are edges.
     pub(super) fn nodes(&self) -> u64 {
         let work = |call: &&Call| {
@@ -46,6 +81,7 @@ pub(super) struct Graphs {
     pub(super) events: usize,
     /// What was issued to the copy stream when the last replay ended.
     pub(super) replayed: u64,
+    pub(super) live: Arc<Live>,
 }
 
 impl Graphs {

@@ -192,6 +192,12 @@ impl Sim {
         self.page = bytes;
     }
 
+    /// Graphs take `times` what their nodes say, in steps of so many bytes.
+    pub fn take_for_graphs(&mut self, times: u64, step: u64) {
+        self.graphs.live.times.store(times, Ordering::Relaxed);
+        self.graphs.live.step.store(step, Ordering::Relaxed);
+    }
+
     /// Of the runs of pages that moves are to keep, each of this number is lost, as where a GPU has no room to move them.
     pub fn lose_pages(&mut self, every: Option<u64>) {
         self.loses_every = every;

@@ -20,7 +20,7 @@ impl Sim {
     pub(super) fn stop_capture(&mut self) -> Result<SimGraph> {
         let calls = self.graphs.calls.take();
         let calls = calls.ok_or_else(|| Error::Internal("nothing is being captured".to_owned()))?;
-        Ok(SimGraph(calls))
+        Ok(SimGraph::new(calls, &self.graphs.live))
     }
 
     pub(super) fn play_graph(&mut self, graph: &SimGraph) -> Result<()> {
