@@ -6,6 +6,12 @@ use crate::error::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// Allocations begin at multiples of this, as those of CUDA do.
+pub const ALIGNMENT: u64 = 256;
+
+/// Number of one allocation in its range, or of a slot of the range's ring.
+pub type AllocId = u32;
+
 /// No contents.
 pub(super) const NOTHING: u64 = 0;
 

@@ -20,6 +20,7 @@
 //! | `state` | all ranges of a device: faults, and the memory for them |
 //! | `evict` | which units go |
 //! | `ring` | slots for allocations whose fault was refused |
+//! | `slots` | the ring's memory, and slots for callers |
 //! | `lease` | leases that end on any thread |
 //! | `hold` | memory that its owner holds until it gives it up: graph pools and segments |
 //! | `residency` | what a range holds, and why |
@@ -31,6 +32,7 @@ mod hold;
 mod lease;
 mod residency;
 mod ring;
+mod slots;
 mod state;
 mod table;
 

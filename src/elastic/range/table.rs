@@ -1,17 +1,12 @@
 //! One range: its units, its allocations, and how far it may grow.
 
 use super::alloc::Alloc;
+pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
 use super::ring::{Ring, SLOTS};
 use crate::device::{DevicePtr, Units};
 use crate::error::{Error, Result};
 use std::ops::Range as Span;
-
-/// Allocations begin at multiples of this, as those of CUDA do.
-pub const ALIGNMENT: u64 = 256;
-
-/// Number of one allocation in its range, or of a slot of the range's ring.
-pub type AllocId = u32;
 
 /// A unit that is to be taken: its range, and its number there.
 pub(super) type Victim = (u64, usize);
