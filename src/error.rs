@@ -52,6 +52,8 @@ pub enum Error {
         floor: u64,
         /// The parts of the floor, ready to print.
         parts: String,
+        /// What sets the budget: an option in MB, whose name ends in `_mb`, or an argument in bytes.
+        option: &'static str,
     },
     /// A cap for several tenants is below what they need at least.
     CapTooSmall {
@@ -198,13 +200,17 @@ impl fmt::Display for Error {
             Error::Mismatch { name, fact, expected, found } => {
                 write!(f, "'{name}': {fact} differs: expected {expected}, found {found}")
             }
-            Error::BudgetTooSmall { budget, floor, parts } => write!(
-                f,
-                "weight budget of {} is too small: this program needs at least {floor} bytes \
-                 (weight_offload_budget_mb = {}): {parts}",
-                bytes_text(*budget),
-                floor.div_ceil(1 << 20)
-            ),
+            Error::BudgetTooSmall { budget, floor, parts, option } => {
+                let least = match option.ends_with("_mb") {
+                    true => format!("{option} = {}", floor.div_ceil(1 << 20)),
+                    false => format!("{option}={floor}"),
+                };
+                write!(
+                    f,
+                    "weight budget of {} is too small: this program needs at least {floor} bytes ({least}): {parts}",
+                    bytes_text(*budget)
+                )
+            }
             Error::CapTooSmall { cap, least, floors } => write!(
                 f,
                 "a cap of {} is too small: the tenants need at least {}: {floors}",

@@ -143,16 +143,20 @@ fn a_budget_that_changes_tells_of_weights_that_moved() {
 #[test]
 fn the_least_budget_is_exact() {
     let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
-    let refused = |error: Error| match error {
-        Error::BudgetTooSmall {
-            floor: least,
-            parts,
-            ..
-        } => {
-            assert!(parts.contains("1000 bytes"), "{parts}");
-            assert_eq!(least, floor);
+    let refused = |error: Error| {
+        let text = error.to_string();
+        assert!(text.contains(&format!("(budget={floor})")), "{text}");
+        match error {
+            Error::BudgetTooSmall {
+                floor: least,
+                parts,
+                ..
+            } => {
+                assert!(parts.contains("1000 bytes"), "{parts}");
+                assert_eq!(least, floor);
+            }
+            other => panic!("{other}"),
         }
-        other => panic!("{other}"),
     };
     refused(
         Model::new("m", 8, Budget::Bytes(floor - 1))
@@ -243,4 +247,45 @@ fn memory_does_not_move_under_a_pass() {
     let report = pool.report();
     assert!(report.tenants.iter().map(|one| one.held).sum::<u64>() <= report.cap);
     pool.set_cap(None).unwrap();
+}
+
+/// The device has the new bytes of whatever it held, in the ring too, and nothing moves.
+#[test]
+fn weights_that_change_are_copied_again() {
+    for budget in [
+        Budget::Floor,
+        Budget::Bytes(WHOLE * 3 / 4),
+        Budget::Bytes(WHOLE),
+    ] {
+        let (mut recorded, bytes) = recorded("m", 8, budget);
+        let memory: Vec<*mut u8> = { bytes.iter() }
+            .map(|bytes| Vec::leak(bytes.to_vec()).as_mut_ptr())
+            .collect();
+        for (weight, memory) in recorded.weights.iter_mut().zip(&memory) {
+            // SAFETY: it lives for ever, and is written while no copy runs.
+            weight.1 = unsafe { HostBytes::new(*memory, BYTES as u64) };
+        }
+        let eager = Eager::new(recorded).unwrap();
+        let at = vec![0; 9];
+        let mut model = Model { eager, bytes, at };
+        model.pass();
+        for changed in [0, 7, 3, 0] {
+            // Copies ahead of the next pass are over.
+            model.eager.copy_again(&[]).unwrap();
+            let new = content(100 + changed);
+            // SAFETY: as large, and nobody reads it now.
+            unsafe { memory[changed].copy_from_nonoverlapping(new.as_ptr(), BYTES) };
+            model.bytes[changed] = new;
+            model.eager.copy_again(&[changed as u32]).unwrap();
+            assert!(!model.pass().1, "a weight moved");
+        }
+        let none = model.eager.copy_again(&[8]).unwrap_err().to_string();
+        assert!(
+            none.contains("weight 8 is said to have changed, of 8 weights"),
+            "{none}"
+        );
+        model.eager.begin().unwrap();
+        assert!(matches!(model.eager.copy_again(&[0]), Err(Error::Busy)));
+        model.eager.end(false).unwrap();
+    }
 }

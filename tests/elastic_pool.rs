@@ -1,102 +1,21 @@
 //! Stores that share a device: each reads its own bytes, all of them together stay under the cap, and a tenant whose pass runs keeps
 //! what it holds.
 
+mod elastic_support;
 mod session_support;
 
+use elastic_support::{Store, PAGE};
 use proptest::prelude::*;
 use session_support::code::programs;
 use session_support::draw::{Draw, Seeded};
 use session_support::{chain, play, Kernels, Model, Pass};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::Arc;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::{Device, HostDevice, Sim};
-use weightstream::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
-use weightstream::session::Session;
-use weightstream::store::{ElasticBytes, Methods, StoreOptions};
-use weightstream::{Error, Result};
-
-const PAGE: u64 = 256;
-
-/// A store as the delegate has it: others ask it to shrink while nobody runs it.
-struct Store<D: Device> {
-    membership: OnceLock<Membership>,
-    session: Mutex<Option<Session<D>>>,
-    model: Model,
-}
-
-impl<D: Kernels + 'static> Store<D> {
-    fn new(pool: &Arc<DevicePool>, model: Model, device: D, priority: i64) -> Result<Arc<Self>> {
-        let methods = Methods::from(model.program());
-        let ElasticBytes {
-            least,
-            everything,
-            page,
-        } = ElasticBytes::of(&methods, &device)?;
-        let wants = Wants {
-            name: format!("of {everything}"),
-            total: everything,
-            floor: least,
-            priority,
-        };
-        let state = DeviceState {
-            page,
-            beside: 0,
-            free: 0,
-        };
-        let membership = pool.join(wants, &state)?;
-        let options = StoreOptions {
-            budget: Some(membership.held()),
-            policy: PolicyKind::Planned,
-            elastic: true,
-            ..StoreOptions::default()
-        };
-        let session = Session::new(device, model.program(), model.host_bytes(), options)?;
-        let store = Arc::new(Store {
-            membership: OnceLock::from(membership),
-            session: Mutex::new(Some(session)),
-            model,
-        });
-        let tenant: Weak<Self> = Arc::downgrade(&store);
-        store.membership().attach(tenant);
-        Ok(store)
-    }
-
-    fn membership(&self) -> &Membership {
-        self.membership.get().unwrap()
-    }
-
-    fn pass(&self, pass: Pass) -> Result<()> {
-        let mut session = self.session.lock().unwrap();
-        let session = session.as_mut().unwrap();
-        self.membership()
-            .begin_pass(|| Ok(0), |bytes| session.set_budget(bytes))?;
-        assert_eq!(session.stats().budget_bytes, self.membership().held());
-        let played = play(&self.model, session, pass);
-        self.membership()
-            .end_pass(|bytes| session.set_budget(bytes))?;
-        assert_eq!(session.stats().budget_bytes, self.membership().held());
-        played
-    }
-
-    fn with<R>(&self, look: impl FnOnce(&mut Session<D>) -> R) -> R {
-        look(self.session.lock().unwrap().as_mut().unwrap())
-    }
-}
-
-impl<D: Kernels> Tenant for Store<D> {
-    fn shrink_to(&self, bytes: u64) -> Option<Result<()>> {
-        let mut session = self.session.try_lock().ok()?;
-        Some(session.as_mut()?.set_budget(bytes))
-    }
-}
-
-impl<D: Device> Drop for Store<D> {
-    fn drop(&mut self) {
-        // The session borrows the model's bytes.
-        self.session.get_mut().unwrap().take();
-    }
-}
+use weightstream::device::{HostDevice, Sim};
+use weightstream::elastic::{DevicePool, DeviceState, Membership, Wants};
+use weightstream::store::{ElasticBytes, Methods};
+use weightstream::Error;
 
 /// Bytes that passes and changes copied.
 fn copied<D: Kernels + 'static>(store: &Store<D>) -> u64 {

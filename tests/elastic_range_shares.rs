@@ -148,7 +148,10 @@ fn a_smaller_cap_takes_pages_and_is_refused_where_they_are_leased() {
         panic!("leased pages were taken");
     };
     assert_eq!((cap, least), (UNIT, 2 * UNIT));
-    assert!(floors.contains("leased pages of ranges 2048"), "{floors}");
+    assert!(
+        floors.contains("leased pages and rings of ranges 2048"),
+        "{floors}"
+    );
     assert_eq!(world.pool.report().cap, 3 * UNIT);
     a.unpin(&[0, 1], Actor::Compute).unwrap();
     world.pool.set_cap(Some(UNIT)).unwrap();

@@ -186,7 +186,7 @@ fn walk(model: &Model, mut sim: Sim, seed: u64) -> Session<Sim> {
     let mut session = planned(model, sim, first);
     let events = model.method.trace.events().len();
     for _ in 0..10 {
-        match draw.below(3) {
+        match draw.below(4) {
             0 => {
                 let wanted = budget(&mut draw);
                 match session.set_budget(wanted) {
@@ -201,6 +201,14 @@ fn walk(model: &Model, mut sim: Sim, seed: u64) -> Session<Sim> {
                 let at = draw.below(events as u64 + 1) as usize;
                 // A lease that a divergence left is ended by the pass.
                 play(model, &mut session, Pass::AbortAt(at)).unwrap();
+            }
+            2 => {
+                let weights = session.store().constants().specs.len() as u64;
+                match session.copy_again(&[draw.below(weights) as u32]) {
+                    Ok(()) => {}
+                    Err(Error::Unsupported(_)) => assert_eq!(session.policy(), "lru"),
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
             }
             _ => play(model, &mut session, Pass::CompleteIn(draw.next())).unwrap(),
         }

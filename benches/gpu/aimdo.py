@@ -10,20 +10,17 @@ so much is free, and half a GB more. Host memory is pinned. The status is 1 if a
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib
 import sys
 from typing import Any
 
-import llama
-import offload
 import torch
 from comfy_aimdo import control
-from measure import back_to_back_ms, link
+from eager_models import DEVICE, GB, PERCENT, arguments, bytes_of, one, out, several, turns
+from measure import back_to_back_ms
 from torch import nn
 
-DEVICE, GB = offload.DEVICE, offload.GB
 #: Its modules, which are imported once it was started.
 vbar: Any = None
 tensors: Any = None
@@ -105,28 +102,20 @@ def ballast(budget: int) -> torch.Tensor:
 
 def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
     """Part one."""
-    model = offload.build(layers, sizes)
-    given = llama.tokens(1, sizes.get("vocabulary", llama.VOCABULARY)).to(DEVICE)
-    whole, good = offload.bytes_of(model), True
-    model.to(DEVICE)
-    expected = offload.out(model, given)
-    eager = back_to_back_ms(lambda: offload.out(model, given), passes)
-    model.cpu()
-    torch.cuda.empty_cache()
-    speed = link([p.nbytes for p in model.parameters()])["64_mib_median"]
-    torch.cuda.empty_cache()
+    found, good = one(layers, sizes, passes), True
+    model, given, expected, _, whole, eager, speed = found
     print(f"comfy-aimdo: {whole / GB:.2f} GB; eager {eager:.2f} ms; link {speed:.1f} GB/s", flush=True)
-    for percent in offload.PERCENT:
+    for percent in PERCENT:
         budget = whole * percent // 100
         taken = ballast(budget) if percent < 100 else None
         offloaded = Offloaded(model)
         for _ in range(4):
-            good = torch.equal(offload.out(model, given), expected) and good
+            good = torch.equal(out(model, given), expected) and good
         before = offloaded.copied
-        ms = back_to_back_ms(lambda: offload.out(model, given), passes)
+        ms = back_to_back_ms(lambda: out(model, given), passes)
         copied = (offloaded.copied - before) / (passes + 1)
-        good = torch.equal(offload.out(model, given), expected) and good
-        limit = max(eager, (whole - budget) / speed / 1e6)
+        good = torch.equal(out(model, given), expected) and good
+        limit = found.limit(budget)
         held = offloaded.range.loaded_size()
         offloaded.close()
         del taken
@@ -138,23 +127,10 @@ def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
     return good
 
 
-def turns(count: int) -> dict[str, list[int]]:
-    """As in `offload.py`: which model passes when."""
-    return {"in turn": list(range(count)) * 12, "phases of 20": [at for at in range(count) for _ in range(20)] * 2}
-
-
 def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bool:
     """Part two."""
-    vocabulary = sizes.get("vocabulary", llama.VOCABULARY)
-    models = [offload.build(layers, sizes) for _ in range(count)]
-    given = [torch.full((1, 1), at % vocabulary, device=DEVICE) for at in range(count)]
-    expected = []
-    for model, one in zip(models, given, strict=True):
-        model.to(DEVICE)
-        expected.append(offload.out(model, one))
-        model.cpu()
-        torch.cuda.empty_cache()
-    whole, good = offload.bytes_of(models[0]), True
+    models, given, expected = several(count, layers, sizes)
+    whole, good = bytes_of(models[0]), True
     budget = int(share * count * whole)
     taken = ballast(budget)
     print(f"comfy-aimdo: {count} models of {whole / GB:.2f} GB, {torch.cuda.mem_get_info()[0] / GB:.2f} GB free", flush=True)
@@ -168,7 +144,7 @@ def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bo
                 if prioritize and turn != last:
                     offloaded[turn].range.prioritize()
                 last = turn
-                good = torch.equal(offload.out(models[turn], given[turn]), expected[turn]) and good
+                good = torch.equal(out(models[turn], given[turn]), expected[turn]) and good
             copied = sum(one.copied for one in offloaded) - before
             how = "with" if prioritize else "without"
             print(f"{name}, {how} prioritize(): {copied / GB:.2f} GB copied in {len(order) - half} passes", flush=True)
@@ -178,24 +154,16 @@ def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bo
 
 @torch.inference_mode()
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=16, help="of 0.4 GB each (default 16)")
-    parser.add_argument("--passes", type=int, default=30)
-    parser.add_argument("--models", type=int, default=4, help="0 leaves part two out")
-    parser.add_argument("--model-layers", type=int, default=11, help="of each model of part two (default 11: 5.0 GB)")
-    parser.add_argument("--share", type=float, default=0.75, help="free memory of part two, of all its weights (default 0.75)")
-    parser.add_argument("--small", action="store_true", help="layers of 33 MB")
-    args = parser.parse_args()
-    sizes = llama.SMALL if args.small else {}
+    args = arguments(__doc__)
     # PyTorch has to have made its context first.
     print(torch.cuda.get_device_name(), torch.zeros(1, device=DEVICE).item(), flush=True)
     if not control.init() or not control.init_device(0):
         raise SystemExit("aimdo: comfy-aimdo does not start here")
     global vbar, tensors
     vbar, tensors = (importlib.import_module(f"comfy_aimdo.{name}") for name in ("model_vbar", "torch"))
-    good = budgets(args.layers, sizes, args.passes)
+    good = budgets(args.layers, args.sizes, args.passes)
     if args.models:
-        good = together(args.models, args.model_layers, args.share, sizes) and good
+        good = together(args.models, args.model_layers, args.share, args.sizes) and good
     print("right" if good else "WRONG", flush=True)
     return 0 if good else 1
 

@@ -36,6 +36,8 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_range_invalidate),
     reinterpret_cast<const void*>(&ws_range_watermark),
     reinterpret_cast<const void*>(&ws_range_residency),
+    reinterpret_cast<const void*>(&ws_range_set_ring),
+    reinterpret_cast<const void*>(&ws_range_slot),
     reinterpret_cast<const void*>(&ws_range_destroy),
     reinterpret_cast<const void*>(&ws_graph_pool_create),
     reinterpret_cast<const void*>(&ws_graph_pool_begin),
@@ -55,6 +57,7 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_offload_end),
     reinterpret_cast<const void*>(&ws_offload_addresses),
     reinterpret_cast<const void*>(&ws_offload_set_budget),
+    reinterpret_cast<const void*>(&ws_offload_copy_again),
     reinterpret_cast<const void*>(&ws_offload_stats),
     reinterpret_cast<const void*>(&ws_offload_destroy),
 };

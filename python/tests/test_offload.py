@@ -303,6 +303,15 @@ def test_weights_that_change(whole):
         assert torch.equal(module(x), expected_of_state(module, x))
         module.load_state_dict(stack(6).state_dict())
         assert torch.equal(module(x), expected_of_state(module, x))
+        plans = handle.stats()["plans"]
+        copied = handle.stats()["bytes_copied"]
+        for change in (lambda: module[0].weight.mul_(2), lambda: module[2].weight.data.mul_(2)):
+            change()
+            handle.invalidate("2.weight")
+            assert torch.equal(module(x), expected_of_state(module, x))
+        assert handle.stats()["plans"] == plans, "what changed is copied again by the plan that there is"
+        if whole:
+            assert handle.stats()["bytes_copied"] - copied == module[0].weight.nbytes + 2 * module[2].weight.nbytes
         # A layer that comes later is its owner's to bring to the device.
         module[5] = nn.Linear(WIDTH, WIDTH).to(DEVICE)
         assert torch.equal(module(x), expected_of_state(module, x))
@@ -331,7 +340,7 @@ def test_the_budget_changes():
                 assert handle.stats()["resident"] == (budget == whole)
         assert handle.stats()["plans"] == 1
         text = error_of(lambda: handle.set_budget(floor - 1))
-        assert f"at least {floor} bytes" in text
+        assert f"at least {floor} bytes (budget={floor})" in text
         assert torch.equal(module(x), wanted)
 
 
@@ -339,7 +348,7 @@ def test_a_budget_below_the_least_leaves_the_module_as_it_was():
     module, x = stack(), given()
     floor = least(module, x)
     text = error_of(lambda: ws.torch.offload(module, budget=floor - 1, device=DEVICE, example=(x,)))
-    assert f"at least {floor} bytes" in text
+    assert f"at least {floor} bytes (budget={floor})" in text
     assert not any("forward" in vars(one) for one in module.modules())
     handle = ws.torch.offload(module, budget=floor - 1, device=DEVICE)
     assert f"at least {floor} bytes" in error_of(lambda: module(x))

@@ -202,3 +202,42 @@ def test_the_example_computes_what_eager_does(budget):
     text, worst = ranges.run()
     assert worst == 0
     assert "refused" in text
+
+
+def test_refused_faults_go_through_the_ring(budget):
+    """Two tensors are alive at a time: that of a layer, and the one before it."""
+    budget(4 * MB)
+    with ws.Range("cpu", 6 * MB, "a", ring=2 * MB) as range_:
+        allocs = [range_.alloc(MB) for _ in range(6)]
+        for _ in range(3):
+            answers = ""
+            for alloc in allocs:
+                fault = range_.fault(alloc)
+                number = alloc
+                if fault.refused:
+                    answers += "-"
+                    number, fault = range_.slot(alloc)
+                    assert (fault.fill, fault.nbytes) == (True, MB)
+                tensor = range_.tensor(number, torch.float32, (256, 1024))
+                if fault.fill:
+                    tensor.fill_(alloc)
+                assert torch.equal(tensor, torch.full_like(tensor, alloc))
+                range_.unpin(number)
+            assert answers == "----"
+        found = range_.residency()
+        assert (found["ring_bytes"], found["slots"], found["resident_bytes"]) == (2 * MB, 12, 2 * MB)
+        assert ws.device_report("cpu")["range_bytes"] == 4 * MB
+        # The last tensor and two more.
+        assert "allocation 5: 1048576 bytes" in error_of(lambda: [range_.slot(alloc) for alloc in (0, 1)])
+        assert found["ring_leased_bytes"] == MB
+        del tensor
+        number, _ = range_.slot(0)
+        assert "the slot of allocation" in error_of(range_.close)
+        assert "is leased" in error_of(lambda: range_.unpin(number + 1))
+        range_.unpin(number)
+        range_.unpin(number - 1)
+    assert "has no ring" in error_of(lambda: make(1).slot(0))
+    with ws.Range("cpu", 3 * MB, "b", ring=1) as range_:
+        alloc = range_.alloc(2 * MB)
+        assert "has 2097152 bytes (2.0 MB), and the range's ring 1048576 bytes" in error_of(lambda: range_.slot(alloc))
+    assert "5242880 bytes (5.0 MB) for the ring of range 'c'" in error_of(lambda: ws.Range("cpu", MB, "c", ring=5 * MB))

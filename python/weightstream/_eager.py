@@ -140,12 +140,17 @@ class Offloaded:
         """
         with self._alone():
             present = dict(self.module.named_parameters(remove_duplicate=False))
+            parameters = list(present.values())
             for one in changed:
                 if isinstance(one, str) and one not in present:
                     raise Error(f"invalidate: {self.name} has no parameter '{one}'")
-                if not isinstance(one, str) and all(one is not parameter for parameter in present.values()):
+                if not isinstance(one, str) and all(one is not parameter for parameter in parameters):
                     raise Error(f"invalidate: the name of a parameter of {self.name}, or one of its parameters, is expected")
-            self._take_weights()
+            named = [present[one] if isinstance(one, str) else one for one in changed]
+            if {id(one) for one in parameters} != self._weights.shown.keys():
+                self._take_weights()
+            else:
+                self._copy_again([*(named or parameters), *self._weights.written()])
 
     def remove(self) -> None:
         """Gives the device's memory back, and the module as it was: weights on the host, buffers where they were."""
@@ -302,7 +307,9 @@ class Offloaded:
                     )
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise Error(f"offload: {self.name} cannot be captured in a CUDA graph: its weights move")
-        if self._weights.have_changed():
+        if written := self._weights.written():
+            self._copy_again(written)
+        elif self._weights.are_elsewhere():
             self._take_weights()
         if self._plan is not None and self._plan.stream != self._stream():
             # Copies are ordered with the kernels of one stream.
@@ -331,6 +338,13 @@ class Offloaded:
         if weights.shown.keys() != self._weights.shown.keys():
             self._recorded = None
         self._weights = weights
+
+    def _copy_again(self, changed: list[nn.Parameter]) -> None:
+        """Their bytes have changed. Where these lie, and how many they are, is what a plan is made of."""
+        if self._weights.are_elsewhere():
+            self._take_weights()
+        elif self._plan is not None:
+            self._plan.copy_again(changed)
 
     def _close_plan(self) -> None:
         plan, self._plan = self._plan, None

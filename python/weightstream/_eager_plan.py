@@ -178,6 +178,12 @@ class Plan:
         if library().ws_offload_set_budget(self.handle, bytes) != 0:
             raise Error(last_error())
 
+    def copy_again(self, changed: list[nn.Parameter]) -> None:
+        """The bytes of these parameters on the host are others than before: what the device has of them is copied again."""
+        found = {self.weights.shown[id(one)].weight for one in changed} - {None}
+        if library().ws_offload_copy_again(self.handle, (ctypes.c_uint32 * len(found))(*found), len(found)) != 0:
+            raise Error(last_error())
+
     def stats(self) -> dict[str, Any]:
         text = ctypes.c_char_p()
         if library().ws_offload_stats(self.handle, ctypes.byref(text)) != 0:

@@ -78,10 +78,18 @@ class Weights:
         """Those of the module and of all modules in it."""
         yield from (self.shown[id(one)] for one in module.parameters() if id(one) in self.shown)
 
-    def have_changed(self) -> bool:
-        """Whether a parameter shows other memory than it did, or was written in a way that PyTorch counts: not through ``.data``."""
-        addresses = [one.parameter.data_ptr() for one in self.shown.values()]
-        return addresses != self._addresses or [parameter._version for parameter in self._counted] != self._versions
+    def are_elsewhere(self) -> bool:
+        """Whether a parameter shows other memory than it did."""
+        return [one.parameter.data_ptr() for one in self.shown.values()] != self._addresses
+
+    def written(self) -> list[nn.Parameter]:
+        """The parameters that were written since the last call, in a way that PyTorch counts: not through ``.data``."""
+        versions = [parameter._version for parameter in self._counted]
+        if versions == self._versions:
+            return []
+        changed = [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
+        self._versions = versions
+        return changed
 
 
 def _check(name: str, parameter: torch.Tensor) -> None:

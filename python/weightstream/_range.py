@@ -68,22 +68,22 @@ class Range:
     """Device addresses of one model. Weights are allocated in the order of their importance, and cost no memory before a fault.
 
     ``device`` is ``"cpu"``, ``"cuda:0"`` and so on. ``bytes`` is what will be allocated; each allocation takes a multiple of 256. A new
-    range has the highest priority. A ``stream`` is a ``torch.cuda.Stream``, its handle, or None for the current one::
+    range has the highest priority. ``ring`` is bytes of memory for weights whose fault was refused, in whole units; it is taken now, and
+    :meth:`slot` gives parts of it. A ``stream`` is a ``torch.cuda.Stream``, its handle, or None for the current one::
 
         w = range.alloc(nbytes)
         fault = range.fault(w)
         if fault.refused:
-            weight = host_weight.to(device)             # a temporary
-        else:
-            weight = range.tensor(w, dtype, shape)
-            if fault.fill:
-                weight.copy_(host_weight)
+            w, fault = range.slot(w)                    # with ring=…; else a temporary, and no unpin
+        weight = range.tensor(w, dtype, shape)
+        if fault.fill:
+            weight.copy_(host_weight)
         y = layer(x, weight)
-        if not fault.refused:
-            range.unpin(w)
+        del weight
+        range.unpin(w)
     """
 
-    def __init__(self, device: str, bytes: int, name: str = "range"):
+    def __init__(self, device: str, bytes: int, name: str = "range", *, ring: int = 0):
         self._handle: ctypes.c_void_p | None = None
         self.device, self.name = device, name
         self._gpu = device.startswith("cuda")
@@ -92,6 +92,8 @@ class Range:
         if library().ws_range_create(device.encode(), name.encode(), _whole("bytes", bytes), ctypes.byref(handle)) != 0:
             raise Error(last_error())
         self._handle = handle
+        if _whole("ring", ring):
+            self._call("set_ring", ring)
 
     def alloc(self, bytes: int) -> int:
         """The number of the next allocation: from low addresses, which stay longest, up."""
@@ -111,6 +113,16 @@ class Range:
     def batch(self, allocs: Iterable[int]) -> Batch:
         """Allocations that are always faulted together, as those of a layer: one call for all of them."""
         return Batch(self, list(allocs))
+
+    def slot(self, alloc: int, stream: Any = None) -> tuple[int, Fault]:
+        """Memory of the ring for an allocation whose fault was refused, and its number, which :meth:`unpin` and :meth:`tensor` take.
+
+        It is a ``fill``: write it on ``stream``. The slot is leased until it is unpinned and its tensors are gone. Never waits; an error
+        if too much of the ring is leased, which says by whom, and if the allocation is larger than the ring.
+        """
+        slot, fault = ctypes.c_uint32(), Fault()
+        self._call("slot", alloc, self._stream(stream), ctypes.byref(slot), ctypes.byref(fault))
+        return slot.value, fault
 
     def unpin(self, allocs: int | Sequence[int], stream: Any = None) -> None:
         """What was issued to ``stream`` so far uses the allocation, or each of several, and nothing later does."""

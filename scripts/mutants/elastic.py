@@ -215,6 +215,18 @@ MUTANTS = [
         "ranges and stores together exceed the cap",
         ("elastic_ranges",),
     ),
+    Mutant(
+        "slot-is-filled-after-its-readers",
+        delete(),
+        "a slot of the ring is overwritten while a kernel reads it",
+        ("elastic_range_ring",),
+    ),
+    Mutant(
+        "leased-slot-is-given-to-nobody",
+        replace("leased().all(|slot| !slot.overlaps(start, end))", "true"),
+        "two allocations have the same bytes of the ring",
+        ("elastic_range_ring",),
+    ),
     # --- graph pools and segments
     Mutant(
         "captures-stay-under-the-cap",
@@ -283,6 +295,18 @@ MUTANTS = [
         ("elastic_graph_pool",),
     ),
     # --- weights of eager code
+    Mutant(
+        "changed-bytes-in-the-ring-are-copied-again",
+        drop(".chain(passing)"),
+        "a pass reads bytes of the ring that were copied before the weight changed",
+        ("eager",),
+    ),
+    Mutant(
+        "changed-bytes-are-copied-when-nothing-runs",
+        delete(),
+        "a weight is overwritten while kernels read it",
+        ("session_budget",),
+    ),
     Mutant(
         "eager-budget-covers-the-floor",
         always(),

@@ -1,7 +1,7 @@
 //! What a pass costs at a budget.
 
 use super::model::Model;
-use crate::config::PolicyKind;
+use crate::config::{PolicyKind, BUDGET_MB};
 use crate::figures::{self, DeviceModel};
 use crate::residency::planned::{expected, lru_mean, Clocks, Plan, Price};
 use crate::residency::{choose, Request, Residency};
@@ -87,6 +87,7 @@ impl Cost {
                 budget,
                 floor: floor.bytes(),
                 parts: floor.to_string(),
+                option: BUDGET_MB,
             });
         }
         let (methods, weights) = (&model.methods.traced(), &model.methods.constants.specs);

@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use crate::config::BUDGET;
+use crate::config::{BUDGET, BUDGET_MB};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::Record;
 use crate::schedule::Floor;
@@ -96,6 +96,7 @@ impl AutoBudget {
                 budget,
                 floor: least,
                 parts: format!("{floor}; {BUDGET} = auto chose {self}"),
+                option: BUDGET_MB,
             }),
         }
     }

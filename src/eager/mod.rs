@@ -78,6 +78,7 @@ trait Passes: Send + Sync {
     fn end(&self, completed: bool) -> Result<()>;
     fn addresses(&self, at: &mut [u64]) -> Result<()>;
     fn set_budget(&self, bytes: u64) -> Result<()>;
+    fn copy_again(&self, changed: &[WeightIndex]) -> Result<()>;
     fn stats(&self) -> Result<Stats>;
     fn close(&self);
 }
@@ -131,6 +132,12 @@ impl Eager {
     /// Another budget, from the next pass on.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         self.0.set_budget(bytes)
+    }
+
+    /// The bytes of these weights on the host have changed, and lie where they did: what the device has of them is copied again.
+    /// Between passes; the plan stays.
+    pub fn copy_again(&self, changed: &[WeightIndex]) -> Result<()> {
+        self.0.copy_again(changed)
     }
 
     /// Counters.

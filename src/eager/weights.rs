@@ -7,7 +7,7 @@ use crate::delegate::{join_pool, settle_grant, take_grant, DelegateDevice, HostS
 use crate::device::HostSource;
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
-use crate::schedule::{Trace, WeightKind, WeightSpec};
+use crate::schedule::{Trace, WeightIndex, WeightKind, WeightSpec};
 use crate::session::Session;
 use crate::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLayout};
 use std::ops::Range;
@@ -105,6 +105,7 @@ fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
                 bytes_text(least - beside),
                 bytes_text(beside)
             ),
+            option: "budget",
         }),
     }
 }
@@ -257,6 +258,21 @@ impl<D: DelegateDevice> Passes for Weights<D> {
             return Err(Error::Busy);
         }
         self.hold(state.session()?, bytes)
+    }
+
+    fn copy_again(&self, changed: &[WeightIndex]) -> Result<()> {
+        let mut state = self.lock()?;
+        if state.running != Running::None {
+            return Err(Error::Busy);
+        }
+        let session = state.session()?;
+        let count = session.store().constants().specs.len();
+        if let Some(none) = changed.iter().find(|&&weight| weight as usize >= count) {
+            return Err(Error::InvalidInput(format!(
+                "weight {none} is said to have changed, of {count} weights"
+            )));
+        }
+        session.copy_again(changed)
     }
 
     fn stats(&self) -> Result<Stats> {

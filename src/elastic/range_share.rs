@@ -65,7 +65,7 @@ impl State {
                 cap,
                 least,
                 floors: format!(
-                    "leased pages of ranges {}, stores {}",
+                    "leased pages and rings of ranges {}, stores {}",
                     bytes_text(left),
                     bytes_text(least - left)
                 ),

@@ -4,11 +4,11 @@
 //! where the device can do that. Passes that were captured before are outdated.
 
 use super::{Pass, Session};
-use crate::config::PolicyKind;
+use crate::config::{PolicyKind, BUDGET_MB};
 use crate::device::Device;
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::{self, Request, Residency};
-use crate::schedule::MethodTrace;
+use crate::schedule::{MethodTrace, WeightIndex};
 use crate::store::{Methods, Table};
 
 impl<D: Device> Session<D> {
@@ -52,6 +52,26 @@ impl<D: Device> Session<D> {
             bytes_text(self.streamed_bytes())
         );
         Ok(())
+    }
+
+    /// The bytes of these weights on the host have changed, and lie where they did: what the device has of them is copied again. Between
+    /// passes. The plan stays.
+    ///
+    /// Errors: a store whose budget cannot change; a copy that failed, after which no pass runs any more.
+    pub fn copy_again(&mut self, changed: &[WeightIndex]) -> Result<()> {
+        self.store.check_usable()?;
+        self.pass.check_may_begin(self.store.constants())?;
+        self.check_elastic()?;
+        self.finish_replays()?;
+        // rule: changed-bytes-are-copied-when-nothing-runs
+        self.store.device.synchronize()?;
+        let copied = self.store.copy_again(changed);
+        if let Err(error) = &copied {
+            self.store.poison(format!(
+                "weights that changed could not be copied again: {error}"
+            ));
+        }
+        copied
     }
 
     /// The least budget that [`Session::set_budget`] accepts: the floor, and what a plan on the device's pages takes at least.
@@ -121,6 +141,7 @@ impl<D: Device> Session<D> {
                 budget,
                 floor: self.least(methods)?,
                 parts: floor.to_string(),
+                option: BUDGET_MB,
             }),
         }
     }

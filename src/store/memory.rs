@@ -151,6 +151,32 @@ impl<D: Device> Store<D> {
         written.map_err(|error| self.about(index, "writing the initial bytes of", error))
     }
 
+    /// Between passes, with both streams idle: copies again what is there of these weights, whose bytes on the host have changed.
+    pub(crate) fn copy_again(&mut self, changed: &[WeightIndex]) -> Result<()> {
+        let mut start = Vec::new();
+        self.residency.policy().start(&mut start);
+        let staying = start.into_iter().filter_map(|action| match action {
+            Action::Load { weight, range, .. } => Some((weight, range)),
+            Action::Evict { .. } => None,
+        });
+        let passing = (0..)
+            .zip(&self.weights)
+            .map(|(weight, there)| (weight, there.copied.clone()));
+        // rule: changed-bytes-in-the-ring-are-copied-again
+        let there: Vec<_> = staying.chain(passing).collect();
+        for (weight, range) in there {
+            if !changed.contains(&weight) || range.is_empty() {
+                continue;
+            }
+            let at = self.weights[weight as usize].at.offset(range.start);
+            let bytes = self.bytes[weight as usize].slice(range);
+            let copied = self.device.copy_to_device(at, bytes);
+            copied.map_err(|error| self.about(weight, "copying again", error))?;
+            self.stats.bytes_copied += bytes.len();
+        }
+        self.wait_for_loads()
+    }
+
     /// The budget from now on: of the pool and of the device. What they hold may be more until the weights are moved.
     pub(crate) fn set_budget(&mut self, bytes: u64) -> Result<()> {
         let told = self.device.set_budget(bytes);

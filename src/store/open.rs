@@ -1,7 +1,7 @@
 //! From checked constants and the bytes of the weights to a store that can be loaded.
 
 use super::{in_place, Constants, DeviceWeight, Method, Methods, Store};
-use crate::config::PolicyKind;
+use crate::config::{PolicyKind, BUDGET_MB};
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
@@ -239,6 +239,7 @@ fn accepted(floor: &Floor, budget: Option<u64>, everything: u64, least: u64) -> 
             budget,
             floor: floor.bytes(),
             parts: floor.to_string(),
+            option: BUDGET_MB,
         });
     }
     Ok(Stats {

@@ -1,6 +1,8 @@
 //! Ranges and stores on the simulated device under one cap, and an oracle that knows what each allocation holds.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+mod ring;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -122,6 +124,8 @@ pub struct Mine {
     pub written: BTreeMap<AllocId, (u64, Contents)>,
     pub open: Vec<(AllocId, Actor)>,
     pub leases: Vec<Lease>,
+    /// Slots of the ring that are leased, and the stream that reads them.
+    pub slots: Vec<(AllocId, Actor)>,
 }
 
 /// A program that runs: its ranges and stores, and what it has seen.
@@ -167,6 +171,7 @@ impl World {
             written: BTreeMap::new(),
             open: Vec::new(),
             leases: Vec::new(),
+            slots: Vec::new(),
         });
     }
 
@@ -321,7 +326,8 @@ impl World {
     }
 
     pub fn destroy(&mut self, at: usize, draw: &mut Draw) {
-        let in_use = !self.mine[at].open.is_empty() || !self.mine[at].leases.is_empty();
+        let mine = &self.mine[at];
+        let in_use = !(mine.open.is_empty() && mine.leases.is_empty() && mine.slots.is_empty());
         let destroyed = self.mine[at].range.destroy();
         assert_eq!(destroyed.is_err(), in_use, "{destroyed:?}");
         if !in_use {
@@ -329,7 +335,7 @@ impl World {
         } else if draw.below(4) == 0 {
             // Its handle goes, with faults and leases open: nobody can say any more that they end.
             let mine = self.mine.swap_remove(at);
-            for (alloc, stream) in mine.open {
+            for (alloc, stream) in mine.open.into_iter().chain(mine.slots) {
                 mine.range.unpin(&[alloc], stream).unwrap();
             }
             drop(mine.range);

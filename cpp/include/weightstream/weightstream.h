@@ -631,7 +631,7 @@ ws_status ws_range_alloc(const ws_range* range, uint64_t bytes, uint32_t* alloc)
  *   fault:  receives the answer:
  *     WS_FAULT_HIT: the contents are there.
  *     WS_FAULT_FILL: write them on `stream`, before ws_range_unpin. If that fails, call ws_range_invalidate first.
- *     WS_FAULT_REFUSED: use memory of your own, and do not unpin.
+ *     WS_FAULT_REFUSED: use ws_range_slot, or memory of your own. Do not unpin.
  * Returns: WS_OK, also if it was refused; WS_DEVICE.
  */
 ws_status ws_range_fault(const ws_range* range, uint32_t alloc, void* stream, ws_fault* fault);
@@ -650,6 +650,32 @@ ws_status ws_range_fault_many(const ws_range* range, const uint32_t* allocs, siz
  * Returns: WS_OK; WS_INVALID_INPUT for an allocation without an open fault, or a stream that is being captured.
  */
 ws_status ws_range_unpin(const ws_range* range, const uint32_t* allocs, size_t count, void* stream);
+
+/*
+ * Gives a range a ring, for allocations whose fault was refused, in the place of the one that it had. The memory is
+ * taken now: other pages of ranges make room, and their kernels are waited for. It counts in the device's budget, and
+ * not in the limit of the range.
+ *
+ * Parameters:
+ *   bytes: rounded up to whole units, of 32 MB on a GPU and 1 MB on the CPU. 0 for no ring.
+ * Returns: WS_OK; WS_INVALID_INPUT while a slot is leased, and the ring stays; WS_OUT_OF_MEMORY if the budget has no
+ * room, and then the range has no ring.
+ */
+ws_status ws_range_set_ring(const ws_range* range, uint64_t bytes);
+
+/*
+ * Memory of the ring for an allocation whose fault was refused. Slots are given in ring order, and never wait: what is
+ * issued to `stream` after this call comes after the kernels that used these bytes before.
+ *
+ * Parameters:
+ *   stream: what fills the slot.
+ *   slot:   receives a number that ws_range_unpin, ws_range_tensor and ws_range_used_on take as that of an allocation.
+ *           The slot is leased until ws_range_unpin and until its tensors are gone.
+ *   fault:  receives WS_FAULT_FILL: write the contents on `stream`, before ws_range_unpin.
+ * Returns: WS_OK; WS_INVALID_INPUT without a ring, or if the allocation is larger than the ring; WS_OUT_OF_MEMORY, with
+ * the allocations whose slots are leased, if no gap between them is large enough.
+ */
+ws_status ws_range_slot(const ws_range* range, uint32_t alloc, void* stream, uint32_t* slot, ws_fault* fault);
 
 /* DLPack's structure, of dlpack.h, version 0. */
 struct DLManagedTensor;
@@ -920,6 +946,16 @@ ws_status ws_offload_addresses(const ws_offload* offload, uint64_t* addresses, s
 
 /* Another budget, from the next pass on. Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs. */
 ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
+
+/*
+ * The bytes of these weights on the host have changed, and lie where they did: what the device has of them is copied
+ * again, before this returns. Addresses on the device stay. Write them between passes only.
+ *
+ * Parameters:
+ *   weights: `count` places in the array that ws_offload_create took.
+ * Returns: WS_OK; WS_BUSY while a pass runs.
+ */
+ws_status ws_offload_copy_again(const ws_offload* offload, const uint32_t* weights, size_t count);
 
 /*
  * The counters of ws_stats as a JSON object.

@@ -1,15 +1,22 @@
 //! What one allocation of a range holds, and who uses it.
 
-use crate::device::Units;
+use super::answer::Place;
+use crate::device::{DevicePtr, Units};
 use crate::error::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+
+/// Allocations begin at multiples of this, as those of CUDA do.
+pub const ALIGNMENT: u64 = 256;
+
+/// Number of one allocation in its range, or of a slot of the range's ring.
+pub type AllocId = u32;
 
 /// No contents.
 pub(super) const NOTHING: u64 = 0;
 
 /// A number for contents that are about to be written. No number is used twice in a process.
-pub(super) fn next_generation() -> u64 {
+fn next_generation() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(NOTHING + 1);
     // rule: generation-is-never-used-again
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -21,8 +28,10 @@ pub(super) struct Use<D: Units> {
     pub event: Arc<D::Event>,
 }
 
-/// Some bytes of a range.
+/// Some bytes of a range, or of its ring.
 pub(super) struct Alloc<D: Units> {
+    pub at: DevicePtr,
+    /// From the start of the range or ring.
     pub offset: u64,
     pub bytes: u64,
     /// Which contents these are; [`NOTHING`] once they are lost.
@@ -41,8 +50,9 @@ pub(super) struct Alloc<D: Units> {
 }
 
 impl<D: Units> Alloc<D> {
-    pub fn new(offset: u64, bytes: u64) -> Self {
+    pub fn new(start: DevicePtr, offset: u64, bytes: u64) -> Self {
         Alloc {
+            at: start.offset(offset),
             offset,
             bytes,
             generation: NOTHING,
@@ -53,6 +63,22 @@ impl<D: Units> Alloc<D> {
             filled: None,
             uses: Vec::new(),
         }
+    }
+
+    pub fn place(&self) -> Place {
+        Place {
+            at: self.at,
+            bytes: self.bytes,
+            generation: self.generation,
+        }
+    }
+
+    /// Somebody is to write new contents.
+    pub fn begin_fill(&mut self) {
+        self.generation = next_generation();
+        self.filling = true;
+        self.pins = 1;
+        self.filled = None;
     }
 
     /// Its contents are there.

@@ -21,6 +21,23 @@ impl<D: Units> State<D> {
         }
         bytes
     }
+
+    /// Weights go for `need` bytes that are held, after the kernels that use them. Whether it is enough.
+    pub fn make_room(&mut self, need: u64) -> Result<bool> {
+        let room = self.pool.claim(need);
+        self.pool.unclaim(room);
+        let missing = need - room;
+        // Weights that would go for nothing stay.
+        if self.can_go() < missing {
+            return Ok(false);
+        }
+        let before = self.held();
+        // rule: activations-wait-for-the-weights-that-go
+        let shrunk = self.shrink(before.saturating_sub(missing), true);
+        let after = self.held();
+        self.pool.unclaim(before - after);
+        shrunk.map(|()| true)
+    }
 }
 
 impl<D: Units> Range<D> {
@@ -33,20 +50,10 @@ impl<D: Units> Range<D> {
         }
         let range = state.range(self.id)?;
         let need = range.missing(range.units_of(&range.allocs[at as usize]));
-        let room = state.pool.claim(need);
-        state.pool.unclaim(room);
-        let missing = need - room;
-        // Weights that would go for nothing stay.
-        if state.can_go() < missing {
-            return Ok(answer);
+        match state.make_room(need)? {
+            true => state.fault(self.id, at, stream),
+            false => Ok(answer),
         }
-        let before = state.held();
-        // rule: activations-wait-for-the-weights-that-go
-        let shrunk = state.shrink(before.saturating_sub(missing), true);
-        let after = state.held();
-        state.pool.unclaim(before - after);
-        shrunk?;
-        state.fault(self.id, at, stream)
     }
 
     /// The same for a unit: the range's allocations are its units.

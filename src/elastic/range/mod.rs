@@ -19,6 +19,8 @@
 //! | `table` | one range: units, allocations, watermark, limit |
 //! | `state` | all ranges of a device: faults, and the memory for them |
 //! | `evict` | which units go |
+//! | `ring` | slots for allocations whose fault was refused |
+//! | `slots` | the ring's memory, and slots for callers |
 //! | `lease` | leases that end on any thread |
 //! | `hold` | memory that its owner holds until it gives it up: graph pools and segments |
 //! | `residency` | what a range holds, and why |
@@ -29,6 +31,8 @@ mod evict;
 mod hold;
 mod lease;
 mod residency;
+mod ring;
+mod slots;
 mod state;
 mod table;
 
@@ -212,14 +216,7 @@ impl<D: Units> Range<D> {
     pub fn lease(&self, alloc: AllocId, stream: D::Stream) -> Result<(Place, Lease)> {
         let mut state = self.ranges.lock();
         let lease = state.lease(self.id, alloc, stream)?;
-        let range = state.range(self.id)?;
-        let start = range.start;
-        let alloc = range.get(alloc)?;
-        let place = Place {
-            at: start.offset(alloc.offset),
-            bytes: alloc.bytes,
-            generation: alloc.generation,
-        };
+        let place = state.range(self.id)?.get(alloc)?.place();
         Ok((place, lease))
     }
 

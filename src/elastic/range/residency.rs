@@ -1,6 +1,7 @@
 //! What a range holds, unit by unit, and what happened to it. As values, and as JSON.
 
 use super::answer::{Cause, Refusal};
+use super::ring::Ring;
 use super::state::State;
 use super::table::{Counts, Watermark};
 use crate::config::quoted;
@@ -33,6 +34,10 @@ pub struct Residency {
     pub bytes: u64,
     /// Bytes of memory.
     pub resident: u64,
+    /// Bytes of its ring.
+    pub ring: u64,
+    /// Bytes of its ring that are leased.
+    pub ring_leased: u64,
     /// As [`super::Range::set_limit`] said.
     pub limit: Option<u64>,
     /// Up to where faults take memory.
@@ -70,6 +75,8 @@ impl<D: Units> State<D> {
             device,
             bytes: range.bytes,
             resident: range.resident,
+            ring: range.ring.as_ref().map_or(0, |ring| ring.bytes),
+            ring_leased: range.ring.as_ref().map_or(0, Ring::leased_bytes),
             limit: (range.limit < u64::MAX).then_some(range.limit),
             watermark: Watermark {
                 bytes: range.offset_of(range.watermark),
@@ -96,19 +103,22 @@ impl Residency {
             .zip(&self.counts.evicted_bytes)
             .map(named);
         format!(
-            "{{\"name\": {}, \"device\": {}, \"bytes\": {}, \"resident_bytes\": {}, \"limit_bytes\": {}, \"watermark_bytes\": {}, \
-             \"watermark_why\": {}, \"place\": {}, \"hits\": {}, \"fills\": {}, \"refused\": {{{}}}, \"evicted_bytes\": {{{}}}, \
+            "{{\"name\": {}, \"device\": {}, \"bytes\": {}, \"resident_bytes\": {}, \"ring_bytes\": {}, \"ring_leased_bytes\": {}, \"limit_bytes\": {}, \"watermark_bytes\": {}, \
+             \"watermark_why\": {}, \"place\": {}, \"hits\": {}, \"fills\": {}, \"slots\": {}, \"refused\": {{{}}}, \"evicted_bytes\": {{{}}}, \
              \"units\": [{}]}}",
             quoted(&self.name),
             quoted(&self.device),
             self.bytes,
             self.resident,
+            self.ring,
+            self.ring_leased,
             number(self.limit),
             self.watermark.bytes,
             self.watermark.why.as_deref().map_or("null".to_owned(), quoted),
             self.place,
             self.counts.hits,
             self.counts.fills,
+            self.counts.slots,
             refused.collect::<Vec<_>>().join(", "),
             evicted.collect::<Vec<_>>().join(", "),
             self.units.iter().map(|unit| unit.to_json()).collect::<Vec<_>>().join(", ")

@@ -7,8 +7,8 @@
 //!                  and at last the units of a that lie above it
 //! ```
 
-use super::alloc::{next_generation, Use};
-use super::answer::{Answer, Cause, Place, Refusal};
+use super::alloc::Use;
+use super::answer::{Answer, Cause, Refusal};
 use super::lease::Leases;
 use super::table::{AllocId, Table, Victim};
 use crate::device::Units;
@@ -42,22 +42,19 @@ impl<D: Units> State<D> {
 
     /// Bytes that all ranges hold.
     pub fn held(&self) -> u64 {
-        self.ranges.values().map(|range| range.resident).sum()
+        let one =
+            |range: &Table<D>| range.resident + range.ring.as_ref().map_or(0, |ring| ring.held);
+        self.ranges.values().map(one).sum()
     }
 
     /// The contents of an allocation, or memory for them. On a hit by the stream that wrote them nothing is asked of the device.
     pub fn fault(&mut self, id: u64, at: AllocId, stream: D::Stream) -> Result<Answer> {
         let (range, device) = self.split(id)?;
-        let start = range.start;
         let alloc = range.get(at)?;
         if alloc.is_valid() {
             alloc.order_after_fill(device, stream)?;
             alloc.pins += 1;
-            let place = Place {
-                at: start.offset(alloc.offset),
-                bytes: alloc.bytes,
-                generation: alloc.generation,
-            };
+            let place = alloc.place();
             range.counts.hits += 1;
             return Ok(Answer::Hit(place));
         }
@@ -71,18 +68,10 @@ impl<D: Units> State<D> {
             return Ok(Answer::Refused(refusal));
         }
         let (range, device) = self.split(id)?;
-        let start = range.start;
         let alloc = range.get(at)?;
         alloc.order_after_uses(device, stream)?;
-        alloc.generation = next_generation();
-        alloc.filling = true;
-        alloc.pins = 1;
-        alloc.filled = None;
-        let place = Place {
-            at: start.offset(alloc.offset),
-            bytes: alloc.bytes,
-            generation: alloc.generation,
-        };
+        alloc.begin_fill();
+        let place = alloc.place();
         range.counts.fills += 1;
         Ok(Answer::Fill(place))
     }
@@ -226,13 +215,17 @@ impl<D: Units> State<D> {
     /// Gives all memory of a range and its addresses back. What keeps it is an error; kernels are waited for.
     pub fn end(&mut self, id: u64, wait: bool) -> Result<()> {
         let range = self.range(id)?;
-        if let Some(at) = range.allocs.iter().position(|alloc| alloc.pins > 0) {
+        let open = range.pinned().next();
+        if let Some((what, pins)) = open {
             return Err(Error::InvalidInput(format!(
-                "range '{}' cannot end: allocation {at} has {} leases or faults that were not unpinned",
-                range.name, range.allocs[at].pins
+                "range '{}' cannot end: {what} has {pins} leases or faults that were not unpinned",
+                range.name
             )));
         }
-        let before = range.resident;
+        if !self.end_ring(id, wait)? {
+            return Ok(());
+        }
+        let before = self.range(id)?.resident;
         let freed = self.free(id, u64::MAX, wait, Cause::Asked);
         let left = self.range(id)?.resident;
         self.pool.unclaim(before - left);
@@ -252,7 +245,7 @@ impl<D: Units> State<D> {
         let abandoned = self
             .ranges
             .iter()
-            .find(|(_, range)| range.abandoned && range.allocs.iter().all(|alloc| alloc.pins == 0));
+            .find(|(_, range)| range.abandoned && range.pinned().next().is_none());
         match abandoned.map(|(&id, _)| id) {
             Some(id) => self.end(id, false),
             None => Ok(()),

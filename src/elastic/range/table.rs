@@ -1,16 +1,12 @@
 //! One range: its units, its allocations, and how far it may grow.
 
 use super::alloc::Alloc;
+pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
+use super::ring::{Ring, SLOTS};
 use crate::device::{DevicePtr, Units};
 use crate::error::{Error, Result};
 use std::ops::Range as Span;
-
-/// Allocations begin at multiples of this, as those of CUDA do.
-pub const ALIGNMENT: u64 = 256;
-
-/// Number of one allocation in its range.
-pub type AllocId = u32;
 
 /// A unit that is to be taken: its range, and its number there.
 pub(super) type Victim = (u64, usize);
@@ -31,6 +27,8 @@ pub struct Counts {
     pub hits: u64,
     /// Faults that had the caller write the contents.
     pub fills: u64,
+    /// Slots of the ring that were given.
+    pub slots: u64,
     /// Faults that were refused, by [`Refusal`].
     pub refused: [u64; Refusal::ALL.len()],
     /// Bytes that were evicted, by [`Cause`].
@@ -51,6 +49,7 @@ pub(super) struct Table<D: Units> {
     pub why: Option<String>,
     pub limit: u64,
     pub allocs: Vec<Alloc<D>>,
+    pub ring: Option<Ring<D>>,
     pub counts: Counts,
     /// Its handle is gone while leases were open.
     pub abandoned: bool,
@@ -70,6 +69,7 @@ impl<D: Units> Table<D> {
             why: None,
             limit: u64::MAX,
             allocs: Vec::new(),
+            ring: None,
             counts: Counts::default(),
             abandoned: false,
         }
@@ -96,11 +96,21 @@ impl<D: Units> Table<D> {
                 bytes,
             });
         }
-        self.allocs.push(Alloc::new(offset, bytes));
+        self.allocs.push(Alloc::new(self.start, offset, bytes));
         Ok((self.allocs.len() - 1) as AllocId)
     }
 
+    /// An allocation, or a slot that is leased.
     pub fn get(&mut self, id: AllocId) -> Result<&mut Alloc<D>> {
+        if id >= SLOTS {
+            let slot = self.ring.as_mut().and_then(|ring| ring.leased(id));
+            return slot.ok_or_else(|| {
+                Error::InvalidInput(format!(
+                    "range '{}' has no slot of number {id} that is leased",
+                    self.name
+                ))
+            });
+        }
         let (name, count) = (&self.name, self.allocs.len());
         let found = self.allocs.get_mut(id as usize);
         found.ok_or_else(|| {
@@ -108,6 +118,15 @@ impl<D: Units> Table<D> {
                 "range '{name}' has {count} allocations, and there is none of number {id}"
             ))
         })
+    }
+
+    /// What has open faults or leases, and how many.
+    pub fn pinned(&self) -> impl Iterator<Item = (String, u32)> + '_ {
+        let allocs = self.allocs.iter().enumerate();
+        let allocs = allocs.filter(|(_, alloc)| alloc.pins > 0);
+        let allocs = allocs.map(|(at, alloc)| (format!("allocation {at}"), alloc.pins));
+        let slots = self.ring.iter().flat_map(Ring::leases);
+        allocs.chain(slots.map(|(of, slot)| (format!("the slot of allocation {of}"), slot.pins)))
     }
 
     /// The units in which an allocation lies.

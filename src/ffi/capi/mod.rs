@@ -11,6 +11,7 @@ mod origin;
 mod pool;
 mod range;
 mod range_memory;
+mod range_ring;
 mod stats;
 mod types;
 
@@ -28,9 +29,10 @@ pub use load::{
     ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options, Model,
 };
 pub use offload::{
-    ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_create, ws_offload_destroy,
-    ws_offload_end, ws_offload_event, ws_offload_pass, ws_offload_read, ws_offload_recorded,
-    ws_offload_release, ws_offload_set_budget, ws_offload_stats, ws_offload_weight,
+    ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_copy_again, ws_offload_create,
+    ws_offload_destroy, ws_offload_end, ws_offload_event, ws_offload_pass, ws_offload_read,
+    ws_offload_recorded, ws_offload_release, ws_offload_set_budget, ws_offload_stats,
+    ws_offload_weight,
 };
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{
@@ -41,6 +43,7 @@ pub use range_memory::{
     ws_freed, ws_range_deprioritize, ws_range_free_bytes, ws_range_invalidate, ws_range_prioritize,
     ws_range_residency, ws_range_set_limit, ws_range_watermark,
 };
+pub use range_ring::{ws_range_set_ring, ws_range_slot};
 pub use stats::{ws_stats, ws_stats_json};
 pub use types::{ws_option, ws_options, ws_program, ws_stats_data, ws_tensor};
 

@@ -271,6 +271,24 @@ pub unsafe extern "C" fn ws_offload_set_budget(offload: *const ws_offload, bytes
     guarded(|| Ok(unsafe { opened(offload) }?.set_budget(bytes)?))
 }
 
+/// Bytes of weights have changed on the host.
+///
+/// # Safety
+/// `offload` is NULL or live; `weights` is NULL or has `count` items.
+#[no_mangle]
+pub unsafe extern "C" fn ws_offload_copy_again(
+    offload: *const ws_offload,
+    weights: *const u32,
+    count: usize,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (offload, weights) =
+            unsafe { (opened(offload)?, args::array("weights", weights, count)?) };
+        Ok(offload.copy_again(weights)?)
+    })
+}
+
 /// Counters, as JSON.
 ///
 /// # Safety
