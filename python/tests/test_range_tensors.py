@@ -79,6 +79,7 @@ del made[0][0], made[1][1], r, t
 @pytest.mark.gpu
 def test_a_tensor_that_ends_while_a_kernel_reads_it_keeps_its_memory(budget):
     a, tensor = filled("a", 1)
+    tensor.double().sum()  # loads these kernels: that waits for all that run
     torch.cuda.synchronize()
     torch.cuda._sleep(1 << 30)  # about half a second
     sums = tensor.double().sum()

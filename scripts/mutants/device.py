@@ -18,6 +18,12 @@ MUTANTS = [
         ("lib:stage_ring",),
     ),
     Mutant(
+        "changed-edges-are-copied-again",
+        replace("src.contains(start)", "src.start == *start"),
+        "a weight that its owner has changed keeps old bytes at its last page",
+        ("lib:kept",),
+    ),
+    Mutant(
         "failed-read-is-kept",
         become("drop(error);"),
         "a weight whose read failed is computed with",

@@ -53,7 +53,8 @@ unsafe impl Sync for HostBytes {}
 impl HostBytes {
     /// # Safety
     /// `ptr..ptr+len` must stay readable and unchanged until every device that this value was handed to is
-    /// dropped. `ptr` may be anything if `len` is 0.
+    /// dropped; who changes them while no pass runs tells each ([`Device::source_changed`](super::Device::source_changed)).
+    /// `ptr` may be anything if `len` is 0.
     pub unsafe fn new(ptr: *const u8, len: u64) -> Self {
         HostBytes { ptr, len }
     }

@@ -282,6 +282,10 @@ impl<D: Device> Device for Faulty<D> {
         self.faults.is_lost() || self.inner.is_lost()
     }
 
+    fn source_changed(&mut self, src: HostBytes) {
+        self.inner.source_changed(src);
+    }
+
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         self.faults.call("copy_to_device")?;
         let src = match self.faults.flips_this_copy() && !src.is_empty() {

@@ -283,6 +283,10 @@ pub trait Device: Send {
         false
     }
 
+    /// The owner of bytes that are copied from has changed them: a device that has copied them into host memory of its own does so
+    /// again. Both streams are idle.
+    fn source_changed(&mut self, _src: HostBytes) {}
+
     /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
 

@@ -153,6 +153,9 @@ impl<D: Device> Store<D> {
 
     /// Between passes, with both streams idle: copies again what is there of these weights, whose bytes on the host have changed.
     pub(crate) fn copy_again(&mut self, changed: &[WeightIndex]) -> Result<()> {
+        for &weight in changed {
+            self.device.source_changed(self.bytes[weight as usize]);
+        }
         let mut start = Vec::new();
         self.residency.policy().start(&mut start);
         let staying = start.into_iter().filter_map(|action| match action {

@@ -338,6 +338,10 @@ impl Device for CudaDevice {
         entered.map_or(true, |entered| self.compute.is_lost(&entered))
     }
 
+    fn source_changed(&mut self, src: HostBytes) {
+        self.keep_again(src);
+    }
+
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         if src.is_empty() {
             return Ok(());

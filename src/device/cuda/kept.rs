@@ -62,9 +62,30 @@ fn addresses(bytes: HostBytes) -> Range<u64> {
 
 /// The copies of edges and of small weights, by the address of what was copied.
 #[derive(Default)]
-pub(super) struct Edges(BTreeMap<u64, HostBytes>);
+pub(super) struct Edges {
+    copies: BTreeMap<u64, HostBytes>,
+    originals: BTreeMap<u64, HostBytes>,
+}
 
 impl Edges {
+    fn insert(&mut self, original: HostBytes, copy: HostBytes) {
+        let start = addresses(original).start;
+        self.copies.insert(start, copy);
+        self.originals.insert(start, original);
+    }
+
+    /// What was copied of a weight, and where to: `src` is what the device copies of it.
+    fn of(&self, src: HostBytes) -> Vec<(HostBytes, HostBytes)> {
+        let src = addresses(src);
+        let both = self.originals.values().zip(self.copies.values());
+        let of_src = both.filter(|(original, copy)| {
+            let starts = [addresses(**original).start, addresses(**copy).start];
+            // rule: changed-edges-are-copied-again
+            starts.iter().any(|start| src.contains(start))
+        });
+        of_src.map(|(original, copy)| (*original, *copy)).collect()
+    }
+
     /// What is copied to the device instead of `src`, in order.
     pub(super) fn pieces(&self, src: HostBytes) -> impl Iterator<Item = HostBytes> + '_ {
         let Range { start, end } = addresses(src);
@@ -73,11 +94,11 @@ impl Edges {
             if at == end {
                 return None;
             }
-            let before = self.0.range(..=at).next_back();
+            let before = self.copies.range(..=at).next_back();
             let piece = match before.filter(|(from, copy)| at - **from < copy.len()) {
                 Some((from, copy)) => copy.slice(at - from..copy.len().min(end - from)),
                 None => {
-                    let next = self.0.range(at..end).next();
+                    let next = self.copies.range(at..end).next();
                     let until = next.map_or(end, |(from, _)| *from);
                     src.slice(at - start..until - start)
                 }
@@ -89,7 +110,7 @@ impl Edges {
 
     /// Whether an edge begins at this address: a copy must not cross it.
     pub(super) fn begins_at(&self, address: usize) -> bool {
-        self.0.contains_key(&(address as u64))
+        self.copies.contains_key(&(address as u64))
     }
 }
 
@@ -118,11 +139,16 @@ impl CudaDevice {
     /// Makes ready for copies from memory that weights were read into. Returns what each part is to be copied from.
     pub fn keep_parts(&mut self, parts: &[HostBytes]) -> Result<Vec<HostBytes>> {
         let cuts: Vec<Cut> = parts.iter().map(|part| Cut::of(*part)).collect();
-        let copied = cuts.iter().flat_map(|cut| cut.copied.clone());
-        let copied: Vec<_> = copied.filter(|range| !range.is_empty()).collect();
-        let copies = self.pin_parts(parts, &copied)?;
-        let edges = copied.iter().map(|range| range.start).zip(copies);
-        self.edges.0.extend(edges);
+        let copied = cuts.iter().zip(parts).flat_map(|(cut, part)| {
+            let start = addresses(*part).start;
+            let filled = cut.copied.iter().filter(|range| !range.is_empty());
+            filled.map(move |range| part.slice(range.start - start..range.end - start))
+        });
+        let copied: Vec<HostBytes> = copied.collect();
+        let ranges: Vec<_> = copied.iter().map(|part| addresses(*part)).collect();
+        for (original, copy) in copied.iter().zip(self.pin_parts(parts, &ranges)?) {
+            self.edges.insert(*original, copy);
+        }
         // Tied constants are one part, given twice.
         let whole = cuts.iter().zip(parts);
         let whole = whole.filter(|(cut, _)| !cut.in_place.is_empty());
@@ -145,6 +171,15 @@ impl CudaDevice {
             false => *part,
         };
         Ok(cuts.iter().zip(parts).map(place).collect())
+    }
+
+    /// The owner of a weight's bytes has changed them: what was copied of them is copied again. `src` is what
+    /// [`CudaDevice::keep_parts`] returned for the weight. Both streams are idle.
+    pub(super) fn keep_again(&mut self, src: HostBytes) {
+        for (original, copy) in self.edges.of(src) {
+            let mut all = self.pinned.iter_mut();
+            all.any(|pinned| pinned.overwrite(copy, original));
+        }
     }
 
     /// Where kernels read these bytes in place, if they are a weight with edges: a copy, since a kernel takes one address.
@@ -205,7 +240,9 @@ mod tests {
             // SAFETY: the heap keeps it; a vector's bytes stay in place when it moves.
             let kept = unsafe { HostBytes::new(copy.as_ptr(), copy.len() as u64) };
             if !range.is_empty() {
-                edges.0.insert(range.start, kept);
+                // SAFETY: as above; the range is of a part.
+                let original = unsafe { HostBytes::new(range.start as *const u8, kept.len()) };
+                edges.insert(original, kept);
             }
             copies.push(copy);
         }
@@ -261,7 +298,7 @@ mod tests {
         let whole = 0..20 * PAGE as usize;
         let heap = heap(std::slice::from_ref(&whole));
         assert_eq!(heap.cuts[0].in_place, addresses(heap.parts[0]));
-        assert_eq!(heap.edges.0.len(), 0);
+        assert_eq!(heap.edges.copies.len(), 0);
     }
 
     /// Every range of a weight comes out whole, from bytes that are registered and from copies alone.
@@ -286,6 +323,28 @@ mod tests {
                     let copied = copies.iter().any(|copy| copy.contains(&piece.as_ptr()));
                     assert!(in_place || copied, "{at:?} of {cut:?}");
                 }
+            }
+        }
+    }
+
+    /// Of a weight with edges, and of one that was copied as a whole: what lies in host memory of our own is known by either address.
+    #[test]
+    fn all_copies_of_a_weight_are_found_again() {
+        let heap = heap(&end_to_end());
+        for (cut, part) in heap.cuts.iter().zip(&heap.parts) {
+            let src = match cut.in_place.is_empty() {
+                true => heap.edges.pieces(*part).next().unwrap(),
+                false => *part,
+            };
+            let found = heap.edges.of(src);
+            let originals: Vec<_> = found.iter().map(|(one, _)| addresses(*one)).collect();
+            let copied = cut.copied.iter().filter(|range| !range.is_empty());
+            assert_eq!(originals, copied.cloned().collect::<Vec<_>>());
+            for (original, copy) in found {
+                assert_eq!(
+                    heap.edges.pieces(original).next().unwrap().as_ptr(),
+                    copy.as_ptr()
+                );
             }
         }
     }

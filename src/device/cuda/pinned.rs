@@ -102,8 +102,8 @@ impl Pinned {
             filled.as_secs_f64(),
             (began.elapsed() - filled).as_secs_f64()
         );
-        // SAFETY: the memory is written no more, and its owner is the device, which waits for its copies before it
-        // lets go of it.
+        // SAFETY: the memory is written only where nothing is copied from it (`overwrite`), and its owner is the device, which waits
+        // for its copies before it lets go of it.
         let all = unsafe { HostBytes::new(pinned.memory.as_ptr(), pinned.memory.len() as u64) };
         let places = ranges.iter().map(|range| {
             let at = layout.place(range);
@@ -111,6 +111,20 @@ impl Pinned {
         });
         let places = places.collect();
         Ok((pinned, places))
+    }
+
+    /// Writes `from` over `copy`, which is as long, if that lies here. Nothing is being copied from it.
+    pub(super) fn overwrite(&mut self, copy: HostBytes, from: HostBytes) -> bool {
+        let start = self.memory.as_ptr().addr();
+        let at = copy.as_ptr().addr().wrapping_sub(start);
+        let bytes = copy.len() as usize;
+        let Some(into) = self.memory.get_mut(at..at.saturating_add(bytes)) else {
+            return false;
+        };
+        assert_eq!(from.len(), copy.len(), "a copy is as long as its original");
+        // SAFETY: bytes that are readable, and that nobody writes now (`HostBytes::new`); and as many of our own, which are others.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), bytes) };
+        true
     }
 
     /// Bytes pinned.
