@@ -171,19 +171,19 @@ MUTANTS = [
         "eviction-sets-the-watermark",
         delete(),
         "each pass faults weights in that the next one evicts",
-        ("elastic_ranges",),
+        ("elastic_range_shares",),
     ),
     Mutant(
         "fault-above-the-watermark-is-refused",
         never(),
         "each pass faults weights in that the next one evicts",
-        ("elastic_ranges",),
+        ("elastic_range_shares",),
     ),
     Mutant(
         "prioritize-resets-the-watermark",
         delete(),
         "a model that is used again never gets its memory back",
-        ("elastic_ranges",),
+        ("elastic_range_shares",),
     ),
     Mutant(
         "newest-range-comes-first",
