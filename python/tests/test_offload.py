@@ -319,6 +319,21 @@ def test_weights_that_change(whole):
         assert "is expected" in error_of(lambda: handle.invalidate(nn.Parameter(x)))
 
 
+def test_a_copy_that_fails_leaves_no_old_bytes(monkeypatch):
+    module, x = stack(), given()
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        module(x)
+
+        def fails(*_):
+            raise ws.Error("no copy")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(handle._plan), "copy_again", fails)
+            module[1].weight.mul_(2)
+            assert "no copy" in error_of(lambda: module(x))
+        assert torch.equal(module(x), expected_of_state(module, x))
+
+
 def expected_of_state(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """What a fresh stack with the same weights computes."""
     fresh = stack()

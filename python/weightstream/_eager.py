@@ -344,7 +344,12 @@ class Offloaded:
         if self._weights.are_elsewhere():
             self._take_weights()
         elif self._plan is not None:
-            self._plan.copy_again(changed)
+            try:
+                self._plan.copy_again(changed)
+            except BaseException:
+                # Nobody remembers what changed: a plan of the bytes as they are now comes before the next pass.
+                self._take_weights()
+                raise
 
     def _close_plan(self) -> None:
         plan, self._plan = self._plan, None
