@@ -178,7 +178,8 @@ impl CudaDevice {
     pub(super) fn keep_again(&mut self, src: HostBytes) {
         for (original, copy) in self.edges.of(src) {
             let mut all = self.pinned.iter_mut();
-            all.any(|pinned| pinned.overwrite(copy, original));
+            let found = all.any(|pinned| pinned.overwrite(copy, original));
+            assert!(found, "the copies of edges are in pinned memory");
         }
     }
 
