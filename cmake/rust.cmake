@@ -15,7 +15,7 @@ set(rust_headers "${WEIGHTSTREAM_CARGO_TARGET_DIR}/cxxbridge")
 file(GLOB_RECURSE rust_sources CONFIGURE_DEPENDS src/*.rs cpp/include/weightstream/detail/*.h)
 add_custom_command(
   OUTPUT "${rust_library}"
-  COMMAND ${CARGO_EXECUTABLE} build --lib --release --locked
+  COMMAND ${CARGO_EXECUTABLE} rustc --lib --release --locked --crate-type staticlib
     --target-dir "${WEIGHTSTREAM_CARGO_TARGET_DIR}" ${rust_features} ${WEIGHTSTREAM_CARGO_FLAGS}
   COMMAND ${CMAKE_COMMAND} -E touch "${rust_library}"
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}

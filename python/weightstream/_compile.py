@@ -95,8 +95,8 @@ def _options() -> dict[str, Any]:
 @contextlib.contextmanager
 def _trampoline_library(work: Path) -> Iterator[None]:
     """Puts the trampolines' archive where the linker looks: an option for library folders does not exist."""
-    archive = _trampolines.build(work, cpp_builder.get_cpp_compiler())
-    with build.environment("LIBRARY_PATH", os.pathsep.join(filter(None, [str(archive.parent), os.environ.get("LIBRARY_PATH")]))):
+    work.joinpath(_trampolines.ARCHIVE_NAME).write_bytes(_trampolines.archive(cpp_builder.get_cpp_compiler()))
+    with build.environment("LIBRARY_PATH", os.pathsep.join(filter(None, [str(work), os.environ.get("LIBRARY_PATH")]))):
         yield
 
 

@@ -16,6 +16,7 @@ into the library at export. It holds
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -197,6 +198,13 @@ def build(outdir: str | os.PathLike[str], cxx: str | None = None) -> Path:
         _call([ar, "rcsD", ARCHIVE_NAME, *objects], work)
         os.replace(Path(work, ARCHIVE_NAME), archive)
     return archive
+
+
+@functools.cache
+def archive(cxx: str) -> bytes:
+    """The archive's bytes. Building it takes two seconds of a processor, and each method of a program needs it."""
+    with tempfile.TemporaryDirectory(prefix="weightstream-") as work:
+        return build(work, cxx).read_bytes()
 
 
 def check_library(path: str | os.PathLike[str]) -> list[str]:

@@ -107,37 +107,37 @@ MUTANTS = [
         "host-waits-for-its-copies",
         become("self.copier.is_done(event.commands).map(drop)"),
         "a kernel on the CPU reads a weight before it is there",
-        ("lib:device::host", "device_contract"),
+        ("lib:device::host", "device:contract"),
     ),
     Mutant(
         "host-keeps-memory-for-later-copies",
         become("drop(block);"),
         "a queued copy writes memory that was given back to the system",
-        ("lib:device::host", "device_contract"),
+        ("lib:device::host", "device:contract"),
     ),
     Mutant(
         "host-unmaps-after-its-copies",
         delete(),
         "a queued copy writes memory that was given back to the system",
-        ("device_views", "lib:device::host"),
+        ("device:views", "lib:device::host"),
     ),
     Mutant(
         "host-copies-stay-in-their-block",
         replace("len <= block.bytes - offset", "len <= len + offset"),
         "a copy that leaves its block is not refused",
-        ("lib:device::host", "device_contract"),
+        ("lib:device::host", "device:contract"),
     ),
     Mutant(
         "host-views-are-read-only",
         replace("libc::PROT_READ", "libc::PROT_READ | libc::PROT_WRITE"),
         "a kernel that stores into a weight is not noticed, and others compute with what it left",
-        ("device_views",),
+        ("device:views",),
     ),
     Mutant(
         "host-copies-follow-the-view",
         become("let target = |_: u64| Target(start.wrapping_add(offset as usize));"),
         "a copy ignores where a view's pages are, and overwrites another weight's",
-        ("device_views",),
+        ("device:views",),
     ),
     Mutant(
         "sim-hides-the-rest-of-a-page",
@@ -150,7 +150,7 @@ MUTANTS = [
         "joined-copy-has-one-source",
         become("let adjacent = self.ptr.addr() <= next.ptr.addr();"),
         "one copy reads what lies between two weights instead of the second one",
-        ("session_mutants",),
+        ("session:mutants",),
     ),
     # --- tensor handles
     Mutant(

@@ -77,7 +77,7 @@ class Mutant:
     """A rule taken out of the code.
 
     `tests` are the likeliest to notice, in the order in which they are tried: `lib` or `lib:FILTER` for the unit tests,
-    else the name of a file in `tests/`.
+    `session:graph` for the file `tests/session/graph.rs`, or the name of a file in `tests/`.
     """
 
     name: str
@@ -144,7 +144,8 @@ def missing(test: str, root: Path) -> str:
     """Why there is no such test; nothing if there is."""
     target, _, path = test.partition(":")
     if target != "lib":
-        return "" if (root / "tests" / f"{target}.rs").is_file() else f"there is no test tests/{target}.rs"
+        file = f"tests/{target}/{path}.rs" if path else f"tests/{target}.rs"
+        return "" if (root / file).is_file() else f"there is no test {file}"
     modules = [str(file.relative_to(root).with_suffix("")) for file in (root / "src").rglob("*.rs")]
     known = any(path.replace("::", "/") in module for module in modules)
     return "" if known else f"no module of src/ is called '{path}'"

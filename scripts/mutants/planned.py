@@ -3,8 +3,8 @@
 from edits import become, delete, drop, never, replace
 from mutant import Mutant
 
-POLICY = ("lib:planned::policy", "policies", "session_planned")
-PLAN = ("lib:planned", "policies", "session_planned")
+POLICY = ("lib:planned::policy", "policies:bed", "session:planned")
+PLAN = ("lib:planned", "policies:bed", "session:planned")
 
 MUTANTS = [
     # --- the policy: who may be copied over
@@ -36,19 +36,19 @@ MUTANTS = [
         "streamed-tail-is-copied-again",
         replace("!self.copies[at as usize].always", "true"),
         "a weight that never stays, with a slot for itself, is copied once and stays",
-        ("session_pins",),
+        ("session:pins",),
     ),
     Mutant(
         "every-set-has-what-never-stays",
         replace("problem.is_streamed(one)", "problem.is_streamed(one) && false"),
         "a weight that never stays is resident by a plan whose set it is not in",
-        ("lib:planned::search", "session_pins"),
+        ("lib:planned::search", "session:pins"),
     ),
     Mutant(
         "what-never-stays-has-no-head",
         replace("problem.is_streamed(weight)", "false"),
         "a part of a weight that never stays is resident",
-        ("lib:planned::search", "session_pins"),
+        ("lib:planned::search", "session:pins"),
     ),
     # --- the policy: what is taken back
     Mutant(

@@ -70,7 +70,7 @@ MUTANTS = [
         "sizes-do-not-wrap-around",
         replace("u64::MAX", "0"),
         "a size that no machine has, taken from a file, becomes a small budget",
-        ("session_mutants",),
+        ("session:mutants",),
     ),
     # --- the times of kernels
     Mutant(
@@ -90,13 +90,13 @@ MUTANTS = [
         "method-is-one-delegate",
         replace("1", "_"),
         "a method that computes something outside of its delegate is run without it",
-        ("format_wiring",),
+        ("format:wiring",),
     ),
     Mutant(
         "outputs-come-in-the-methods-order",
         become("let output = outputs_at.get(&value).map(|_| Source::Output(index));"),
         "outputs come in the order of the compiled code, which is not the exported one",
-        ("format_wiring",),
+        ("format:wiring",),
     ),
     Mutant(
         "inputs-are-checked-in-the-methods-order",

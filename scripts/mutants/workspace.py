@@ -21,8 +21,6 @@ PARTS = ("src", "tests", "benches", "schema", "cpp", "python", "scripts", "Cargo
 #: A failing test need not look for its smallest case, nor remember it.
 ENVIRONMENT = {
     "CARGO_INCREMENTAL": "1",
-    "CARGO_PROFILE_DEV_DEBUG": "0",
-    "CARGO_PROFILE_TEST_DEBUG": "0",
     "CARGO_TERM_COLOR": "never",
     "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
     "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -85,9 +83,6 @@ class Workspace:
         for name in wanted:
             source, copy = self.root / name, self.tree / name
             content = source.read_bytes()
-            if name == "Cargo.toml":
-                # The tests link the rlib; writing the archive of everything takes as long as compiling.
-                content = content.replace(b'crate-type = ["staticlib", "rlib"]', b'crate-type = ["rlib"]')
             if not copy.is_file() or copy.read_bytes() != content:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(content)
@@ -141,8 +136,10 @@ class Workspace:
         return True
 
     def run(self, test: str, limit: float = 0, number: int = 0) -> Outcome:
-        """Runs the unit tests or one file of tests, with the mutant of that number where all are in one build."""
+        """Runs the unit tests or some of a test binary, with the mutant of that number where all are in one build."""
         target, _, pattern = test.partition(":")
+        if pattern and target != "lib":
+            pattern = f"{pattern}::"
         if self.programs:
             command = [self.programs[target], *([pattern] if pattern else [])]
             return self.judged(test, command, limit or self.limit(target), {VARIABLE: str(number)}, target)
@@ -169,9 +166,10 @@ class Workspace:
 
     def run_others(self) -> Outcome:
         """All suites but the broken ones."""
-        files = sorted(path.stem for path in (self.tree / "tests").glob("*.rs"))
+        tests = self.tree / "tests"
+        names = sorted([path.stem for path in tests.glob("*.rs")] + [path.parent.name for path in tests.glob("*/main.rs")])
         which = [] if "lib" in self.broken else ["--lib"]
-        for name in files:
+        for name in names:
             which += [] if name in self.broken else ["--test", name]
         outcome = self.cargo("all Rust tests", which, [], 4 * self.timeout)
         return outcome if outcome.decided else Outcome("survived", "all Rust tests pass")

@@ -20,7 +20,7 @@ use crate::schedule::WeightIndex;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// A way in which tails share the ring. A new one has to make a known model cheaper by 1 % (`tests/planned_models.rs`).
+/// A way in which tails share the ring. A new one has to make a known model cheaper by 1 % (`tests/policies/planned_models.rs`).
 pub(super) trait RingShape {
     /// The ring of this set, as cheap as the room allows. `None` if it does not fit.
     fn ring(&self, problem: &Problem<'_>, set: &Set<'_>) -> Option<Ring>;

@@ -1,0 +1,198 @@
+//! Which range keeps its pages where not all fit: the newest one and low addresses first, within limits, below stores, under the cap.
+
+use crate::range_support::{done, join, pass, range, touch, world, World, UNIT};
+use weightstream::device::sim::{Actor, Order};
+use weightstream::device::Sim;
+use weightstream::elastic::range::{Answer, Cause, Refusal};
+use weightstream::Error;
+
+/// The pass of an eager model that does not fit: low addresses stay, and nothing is faulted in and out.
+#[test]
+fn low_addresses_stay_and_the_rest_is_refused() {
+    let world = world(2);
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "ff--");
+    assert_eq!(pass(&world, &a, 4), "hh--");
+    assert_eq!(
+        a.fault(3, Actor::Compute),
+        Ok(Answer::Refused(Refusal::NothingLower))
+    );
+    // A low address that comes late takes from the top.
+    let b = range(&world, "b", 4);
+    assert_eq!(pass(&world, &b, 4), "ff--");
+    b.free_bytes(2 * UNIT, true).unwrap();
+    b.prioritize().unwrap();
+    assert!(matches!(touch(&world, &b, 2), Answer::Fill(_)));
+    assert!(matches!(touch(&world, &b, 3), Answer::Fill(_)));
+    world.ranges.with_device(Sim::run);
+    assert!(matches!(touch(&world, &b, 0), Answer::Fill(_)));
+    assert_eq!(b.watermark().unwrap().bytes, 3 * UNIT);
+    assert_eq!(
+        b.fault(3, Actor::Compute),
+        Ok(Answer::Refused(Refusal::AboveWatermark))
+    );
+    let evicted = b.residency().unwrap().counts.evicted_bytes;
+    assert_eq!(evicted[Cause::LowerAddress as usize], UNIT);
+    done(&world);
+}
+
+#[test]
+fn the_newest_range_takes_from_older_ones_and_sets_their_watermark() {
+    let world = world(4);
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "ffff");
+    let b = range(&world, "b", 2);
+    assert_eq!(pass(&world, &b, 2), "ff");
+    let watermark = a.watermark().unwrap();
+    assert_eq!(watermark.bytes, 2 * UNIT);
+    assert_eq!(
+        watermark.why.unwrap(),
+        "a fault of range 'b', which has a higher priority"
+    );
+    // Without prioritize nothing moves any more.
+    assert_eq!(pass(&world, &a, 4), "hh--");
+    assert_eq!(pass(&world, &b, 2), "hh");
+    a.prioritize().unwrap();
+    assert_eq!(a.watermark().unwrap().why, None);
+    assert_eq!(pass(&world, &a, 4), "hhff");
+    assert_eq!(pass(&world, &b, 2), "--");
+    // b comes last either way: it takes nothing from a.
+    assert_eq!(b.watermark().unwrap().bytes, 0);
+    a.deprioritize().unwrap();
+    b.prioritize().unwrap();
+    assert_eq!(pass(&world, &b, 2), "ff");
+    done(&world);
+}
+
+#[test]
+fn the_lowest_range_gives_first() {
+    let world = world(3);
+    let [a, b, c] = ["a", "b", "c"].map(|name| range(&world, name, 1));
+    for one in [&a, &b, &c] {
+        assert_eq!(pass(&world, one, 1), "f");
+    }
+    a.prioritize().unwrap();
+    let d = range(&world, "d", 1);
+    // Now d, a, c, b.
+    assert_eq!(pass(&world, &d, 1), "f");
+    assert_eq!(pass(&world, &a, 1), "h");
+    assert_eq!(pass(&world, &c, 1), "h");
+    assert_eq!(pass(&world, &b, 1), "-");
+    done(&world);
+}
+
+#[test]
+fn a_limit_holds_and_may_rise_again() {
+    let world = world(8);
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "ffff");
+    assert_eq!(a.set_limit(Some(2 * UNIT)).unwrap().bytes, 2 * UNIT);
+    assert_eq!(pass(&world, &a, 4), "hh--");
+    assert_eq!(
+        a.fault(3, Actor::Compute),
+        Ok(Answer::Refused(Refusal::OverLimit))
+    );
+    assert_eq!(a.watermark().unwrap().why, None);
+    a.set_limit(None).unwrap();
+    assert_eq!(pass(&world, &a, 4), "hhff");
+    // A low address has the range give a high one.
+    a.invalidate(Some(0)).unwrap();
+    a.free_bytes(4 * UNIT, true).unwrap();
+    a.prioritize().unwrap();
+    a.set_limit(Some(UNIT)).unwrap();
+    assert!(matches!(touch(&world, &a, 2), Answer::Fill(_)));
+    world.ranges.with_device(Sim::run);
+    assert!(matches!(touch(&world, &a, 0), Answer::Fill(_)));
+    assert_eq!(a.residency().unwrap().resident, UNIT);
+    done(&world);
+}
+
+#[test]
+fn stores_come_first_and_ranges_take_what_they_leave() {
+    let world = world(4);
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "ffff");
+    // The floor of a store that joins.
+    let (store, _tenant) = join(&world.pool, UNIT, 2 * UNIT).unwrap();
+    assert_eq!(world.ranges.held(), 3 * UNIT);
+    // Its grant, in its first pass.
+    store.begin_pass(|| Ok(0), |_| Ok(())).unwrap();
+    store.end_pass(|_| Ok(())).unwrap();
+    assert_eq!((store.held(), world.ranges.held()), (2 * UNIT, 2 * UNIT));
+    let why = a.watermark().unwrap().why.unwrap();
+    assert!(why.contains("cap"), "{why}");
+    a.prioritize().unwrap();
+    assert_eq!(pass(&world, &a, 4), "hh--");
+    drop(store);
+    assert_eq!(pass(&world, &a, 4), "hhff");
+    let counts = a.residency().unwrap().counts;
+    assert_eq!(counts.evicted_bytes[Cause::Cap as usize], 2 * UNIT);
+    assert_eq!(counts.refused[Refusal::NothingLower as usize], 2);
+    done(&world);
+}
+
+#[test]
+fn a_smaller_cap_takes_pages_and_is_refused_where_they_are_leased() {
+    let world = world(4);
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "ffff");
+    touch(&world, &a, 3);
+    // It waits for the kernel.
+    world.pool.set_cap(Some(3 * UNIT)).unwrap();
+    assert_eq!(world.ranges.held(), 3 * UNIT);
+    a.fault(0, Actor::Compute).unwrap();
+    a.fault(1, Actor::Compute).unwrap();
+    let Err(Error::CapTooSmall { cap, least, floors }) = world.pool.set_cap(Some(UNIT)) else {
+        panic!("leased pages were taken");
+    };
+    assert_eq!((cap, least), (UNIT, 2 * UNIT));
+    assert!(
+        floors.contains("leased pages and rings of ranges 2048"),
+        "{floors}"
+    );
+    assert_eq!(world.pool.report().cap, 3 * UNIT);
+    a.unpin(&[0, 1], Actor::Compute).unwrap();
+    world.pool.set_cap(Some(UNIT)).unwrap();
+    assert_eq!(world.ranges.held(), UNIT);
+    done(&world);
+}
+
+/// Of free memory: a cap that sinks takes pages at the next miss.
+#[test]
+fn a_cap_that_follows_free_memory_leaves_a_reserve() {
+    use weightstream::device::Device;
+    const MB: u64 = 1 << 20;
+    let world = World::new(Order::KernelsFirst, 0);
+    world.pool.set_cap(None).unwrap();
+    let free = |bytes: u64| {
+        world
+            .ranges
+            .with_device(|sim| sim.set_budget(bytes).unwrap())
+    };
+    free(256 * MB + 2 * UNIT);
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "ff--");
+    // Another program took a unit.
+    free(256 * MB + UNIT);
+    assert!(matches!(a.fault(2, Actor::Compute), Ok(Answer::Refused(_))));
+    assert_eq!(world.ranges.held(), UNIT);
+    done(&world);
+}
+
+/// The device has less than the cap says: refused, and nothing is counted as held.
+#[test]
+fn a_device_that_is_full_refuses() {
+    let world = world(4);
+    let a = range(&world, "a", 4);
+    assert!(matches!(touch(&world, &a, 0), Answer::Fill(_)));
+    world.ranges.with_device(|sim| sim.limit_addresses(UNIT));
+    assert_eq!(
+        a.fault(1, Actor::Compute),
+        Ok(Answer::Refused(Refusal::DeviceFull))
+    );
+    assert_eq!(
+        (world.ranges.held(), world.pool.report().ranges),
+        (UNIT, UNIT)
+    );
+    done(&world);
+}

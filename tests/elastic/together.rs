@@ -1,0 +1,133 @@
+//! Ranges and stores on the simulated device under one cap, in random programs: passes, some of which end early, of stores with
+//! plans and rings of their own, between faults, slots and unpins of ranges. Caps and priorities change, stores and ranges come and
+//! go. No kernel reads what it should not, each store finds its own bits, the cap holds, and lost contents are never silent.
+
+use crate::elastic_support::{Store, PAGE};
+use crate::range_support::{done, Draw, World, UNIT};
+use crate::session_support::code::programs;
+use crate::session_support::{Kernels, Model, Pass};
+use proptest::prelude::*;
+use std::sync::Arc;
+use weightstream::device::sim::Order;
+use weightstream::device::Sim;
+use weightstream::store::{ElasticBytes, Methods};
+use weightstream::Error;
+
+struct Together {
+    world: World,
+    stores: Vec<Arc<Store<Sim>>>,
+    /// Those that wait for their load.
+    models: Vec<Model>,
+    order: Order,
+    floors: u64,
+    everything: u64,
+}
+
+impl Together {
+    fn new(order: Order, models: Vec<Model>, draw: &mut Draw) -> Together {
+        let bytes = |model: &Model| {
+            ElasticBytes::of(&Methods::from(model.program()), &Sim::new(order)).unwrap()
+        };
+        let all: Vec<ElasticBytes> = models.iter().map(bytes).collect();
+        let floors = all.iter().map(|one| one.least).sum();
+        let everything = all.iter().map(|one| one.everything.max(one.least)).sum();
+        let cap = cap(draw, floors, everything);
+        Together {
+            world: World::new(order, cap),
+            stores: Vec::new(),
+            models,
+            order,
+            floors,
+            everything,
+        }
+    }
+
+    fn step(&mut self, draw: &mut Draw) {
+        let at = draw.below(self.stores.len() as u64) as usize;
+        let mine = draw.below(self.world.mine.len() as u64) as usize;
+        match draw.below(20) {
+            0..=5 if !self.stores.is_empty() => self.pass(at, draw),
+            6 if !self.stores.is_empty() => {
+                let priority = draw.below(3) as i64;
+                self.stores[at].membership().set_priority(priority);
+            }
+            7 if self.stores.len() > 1 => drop(self.stores.swap_remove(at)),
+            8 => self.set_cap(draw),
+            9 | 10 if !self.world.mine.is_empty() => self.world.slot(mine, draw),
+            11 if !self.world.mine.is_empty() => self.world.set_ring(mine, draw),
+            12 if !self.world.mine.is_empty() => self.world.end_slot(mine, draw),
+            13 | 14 => self.load(draw),
+            _ => self.world.step(draw),
+        }
+        self.check();
+    }
+
+    fn load(&mut self, draw: &mut Draw) {
+        let Some(model) = self.models.pop() else {
+            return;
+        };
+        let priority = draw.below(3) as i64;
+        match Store::new(&self.world.pool, model, Sim::new(self.order), priority) {
+            Ok(store) => self.stores.push(store),
+            // Ranges or passes hold what its floor takes.
+            Err(Error::CapTooSmall { .. } | Error::OutOfMemory { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn pass(&mut self, at: usize, draw: &mut Draw) {
+        let store = &self.stores[at];
+        let events = store.model.method.trace.events().len() as u64;
+        let pass = match draw.below(4) {
+            0 => Pass::AbortAt(draw.below(events + 1) as usize),
+            _ => Pass::CompleteIn(draw.below(u64::MAX)),
+        };
+        store.pass(pass).unwrap();
+    }
+
+    fn set_cap(&mut self, draw: &mut Draw) {
+        let cap = cap(draw, self.floors, self.everything);
+        match self.world.pool.set_cap(Some(cap)) {
+            Ok(()) => self.world.cap = cap,
+            Err(Error::CapTooSmall { least, .. }) => assert!(least > cap, "{least} of {cap}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The cap, and that each store holds what the pool says at most.
+    fn check(&mut self) {
+        self.world.check();
+        for store in &self.stores {
+            let live = store.with(|session| session.device().live_bytes());
+            let held = store.membership().held();
+            assert!(live <= held, "{live} of {held} bytes");
+        }
+    }
+}
+
+fn cap(draw: &mut Draw, floors: u64, everything: u64) -> u64 {
+    floors + draw.below(everything + 16 * UNIT - floors) + PAGE
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// `PROPTEST_CASES=100000` for many.
+    #[test]
+    fn ranges_and_stores_share_a_device(
+        models in prop::collection::vec(programs(), 1..4),
+        order in prop_oneof![Just(Order::CopiesFirst), Just(Order::KernelsFirst), any::<u64>().prop_map(Order::Random)],
+        steps in prop::collection::vec(any::<u64>(), 8..80),
+        seed in any::<u64>(),
+    ) {
+        let mut all = Together::new(order, models, &mut Draw(seed));
+        all.load(&mut Draw(seed));
+        for step in &steps {
+            all.step(&mut Draw(*step));
+        }
+        for store in &all.stores {
+            store.with(|session| session.device_mut().check());
+        }
+        done(&all.world);
+    }
+}

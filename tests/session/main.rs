@@ -1,0 +1,25 @@
+//! Sessions over a store, on the simulated device and on `host`.
+
+mod graph_support;
+#[path = "../session_support/mod.rs"]
+mod session_support;
+
+mod budget;
+mod cases;
+mod copies;
+mod floor;
+mod graph;
+mod graph_memory;
+mod graphs;
+mod link;
+mod load;
+mod lost_device;
+mod memory;
+mod methods;
+mod mutants;
+mod pins;
+mod planned;
+mod random;
+mod refine;
+mod safety;
+mod up_front;
