@@ -33,7 +33,8 @@ fuzz: bootstrap ## fuzz guided by coverage (TARGET=pte TIME=60 seconds each), or
 	@scripts/fuzz $(if $(RUNS),many,guided) $(or $(TARGET),all) $(or $(RUNS),$(TIME),60)
 
 SOAK_MODELS := mlp demo kv_decoder fact_long_lease
-soak: bootstrap ## load, run and destroy models from four threads for MINUTES=30, and see memory stay flat
+soak: bootstrap ## play CASES=100000 random cases of each property; then load, run and destroy models from four threads for MINUTES=30
+	@PROPTEST_CASES=$(or $(CASES),100000) cargo nextest run --no-fail-fast --test session --test elastic --test policies
 	@$(PYTHON) python/tests/exports.py --into build/test-models $(SOAK_MODELS)
 # Copies: what is in build/test-models follows the sources, and sources may change while this runs.
 	@mkdir -p build/soak-models

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
-import files
 import methods
 import planned
 from mutant import Mutant, RuleError, markers, problems
@@ -31,7 +30,7 @@ import schedule
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, files, methods, device, elastic)}
+RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, methods, device, elastic)}
 MUTANTS: list[Mutant] = [mutant for rules in RULES.values() for mutant in rules]
 
 

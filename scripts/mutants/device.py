@@ -18,12 +18,6 @@ MUTANTS = [
         ("lib:stage_ring",),
     ),
     Mutant(
-        "changed-edges-are-copied-again",
-        replace("src.contains(start)", "src.start == *start"),
-        "a weight that its owner has changed keeps old bytes at its last page",
-        ("lib:kept",),
-    ),
-    Mutant(
         "failed-read-is-kept",
         become("drop(error);"),
         "a weight whose read failed is computed with",
@@ -121,37 +115,6 @@ MUTANTS = [
         "a queued copy writes memory that was given back to the system",
         ("device:views", "lib:device::host"),
     ),
-    Mutant(
-        "host-copies-stay-in-their-block",
-        replace("len <= block.bytes - offset", "len <= len + offset"),
-        "a copy that leaves its block is not refused",
-        ("lib:device::host", "device:contract"),
-    ),
-    Mutant(
-        "host-views-are-read-only",
-        replace("libc::PROT_READ", "libc::PROT_READ | libc::PROT_WRITE"),
-        "a kernel that stores into a weight is not noticed, and others compute with what it left",
-        ("device:views",),
-    ),
-    Mutant(
-        "host-copies-follow-the-view",
-        become("let target = |_: u64| Target(start.wrapping_add(offset as usize));"),
-        "a copy ignores where a view's pages are, and overwrites another weight's",
-        ("device:views",),
-    ),
-    Mutant(
-        "sim-hides-the-rest-of-a-page",
-        never(),
-        "a read of what a plan does not count is not seen",
-        ("lib:device::sim",),
-    ),
-    # --- joined copies
-    Mutant(
-        "joined-copy-has-one-source",
-        become("let adjacent = self.ptr.addr() <= next.ptr.addr();"),
-        "one copy reads what lies between two weights instead of the second one",
-        ("session:mutants",),
-    ),
     # --- tensor handles
     Mutant(
         "last-handle-ends-the-lease",
@@ -175,18 +138,6 @@ MUTANTS = [
         "deleted-handle-is-stale",
         drop("slot.generation == generation &&"),
         "a stale handle reads the tensor that took its place",
-        ("lib:aoti",),
-    ),
-    Mutant(
-        "view-lies-within-its-storage",
-        delete(),
-        "a view reads the neighbours of a weight",
-        ("lib:aoti",),
-    ),
-    Mutant(
-        "tensor-lies-within-its-storage",
-        delete(),
-        "the tensor that a probe returns reads the neighbours of a weight",
         ("lib:aoti",),
     ),
 ]

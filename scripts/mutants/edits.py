@@ -55,16 +55,6 @@ def drop(token: str) -> Edit:
     return Edit(f"without `{token}`", lambda statement: replaced(statement, token, ""))
 
 
-def before(text: str) -> Edit:
-    """Something is done before the statement."""
-    return Edit(f"`{text}` before it", lambda statement: f"{text} {statement}")
-
-
-def after(text: str) -> Edit:
-    """Something is done after the statement, or with its value."""
-    return Edit(f"`{text}` after it", lambda statement: f"{statement}{text}")
-
-
 def around(statement: str, left: str, right: str) -> str:
     found = condition(statement)
     if found is None:

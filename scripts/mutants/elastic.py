@@ -1,6 +1,6 @@
 """Rules of budgets that change, and of stores that share a device."""
 
-from edits import always, become, delete, drop, never, replace
+from edits import delete, drop, never, replace
 from mutant import Mutant
 
 MUTANTS = [
@@ -11,64 +11,10 @@ MUTANTS = [
         ("lib:elastic",),
     ),
     Mutant(
-        "grants-stay-under-the-cap",
-        replace("self.free(lane)", "self.cap"),
-        "grants together exceed the cap",
-        ("lib:elastic",),
-    ),
-    Mutant(
-        "hysteresis-starves-nobody",
-        always(),
-        "a tenant stays at its floor while an idle one holds bytes",
-        ("lib:elastic",),
-    ),
-    Mutant(
-        "tenants-together-stay-under-the-cap",
-        drop(".min(before + room)"),
-        "a tenant grows into what a busy one still holds",
-        ("elastic:pool",),
-    ),
-    Mutant(
-        "shrunk-tenant-holds-its-grant",
-        replace("member.held = grant", "()"),
-        "what a tenant gave up is there for nobody",
-        ("elastic:pool",),
-    ),
-    Mutant(
-        "cap-sinks-at-once",
-        never(),
-        "memory that another program took is counted as free for sixteen passes",
-        ("lib:elastic",),
-    ),
-    Mutant(
-        "kept-page-lies-alike",
-        replace("old.memory % page == start % page", "true"),
-        "a page is kept in which the weight lies at another place",
-        ("lib:moves",),
-    ),
-    Mutant(
-        "kept-page-is-kept-for-all-in-it",
-        replace("*entry == from", "true"),
-        "a page is kept for one weight, and another one in it is taken for loaded",
-        ("lib:moves",),
-    ),
-    Mutant(
-        "a-page-is-kept-once",
-        replace("given.insert(*from)", "given.insert(*from) || true"),
-        "one page of memory shows in two places that change apart",
-        ("lib:moves",),
-    ),
-    Mutant(
         "lost-pages-are-loaded",
         delete(),
         "a page that the device could not keep is taken for loaded",
         ("lib:moves", "session:budget"),
-    ),
-    Mutant(
-        "host-gives-freed-pages-back",
-        delete(),
-        "a smaller budget frees nothing",
-        ("lib:frames",),
     ),
     Mutant(
         "weights-move-when-nothing-runs",
@@ -89,12 +35,6 @@ MUTANTS = [
         ("session:budget",),
     ),
     Mutant(
-        "tenants-have-names-of-their-own",
-        never(),
-        "two models of one file cannot be told apart in a report",
-        ("elastic:pool",),
-    ),
-    Mutant(
         "moved-weights-are-of-another-generation",
         delete(),
         "a graph is replayed at addresses that are unmapped",
@@ -105,12 +45,6 @@ MUTANTS = [
         replace("self.generation", "0"),
         "the plan's generation is not compared",
         ("session:graph",),
-    ),
-    Mutant(
-        "changed-budget-covers-the-floor",
-        replace("budget < floor.bytes()", "false"),
-        "a budget below the floor is taken",
-        ("session:budget",),
     ),
     Mutant(
         "new-policy-knows-its-method",
@@ -168,36 +102,6 @@ MUTANTS = [
         ("elastic:ranges",),
     ),
     Mutant(
-        "eviction-sets-the-watermark",
-        delete(),
-        "each pass faults weights in that the next one evicts",
-        ("elastic:range_shares",),
-    ),
-    Mutant(
-        "fault-above-the-watermark-is-refused",
-        never(),
-        "each pass faults weights in that the next one evicts",
-        ("elastic:range_shares",),
-    ),
-    Mutant(
-        "prioritize-resets-the-watermark",
-        delete(),
-        "a model that is used again never gets its memory back",
-        ("elastic:range_shares",),
-    ),
-    Mutant(
-        "newest-range-comes-first",
-        become("state.order.push(id);"),
-        "the model that was loaded last gets nothing",
-        ("elastic:ranges",),
-    ),
-    Mutant(
-        "lower-ranges-give-first",
-        drop(".rev()"),
-        "a fault takes from ranges of higher priority",
-        ("elastic:ranges",),
-    ),
-    Mutant(
         "hit-waits-for-the-fill-of-another-stream",
         delete(),
         "a kernel on another stream reads what is not written yet",
@@ -207,12 +111,6 @@ MUTANTS = [
         "fill-waits-for-readers-of-other-streams",
         delete(),
         "contents are overwritten while a kernel on another stream reads them",
-        ("elastic:ranges",),
-    ),
-    Mutant(
-        "ranges-and-stores-stay-under-the-cap",
-        drop(".min(state.room())"),
-        "ranges and stores together exceed the cap",
         ("elastic:ranges",),
     ),
     Mutant(
@@ -226,25 +124,6 @@ MUTANTS = [
         replace("leased().all(|slot| !slot.overlaps(start, end))", "true"),
         "two allocations have the same bytes of the ring",
         ("elastic:range_ring",),
-    ),
-    # --- graph pools and segments
-    Mutant(
-        "captures-stay-under-the-cap",
-        replace("*end <= self.cap", "true"),
-        "a capture takes more than its pool may",
-        ("elastic:graph_pool",),
-    ),
-    Mutant(
-        "addresses-of-a-capture-are-given-once",
-        delete(),
-        "two tensors of a capture lie at one address",
-        ("elastic:graph_pool",),
-    ),
-    Mutant(
-        "captures-have-their-own-addresses",
-        become("let start = self.range.addresses()?.0;"),
-        "two captures have the same addresses",
-        ("elastic:graph_pool",),
     ),
     Mutant(
         "replays-of-a-pool-are-ordered",
@@ -277,21 +156,9 @@ MUTANTS = [
         ("lib:hold",),
     ),
     Mutant(
-        "activations-wait-for-the-weights-that-go",
-        replace("true", "false"),
-        "an allocation fails although weights could go after their kernels",
-        ("elastic:graph_pool",),
-    ),
-    Mutant(
         "segments-end-after-their-stream",
         delete(),
         "the memory of a segment goes while a kernel uses it",
-        ("elastic:graph_pool",),
-    ),
-    Mutant(
-        "one-capture-of-a-device-at-a-time",
-        never(),
-        "what one capture asks for is given to another",
         ("elastic:graph_pool",),
     ),
     # --- weights of eager code
@@ -306,12 +173,6 @@ MUTANTS = [
         delete(),
         "a weight is overwritten while kernels read it",
         ("session:budget",),
-    ),
-    Mutant(
-        "eager-budget-covers-the-floor",
-        always(),
-        "a budget below the least one is accepted, or refused without its name",
-        ("elastic:eager",),
     ),
     Mutant(
         "eager-passes-run-one-at-a-time",

@@ -49,25 +49,6 @@ MUTANTS = [
         "direct constants, which are read without a wait, have not arrived when the load returns",
         ("session:load", "session:random"),
     ),
-    Mutant(
-        "every-read-is-verified",
-        never(),
-        "the verified mode lets wrong bytes through",
-        ("models:verify_every_read",),
-    ),
-    # --- pinned weights
-    Mutant(
-        "pinned-weight-is-read-where-it-stays",
-        replace("true", "false"),
-        "a pinned weight is a weight like all others, and is loaded twice",
-        ("session:pins",),
-    ),
-    Mutant(
-        "pinned-weight-has-its-address",
-        delete(),
-        "kernels read a pinned weight at no address",
-        ("session:pins",),
-    ),
     # --- which probe gets which address
     Mutant(
         "probe-is-the-next-one",
@@ -117,24 +98,6 @@ MUTANTS = [
         "probes are answered with where a weight was at load, and nothing that streams is copied",
         ("session:planned", "session:cases"),
     ),
-    Mutant(
-        "read-in-place-has-its-own-address",
-        replace("self.in_place.unwrap_or(self.at)", "self.at"),
-        "a kernel looks rows up where nothing was copied",
-        ("session:cases",),
-    ),
-    Mutant(
-        "tail-goes-after-the-head",
-        drop(".offset(start)"),
-        "the streamed part of a weight is copied over the part that stays",
-        ("lib:planned", "session:planned"),
-    ),
-    Mutant(
-        "mapped-memory-is-mapped",
-        replace("self.pool.map(&mut self.device, view)", "self.pool.take(&mut self.device, view.memory)"),
-        "addresses of a view lead nowhere",
-        ("session:planned", "session:cases"),
-    ),
     # --- leases
     Mutant(
         "policy-hears-of-the-lease",
@@ -172,13 +135,6 @@ MUTANTS = [
         "leases that end in another order than the floor was computed for are not noticed",
         ("session:safety",),
     ),
-    # --- failures
-    Mutant(
-        "kept-error-is-reported",
-        replace("self.kept.take()", "self.kept.take().filter(|_| false)"),
-        "a copy for later or a release that failed is never reported",
-        SAFETY,
-    ),
     Mutant(
         "failed-action-is-undone",
         become("self.actions.clear();"),
@@ -198,12 +154,6 @@ MUTANTS = [
         SAFETY,
     ),
     Mutant(
-        "failed-copy-gives-its-memory-back",
-        delete(),
-        "memory of a copy that was not issued is never given back",
-        SAFETY,
-    ),
-    Mutant(
         "queued-copies-go-first",
         become("let error = error;"),
         "weights before a failed action are marked as absent, but keep their memory",
@@ -215,68 +165,6 @@ MUTANTS = [
         "the next pass goes on in the middle of the trace",
         SAFETY,
     ),
-    # --- joined copies
-    Mutant(
-        "joined-copy-has-one-target",
-        replace("start.offset(bytes.len()) == at", "true"),
-        "one copy writes its second weight to where it does not live",
-        ("session:copies", "session:mutants"),
-    ),
-    Mutant(
-        "joined-copy-has-one-registration",
-        replace("device.copies_across(src)", "(device.copies_across(src) || true)"),
-        "one copy reads two registrations of host memory, which the driver refuses",
-        ("session:mutants",),
-    ),
-    Mutant(
-        "joined-copy-has-one-allocation",
-        become("let one_block = true;"),
-        "one copy writes beyond its allocation into the next, whose own order it does not keep",
-        ("session:mutants",),
-    ),
-    # --- budgets and memory
-    Mutant(
-        "budget-covers-the-floor",
-        never(),
-        "a budget at which some read cannot be served is accepted",
-        ("session:load",),
-    ),
-    Mutant(
-        "bytes-have-the-recorded-length",
-        never(),
-        "a copy is shorter or longer than its weight",
-        ("session:load",),
-    ),
-    Mutant(
-        "probe-reads-no-direct-constant",
-        replace("!constants.is_probed(weight)", "weight as usize >= constants.specs.len()"),
-        "a direct constant is streamed, and read around its probes at an address that does not stay",
-        ("session:load",),
-    ),
-    Mutant(
-        "one-block-is-rehearsed",
-        replace("self.rehearse()", "Result::Ok(())"),
-        "a pool that falls into pieces is found out in the middle of a pass",
-        ("session:random",),
-    ),
-    Mutant(
-        "memory-per-weight-is-rehearsed",
-        replace("self.rehearse()", "Result::Ok(())"),
-        "the same where each weight has its own allocation",
-        ("session:random",),
-    ),
-    Mutant(
-        "memory-is-emptied-after-a-failure",
-        replace("self.store.give_up_all()", "Ok::<(), Error>(())"),
-        "a pass after an aborted one finds memory in pieces that were never tried",
-        ("session:random",),
-    ),
-    Mutant(
-        "memory-is-emptied-when-due",
-        never(),
-        "passes that were not rehearsed run where the places of the weights do not come back",
-        ("session:mutants", "session:random"),
-    ),
     # --- a plan that is made again with the times of kernels
     Mutant(
         "weights-lost-in-a-move-poison",
@@ -284,35 +172,11 @@ MUTANTS = [
         "weights that have no memory any more are read",
         ("session:refine",),
     ),
-    Mutant(
-        "times-of-a-failed-pass-are-forgotten",
-        delete(),
-        "the times of a pass that failed count as those of the next one",
-        ("session:refine",),
-    ),
     # --- which weights a fault in a kernel names
     Mutant(
         "lease-end-waits-for-its-kernel",
         become("self.pass.failed = None;"),
         "a fault is found after the next kernel's reads, and named after them",
-        ("session:lost_device",),
-    ),
-    Mutant(
-        "idle-stream-is-remembered",
-        delete(),
-        "a fault names weights of kernels that had ended",
-        ("session:lost_device",),
-    ),
-    Mutant(
-        "open-lease-is-named",
-        delete(),
-        "a fault does not name a weight that was leased before the stream was last idle",
-        ("session:lost_device",),
-    ),
-    Mutant(
-        "finished-pass-is-not-named",
-        delete(),
-        "a failure between passes names the weights of the last one",
         ("session:lost_device",),
     ),
     # --- graphs
@@ -359,18 +223,6 @@ MUTANTS = [
         ("session:graph_memory", "session:graphs"),
     ),
     Mutant(
-        "passes-share-the-block",
-        replace("block.grows", "block.grows && size == 0"),
-        "passes between graphs take the memory of all activations once more",
-        ("session:graph", "session:graph_memory"),
-    ),
-    Mutant(
-        "pass-has-memory-in-the-block",
-        never(),
-        "a pass writes where the block has no memory",
-        ("session:graph_memory", "session:graphs"),
-    ),
-    Mutant(
         "graph-is-of-one-session",
         replace("state.map_or(0, State::number)", "state.map_or(0, |_| 0)"),
         "a session's pass is replayed with the buffers of another one",
@@ -406,72 +258,6 @@ MUTANTS = [
         replace("self.busy", "false"),
         "a replay overwrites what the one before it computed, before anybody has read it",
         ("session:graph_memory", "session:graphs"),
-    ),
-    Mutant(
-        "graphs-keep-to-their-cap",
-        never(),
-        "graphs take more memory than they may",
-        ("session:graph_memory", "session:graphs"),
-    ),
-    Mutant(
-        "cap-is-of-what-the-driver-took",
-        replace("part.unwrap_or(0)", "part.map_or(0, |_| 0)"),
-        "graphs take more memory than they may, where a node takes more than was thought",
-        ("session:graph_memory",),
-    ),
-    Mutant(
-        "warm-up-leaves-the-state",
-        replace("write_buffers(buffers, &kept)", "write_buffers(&[], &kept)"),
-        "a load with graphs of shapes leaves zeros in the KV cache",
-        ("session:up_front",),
-    ),
-    Mutant(
-        "largest-graph-is-captured-first",
-        replace("other.cmp(one)", "one.cmp(other)"),
-        "the block grows with each shape, and where it cannot grow the graphs before are lost",
-        ("session:up_front",),
-    ),
-    Mutant(
-        "graphs-up-front-fit-together",
-        always(),
-        "a load says that graphs are there which are not",
-        ("session:up_front",),
-    ),
-    Mutant(
-        "graph-size-is-given-once",
-        replace("before.contains(&size)", "false"),
-        "one shape is captured twice",
-        ("delegate:graph_shapes",),
-    ),
-    Mutant(
-        "graph-shape-is-named-once",
-        never(),
-        "one shape is captured twice",
-        ("delegate:graph_shapes",),
-    ),
-    Mutant(
-        "graph-shape-is-one-of-the-record",
-        replace("check_dim(at, dim, size, &sizes)", "check_dim(at, dim, dim.min, &sizes)"),
-        "a shape that the program was not exported for is captured",
-        ("delegate:graph_shapes",),
-    ),
-    Mutant(
-        "graphs-need-passes-that-repeat",
-        always(),
-        "passes under the LRU are said to be captured, and none is",
-        ("lib:delegate::option_checks",),
-    ),
-    Mutant(
-        "auto-keeps-room-for-the-graphs-of-shapes",
-        replace("bytes.min(cap)", "cap"),
-        "a budget leaves room for graphs that nobody asked for",
-        ("delegate:graph_shapes",),
-    ),
-    Mutant(
-        "refused-capture-names-its-function",
-        replace("error.at(|| function.to_owned())", "error"),
-        "an error of a capture does not say which operator it is about",
-        ("lib:aoti::context",),
     ),
     Mutant(
         "replaced-block-outdates-its-graphs",

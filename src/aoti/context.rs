@@ -217,7 +217,6 @@ impl<'a> Context<'a> {
     fn fail(&mut self, function: &str, fail: Fail) {
         self.record(match fail {
             // What a capture refuses: the device does not know for which operator it was called.
-            // rule: refused-capture-names-its-function
             Fail::Hooks(error @ Error::Unsupported(_)) => error.at(|| function.to_owned()),
             Fail::Hooks(error) => error,
             Fail::What(what) => Error::Compiled {

@@ -90,7 +90,6 @@ impl Slab {
 
     /// A handle to `tensor` in a new storage.
     pub fn insert(&mut self, storage: Storage, tensor: Tensor) -> Result<Handle, String> {
-        // rule: tensor-lies-within-its-storage
         tensor.check_within(storage.bytes)?;
         let index = self.take()?;
         self.at(index).tensor = tensor;
@@ -157,7 +156,6 @@ impl Slab {
     /// Another handle into the storage of `of`.
     pub fn share(&mut self, of: Handle, tensor: Tensor) -> Result<Handle, String> {
         let id = self.slot(of)?.storage;
-        // rule: view-lies-within-its-storage
         tensor.check_within(self.storages[id.0 as usize].storage.bytes)?;
         let index = self.take()?;
         self.at(index).tensor = tensor;

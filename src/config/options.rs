@@ -193,7 +193,6 @@ impl Options {
                 key if PER_METHOD.contains(&key) => true,
                 _ => before.as_ref() == Some(spec),
             };
-            // rule: options-of-a-program-are-one
             if !same {
                 let before = before.map_or("nothing".to_owned(), |before| {
                     format!("{} for {}", before.value.describe(), before.key)

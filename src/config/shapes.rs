@@ -76,7 +76,6 @@ fn size_of(spec: &Spec, name: &str, before: &[i64], text: &str) -> Result<i64> {
         let what = format!("gives dimension '{name}' the size '{text}', which is no whole number");
         refuse(&spec.key, what)
     })?;
-    // rule: graph-size-is-given-once
     match before.contains(&size) {
         true => Err(refuse(
             &spec.key,

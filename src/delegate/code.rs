@@ -76,7 +76,6 @@ fn bindings<'a, D: DelegateDevice>(
             return Ok(Binding::Placeholder);
         }
         let at = index[own] as usize;
-        // rule: session-writes-its-own-state
         let own = state.and_then(|state| state.address(at));
         let ptr = own.or_else(|| session.store().direct_address(at));
         let ptr = ptr.ok_or_else(|| {

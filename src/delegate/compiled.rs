@@ -41,7 +41,6 @@ fn check_digest(key: &str, bytes: &[u8]) -> Result<()> {
         // Writing to a String cannot fail.
         let _ = write!(found, "{byte:02x}");
     }
-    // rule: library-has-the-recorded-digest
     if key == found {
         return Ok(());
     }
@@ -106,7 +105,6 @@ pub(super) fn match_constants(
         }
         indices.push(index);
     }
-    // rule: all-recorded-constants-are-compiled
     match used.iter().position(|used| !used) {
         None => Ok(indices),
         Some(index) => Err(Error::Missing {
@@ -124,7 +122,6 @@ fn check_constant(recorded: &RecordedConstant, compiled: &ConstantInfo) -> Resul
         expected: format!("{expected} (record)"),
         found: format!("{found} (compiled library)"),
     };
-    // rule: compiled-constant-has-the-recorded-type
     if compiled.dtype.0 != recorded.dtype.number() {
         return Err(differs(
             "dtype",
@@ -133,7 +130,6 @@ fn check_constant(recorded: &RecordedConstant, compiled: &ConstantInfo) -> Resul
         ));
     }
     let rounded = recorded.nbytes.next_multiple_of(COMPILED_ALIGNMENT);
-    // rule: compiled-constant-has-the-recorded-length
     if compiled.bytes != recorded.nbytes && compiled.bytes != rounded {
         return Err(differs(
             "bytes",

@@ -56,7 +56,6 @@ pub fn graph_room(records: &Records, options: &Options) -> Result<u64> {
         let count = shapes_of(records, record, options)?.len() as u64;
         bytes = bytes.saturating_add(nodes.saturating_mul(count).saturating_mul(NODE_BYTES));
     }
-    // rule: auto-keeps-room-for-the-graphs-of-shapes
     Ok(bytes.min(cap))
 }
 
@@ -68,7 +67,6 @@ pub fn shapes_of(records: &Records, record: &Record, options: &Options) -> Resul
             continue;
         }
         for shape in Method::new(record).combine(&group.dims)? {
-            // rule: graph-shape-is-named-once
             if found.iter().any(|before| before.inputs == shape.inputs) {
                 let what = format!("names {} of method '{}' twice", shape.name, record.method);
                 return Err(refused(what));
@@ -213,7 +211,6 @@ impl<'a> Method<'a> {
                 })?);
             }
             for (at, (dim, &size)) in input.dims.iter().zip(&sizes).enumerate() {
-                // rule: graph-shape-is-one-of-the-record
                 let checked = check_dim(at, dim, size, &sizes);
                 checked.map_err(|what| format!("input '{}': {what}", input.name))?;
             }

@@ -27,7 +27,6 @@ pub struct Signature<'a> {
 impl<'a> Signature<'a> {
     /// What was recorded about the caller's input `index`; `None` if the delegate does not take it.
     pub fn input(&self, index: usize) -> Option<&'a InputSpec> {
-        // rule: inputs-are-checked-in-the-methods-order
         let own = self.wiring.delegates_input(index)?;
         Some(&self.inputs[own])
     }

@@ -48,7 +48,6 @@ pub fn mark(
             let Some(pattern) = all.of(names).filter(|_| !is_direct(spec.kind)) else {
                 continue;
             };
-            // rule: no-weight-is-both-pinned-and-streamed
             if spec.kind == WeightKind::Pinned {
                 return Err(all.refuse(format!(
                     "names '{}' ('{pattern}'), and so does {PIN}: a weight either always stays or never does",
@@ -93,7 +92,6 @@ impl Patterns<'_> {
             those.flat_map(|(names, _)| names.iter().copied())
         };
         let unmatched = |pattern: &&String| !named(true).any(|name| matches(pattern, name));
-        // rule: pattern-without-a-match-is-refused
         let Some(pattern) = self.patterns.iter().find(unmatched) else {
             return Ok(());
         };

@@ -175,7 +175,6 @@ fn check_machine(record: &Record) -> Result<()> {
             record.method, record.device
         )));
     }
-    // rule: machine-is-checked-at-load
     check_target(
         &format!("method '{}'", record.method),
         &record.target,

@@ -99,7 +99,6 @@ pub(super) fn open<D: DelegateDevice>(
 fn check_data(record: &Record, options: &Options, catalog: &Catalog) -> Result<()> {
     match options.verify {
         Verify::Off => Ok(()),
-        // rule: data-is-verified-when-asked
         Verify::Load => verify_crc(catalog),
         Verify::EveryRead => {
             log::warn!(
@@ -246,7 +245,6 @@ fn check_floor(record: &Record, floor: &Floor) -> Result<()> {
         ("hard minimum", record.hard_minimum, floor.hard_minimum),
     ];
     for (fact, recorded, computed) in recorded {
-        // rule: recorded-floor-is-computed-again
         if recorded != computed {
             return Err(Error::Mismatch {
                 name: record.method.clone(),

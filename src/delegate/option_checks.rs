@@ -80,7 +80,6 @@ pub(super) fn check_graph(record: &Record, options: &Options) -> Result<()> {
 
 /// Once it is known which policy runs: `policy`, which was asked for, or is what the budget leaves.
 pub(super) fn check_repeats(options: &Options, policy: &dyn Policy) -> Result<()> {
-    // rule: graphs-need-passes-that-repeat
     if policy.is_periodic() {
         return Ok(());
     }

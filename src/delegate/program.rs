@@ -69,7 +69,6 @@ fn check_program_crc(program: &Pte<'_>, method: &str, data: &MappedPtd) -> Resul
     }
     let recorded = entry.get(..4);
     let found = crc32fast::hash(program.tables());
-    // rule: program-has-the-recorded-checksum
     if recorded == Some(&found.to_le_bytes()[..]) {
         return Ok(());
     }

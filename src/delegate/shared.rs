@@ -171,7 +171,6 @@ impl<D: DelegateDevice> SessionState<D> {
 
 /// The state of a session lies outside of the budget: it is refused where the device has no room for it.
 fn check_room(needed: u64, free: u64) -> Result<()> {
-    // rule: session-fits-beside-the-budget
     if needed > free {
         return Err(Error::OutOfMemory {
             what: format!(
@@ -212,7 +211,6 @@ pub(super) fn of<D: DelegateDevice + 'static>(
 ) -> Result<Before<D>> {
     let (Beside::Session(other) | Beside::NewSession(other)) = beside;
     let of_it = other.records.all().iter().any(|one| one == record);
-    // rule: session-is-of-the-same-program
     if !of_it {
         return Err(Error::Mismatch {
             name: record.method.clone(),
@@ -250,7 +248,6 @@ pub(super) fn find_or_load<D: DelegateDevice + 'static>(
     build: BuildId,
     load: impl FnOnce() -> Result<Arc<Shared<D>>>,
 ) -> Result<Found<D>> {
-    // rule: store-is-found-by-its-program
     let key = (std::process::id(), build, place);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.retain(|(_, program)| program.strong_count() > 0);

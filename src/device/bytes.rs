@@ -84,7 +84,6 @@ impl HostBytes {
 
     /// These bytes and `next` as one, if `next` begins where these end.
     pub fn followed_by(&self, next: HostBytes) -> Option<HostBytes> {
-        // rule: joined-copy-has-one-source
         let adjacent = self.ptr.wrapping_add(self.len as usize) == next.ptr;
         // Both promises together are the promise for the whole.
         adjacent.then_some(HostBytes {

@@ -94,7 +94,6 @@ impl<D: DelegateDevice + 'static> Weights<D> {
 }
 
 fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
-    // rule: eager-budget-covers-the-floor
     match budget >= least {
         true => Ok(()),
         false => Err(Error::BudgetTooSmall {

@@ -128,7 +128,6 @@ impl Arbiter {
         }
         self.ledger.offers(at, Lane::GRANTS, self.rule);
         if !self.is_worth_it(at) {
-            // rule: hysteresis-starves-nobody
             if !self.may_take_little(at) {
                 return;
             }

@@ -46,7 +46,6 @@ impl Cap {
         let Some(cap) = self.seen else {
             return self.moves(available);
         };
-        // rule: cap-sinks-at-once
         if available < cap {
             return self.moves(available);
         }

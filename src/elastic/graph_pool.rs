@@ -147,7 +147,6 @@ impl<D: Units> GraphPool<D> {
         }
         self.sweep(&mut state)?;
         self.range.prioritize()?;
-        // rule: captures-have-their-own-addresses
         let start = self.range.reserve_mirror()?;
         let id = state.next;
         state.next += 1;
@@ -186,7 +185,6 @@ impl<D: Units> GraphPool<D> {
         })?;
         let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT);
         let end = size.and_then(|size| capture.used.checked_add(size));
-        // rule: captures-stay-under-the-cap
         let end = end.filter(|end| *end <= self.cap).ok_or_else(|| {
             let (used, cap) = (bytes_text(capture.used), bytes_text(self.cap));
             let what = format!(
@@ -204,7 +202,6 @@ impl<D: Units> GraphPool<D> {
             capture.units = unit + 1;
         }
         let at = capture.start.offset(capture.used);
-        // rule: addresses-of-a-capture-are-given-once
         capture.used = end;
         capture.pieces.insert(at.0, bytes);
         Ok(at)

@@ -120,7 +120,6 @@ impl Ledger {
     /// What the tenant that passes holds once it took what others offer.
     pub(super) fn grown(&self, at: usize, lane: Lane) -> u64 {
         let tenant = &self.tenants[at];
-        // rule: grants-stay-under-the-cap
         let room = self.free(lane).saturating_add(self.given());
         let most = tenant.held(lane).saturating_add(room);
         tenant.down(most, self.unit_of(lane)).max(tenant.held(lane))

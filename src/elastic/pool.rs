@@ -204,7 +204,6 @@ impl State {
         let taken = |name: &str| self.members.values().any(|member| member.name == name);
         let mut own = name.clone();
         let mut number = 1u64;
-        // rule: tenants-have-names-of-their-own
         while taken(&own) {
             number += 1;
             own = format!("{name} #{number}");
@@ -272,7 +271,6 @@ impl State {
                 continue;
             };
             match tenant.shrink_to(grant) {
-                // rule: shrunk-tenant-holds-its-grant
                 Some(Ok(())) => member.held = grant,
                 Some(Err(error)) => log::warn!("'{}' did not shrink: {error}", member.name),
                 None => {}
@@ -340,7 +338,6 @@ impl Membership {
         let room = state.room();
         let member = state.member(self.id)?;
         let before = member.held;
-        // rule: tenants-together-stay-under-the-cap
         let holds = grant.min(before + room);
         member.held = holds.max(before);
         member.running = true;

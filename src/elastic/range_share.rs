@@ -93,7 +93,6 @@ impl DevicePool {
     /// Bytes for ranges, at most `wanted`. They count as held from now on.
     pub(super) fn claim(&self, wanted: u64) -> u64 {
         let mut state = self.lock();
-        // rule: ranges-and-stores-stay-under-the-cap
         let granted = wanted.min(state.room());
         state.ranges.held += granted;
         granted

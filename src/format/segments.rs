@@ -41,7 +41,6 @@ pub(super) fn ranges(
         covered = end;
     }
     let tail = region_size - covered;
-    // rule: segments-cover-the-file
     if tail > 0 && tail >= padding_limit(region_size) {
         let what = format!("{tail} bytes behind the last segment belong to none");
         return Err(malformed(file, base.saturating_add(covered), what));
@@ -52,7 +51,6 @@ pub(super) fn ranges(
 /// Checks one row against the bytes covered so far, and returns where it ends in the region.
 fn check_row(file: &str, index: usize, row: &Row, covered: u64, region_size: u64) -> Result<u64> {
     let Row { at, offset, size } = *row;
-    // rule: segments-do-not-overlap
     if offset < covered {
         let what =
             format!("segment {index} at {offset} overlaps the one before, which ends at {covered}");

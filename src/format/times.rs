@@ -61,7 +61,6 @@ pub fn parse(file: &str, bytes: &[u8], program: &BuildId, probes: usize) -> Resu
     let Some(found) = found else {
         return Err(lines.wrong("there is no 'program' with its build id".to_owned()));
     };
-    // rule: times-are-of-this-program
     if found != program.to_string() {
         return Err(Error::Mismatch {
             name: file.to_owned(),
@@ -92,7 +91,6 @@ pub fn parse(file: &str, bytes: &[u8], program: &BuildId, probes: usize) -> Resu
         times.add(Event::Release(next), end);
         next += 1;
     }
-    // rule: times-are-of-all-reads
     match next as usize == probes {
         true => Ok(Measured { times, device }),
         false => Err(lines.wrong(format!("{next} of {probes} probes, and then the end"))),

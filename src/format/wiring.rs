@@ -88,7 +88,6 @@ impl Wiring {
         });
         let returned = tensors(plan.outputs().into_iter().flatten().collect())?;
         let returned = returned.into_iter().enumerate().map(|(index, value)| {
-            // rule: outputs-come-in-the-methods-order
             let output = outputs_at.get(&value).copied().map(Source::Output);
             let source = output.or_else(|| inputs_at.get(&value).copied().map(Source::Input));
             let what = || bad(format!("output {index} is value {value}, which is neither an output of its delegate nor an input"));
@@ -164,7 +163,6 @@ fn delegate_args(
         .filter_map(|one| one.instr_args_as_delegate_call());
     let calls: Vec<_> = calls.collect();
     match (calls.as_slice(), instructions.len()) {
-        // rule: method-is-one-delegate
         ([call], 1) => Ok(call.args().into_iter().flatten().collect()),
         (_, all) => Err(Error::Unsupported(format!(
             "method '{method}' of {} runs {all} instructions, {} of them calls of a delegate; this interface runs a \

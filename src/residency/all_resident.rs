@@ -20,10 +20,8 @@ impl AllResident {
         let mut block = 0;
         let mut placed = Vec::new();
         for (index, spec) in (0..).zip(weights) {
-            // rule: table-in-place-takes-no-memory
             if read[index as usize] && spec.bytes > 0 {
                 placed.push((index, spec.bytes, block));
-                // rule: resident-weights-are-aligned
                 block += spec.occupied(granule);
             }
         }

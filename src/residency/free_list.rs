@@ -33,11 +33,9 @@ impl FreeList {
 
     /// The offset of `bytes` that were free; `None` if no piece is as large.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
-        // rule: free-piece-is-large-enough
         let (offset, len) = self.iter().find(|&(_, len)| len >= bytes)?;
         self.free.remove(&offset);
         if len > bytes {
-            // rule: rest-of-a-piece-lies-apart
             self.free.insert(offset + bytes, len - bytes);
         }
         Some(offset)
@@ -46,7 +44,6 @@ impl FreeList {
     /// Puts a piece back, joined with its neighbours.
     pub fn give(&mut self, mut offset: u64, mut len: u64) {
         if let Some((&before, &bytes)) = self.free.range(..offset).next_back() {
-            // rule: only-neighbours-are-joined
             if before + bytes == offset {
                 self.free.remove(&before);
                 offset = before;

@@ -148,11 +148,9 @@ impl Lru {
     fn plan_load(&mut self, index: WeightIndex, ahead: bool, actions: &mut Vec<Action>) -> bool {
         let Weight { size, bytes, .. } = self.weights[index as usize];
         let needed = self.used.saturating_add(size);
-        // rule: lru-evicts-only-if-it-helps
         if needed.saturating_sub(self.idle_bytes) > self.capacity {
             return false;
         }
-        // rule: lru-stays-within-capacity
         while self.used + size > self.capacity {
             let Some(victim) = self.idle.first() else {
                 return false;
@@ -186,7 +184,6 @@ impl Lru {
     /// Evicts a weight that is there from its last read of a pass, and that each pass copies.
     fn evict_if_over(&mut self, index: WeightIndex, actions: &mut Vec<Action>) {
         let weight = &self.weights[index as usize];
-        // rule: lru-streamed-weight-is-copied-again
         if weight.over && weight.idle() {
             self.evict(index, actions);
         }
@@ -228,7 +225,6 @@ impl Lru {
         let (index, last) = (reads.order[place], reads.last[place]);
         self.update(index, |w| {
             w.claims -= 1;
-            // rule: lru-dropped-claim-is-not-over
             w.over &= !last;
         });
     }
@@ -288,7 +284,6 @@ impl Policy for Lru {
             let index = self.coming(self.depth);
             self.evict_if_over(index, actions);
             let Weight { present, over, .. } = self.weights[index as usize];
-            // rule: lru-streamed-weight-ends-the-window
             let held = present && over;
             if held || (!present && !self.plan_load(index, true, actions)) {
                 self.blocked = true;
@@ -341,7 +336,6 @@ impl Policy for Lru {
         // It has not been used meanwhile: the next to go is who was before, if the last eviction is taken back first.
         if self.idle.contains(weight) {
             self.idle.remove(weight);
-            // rule: lru-failed-eviction-keeps-its-turn
             self.idle.push_front(weight);
         }
     }

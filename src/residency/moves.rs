@@ -103,7 +103,6 @@ impl Pages {
         let page = self.page;
         let (start, end) = (stay.memory, stay.memory + stay.bytes);
         // The bytes that are there already, if they lie at the same place in their page.
-        // rule: kept-page-lies-alike
         let alike = before.filter(|old| old.memory % page == start % page);
         let there = alike.map_or(start, |old| start + old.bytes.min(stay.bytes));
         let old = |at: u64| alike.map(|old| old.memory + at - start);
@@ -117,7 +116,6 @@ impl Pages {
             let from = old(start).map(|memory| (memory + at).wrapping_sub(start));
             let from = from.filter(|_| needed <= there);
             let entry = self.borders.entry(at).or_insert(from);
-            // rule: kept-page-is-kept-for-all-in-it
             *entry = entry.filter(|_| *entry == from);
         };
         if start % page > 0 || end < first {
@@ -132,7 +130,6 @@ impl Pages {
     fn keep_each_once(&mut self) {
         let mut given = BTreeSet::new();
         for from in self.borders.values_mut() {
-            // rule: a-page-is-kept-once
             *from = from.filter(|from| given.insert(*from));
         }
     }

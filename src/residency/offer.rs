@@ -41,7 +41,6 @@ impl Request<'_> {
     /// Whether all weights fit, and none is to be copied in each pass.
     pub(crate) fn all_may_stay(&self) -> bool {
         let mut read = self.weights.iter().zip(self.is_read());
-        // rule: streamed-weight-never-stays
         self.total() <= self.capacity && !read.any(|(weight, read)| read && weight.is_streamed())
     }
 

@@ -84,7 +84,6 @@ impl StreamOrdered {
 
 impl StreamOrdered {
     fn check_room(&self, bytes: u64) -> Result<()> {
-        // rule: pool-keeps-its-cap
         match bytes > self.cap.saturating_sub(self.used) {
             true => Err(Error::Internal(format!(
                 "{bytes} bytes asked of a pool that holds {} of {} bytes",
@@ -95,7 +94,6 @@ impl StreamOrdered {
     }
 
     fn count(&mut self, bytes: u64) {
-        // rule: pool-counts-what-is-out
         self.used += bytes;
         self.peak = self.peak.max(self.used);
     }
@@ -119,7 +117,6 @@ impl<D: Device> Pool<D> for StreamOrdered {
     fn map(&mut self, device: &mut D, view: &View) -> Result<DevicePtr> {
         self.check_room(view.memory)?;
         let ptr = device.map(view)?;
-        // rule: pool-counts-mapped-memory
         self.count(view.memory);
         Ok(ptr)
     }

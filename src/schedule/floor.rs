@@ -61,7 +61,6 @@ impl Floor {
     fn by_kernels(&self) -> u64 {
         let pair = self.pair.as_ref().map_or(0, |p| p.bytes);
         let copy = self.copy.as_ref().map_or(0, |c| c.bytes);
-        // rule: floor-has-room-for-the-copy, floor-has-room-for-all-leases
         pair.max(self.leases()).saturating_add(copy)
     }
 
@@ -107,11 +106,9 @@ pub fn hard_minimum(trace: &Trace, weights: &[WeightSpec], granule: u64) -> u64 
     for event in trace.events() {
         open.apply(trace, *event);
         if matches!(event, Event::Probe(_)) {
-            // rule: hard-minimum-is-the-largest-sum
             most = most.max(sum(&open.weights(), &sizes));
         }
     }
-    // rule: hard-minimum-counts-direct-constants
     direct_bytes(weights, granule).saturating_add(most)
 }
 
@@ -153,7 +150,6 @@ fn largest_pair(trace: &Trace, sizes: &[u64]) -> Option<(u32, u32, Vec<WeightInd
     let mut best: Option<(u64, u32, u32, Vec<WeightIndex>)> = None;
     for (at, (first, here)) in kernels.iter().enumerate() {
         let (second, next) = &kernels[(at + 1) % kernels.len()];
-        // rule: floor-has-room-for-two-kernels
         let both = union(here, next);
         let bytes = sum(&both, sizes);
         if best.as_ref().is_none_or(|b| bytes > b.0) {

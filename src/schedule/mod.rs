@@ -69,7 +69,6 @@ impl WeightSpec {
     /// Bytes of the budget it occupies while it is on the device. Saturates: sizes come from files, and a
     /// sum that overflows must end as a budget that is too small, not as a small number.
     pub fn occupied(&self, granule: u64) -> u64 {
-        // rule: sizes-do-not-wrap-around
         self.bytes
             .checked_next_multiple_of(granule.max(1))
             .unwrap_or(u64::MAX)

@@ -73,7 +73,6 @@ impl Trace {
 }
 
 fn check_probes(probes: &[WeightIndex], constants: usize) -> Result<()> {
-    // rule: probe-reads-a-recorded-constant
     match probes.iter().position(|&w| w as usize >= constants) {
         Some(at) => Err(malformed(
             "probes",

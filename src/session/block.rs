@@ -101,12 +101,10 @@ impl Blocks {
         offset: u64,
         size: u64,
     ) -> Result<Option<DevicePtr>> {
-        // rule: passes-share-the-block
         let Some(block) = self.now.as_mut().filter(|block| block.grows) else {
             return Ok(None);
         };
         let end = offset + size;
-        // rule: pass-has-memory-in-the-block
         if end > block.bytes {
             block.grow(device, end)?;
         }

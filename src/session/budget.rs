@@ -127,7 +127,6 @@ impl<D: Device> Session<D> {
     fn residency_at(&self, budget: u64, methods: Option<&Methods>) -> Result<Residency> {
         self.check_elastic()?;
         let floor = self.store.floor();
-        // rule: changed-budget-covers-the-floor
         let found = match budget < floor.bytes() {
             true => None,
             false => {

@@ -110,7 +110,6 @@ impl<D: Device> Graphs<D> {
         let taken = taken.filter(|taken| *taken > GRAPH_STEP).unwrap_or(0);
         let part = u128::from(taken) * u128::from(counted);
         let part = part.checked_div(u128::from(self.most));
-        // rule: cap-is-of-what-the-driver-took
         counted.max(part.unwrap_or(0) as u64)
     }
 

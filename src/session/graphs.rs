@@ -144,7 +144,6 @@ impl<D: Device> Session<D> {
     /// Gives graphs up until all of them take at most `cap`; not the one of this key.
     fn evict_down_to(&mut self, cap: u64, key: &GraphKey) -> Result<()> {
         let taken = self.store.device.graphs_taken();
-        // rule: graphs-keep-to-their-cap
         while self.capture()?.graphs.needed(taken) > cap {
             let Some(oldest) = self.capture()?.graphs.oldest_but(key) else {
                 break;

@@ -108,7 +108,6 @@ impl<D: Device> Session<D> {
             Some(at) => (Served::Hit, at),
             None => self.bring(id)?,
         };
-        // rule: every-read-is-verified
         if self.store.verifies() {
             let weight = self.weight(id);
             self.store.verify_read(weight, id, at)?;

@@ -14,7 +14,6 @@ impl<D: Device> Session<D> {
     pub fn finish_kernels(&mut self) -> Result<()> {
         self.store.device.finish_compute()?;
         self.end_replay();
-        // rule: finished-pass-is-not-named
         self.pass.in_flight.begin();
         Ok(())
     }
@@ -48,9 +47,7 @@ impl<D: Device> Session<D> {
         ended.map_err(|error| error.during(|| "waiting for each kernel".into()))?;
         let open = (0..).zip(&self.pass.leased).filter(|(_, open)| **open);
         self.pass.in_flight.open.clear();
-        // rule: open-lease-is-named
         self.pass.in_flight.open.extend(open.map(|(id, _)| id));
-        // rule: idle-stream-is-remembered
         self.pass.in_flight.idle_at = self.pass.follower.position();
         Ok(())
     }

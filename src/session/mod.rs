@@ -276,7 +276,6 @@ impl<D: Device> Session<D> {
                 self.time_when_due();
             }
             false => {
-                // rule: times-of-a-failed-pass-are-forgotten
                 self.forget_marks();
                 // rule: failed-pass-starts-afresh
                 self.start_afresh();

@@ -122,7 +122,6 @@ impl Pass {
 
     /// What a pass that ended says of itself.
     pub(super) fn outcome(&mut self, completed: bool, constants: &Constants) -> Result<()> {
-        // rule: kept-error-is-reported
         if let Some(kept) = self.kept.take() {
             return Err(kept);
         }

@@ -23,7 +23,6 @@ impl<D: Device> Session<D> {
         }
         if self.device().prefers_one_block() {
             self.store.open_block()?;
-            // rule: one-block-is-rehearsed
             match self.rehearse() {
                 Err(Error::OutOfMemory { what, bytes }) => {
                     log::info!(
@@ -37,7 +36,6 @@ impl<D: Device> Session<D> {
         }
         self.store.reserve_direct()?;
         let budget = bytes_text(self.stats().budget_bytes);
-        // rule: memory-per-weight-is-rehearsed
         self.rehearse().map_err(|error| match error {
             Error::OutOfMemory { what, bytes } => Error::OutOfMemory {
                 what: format!(
@@ -120,7 +118,6 @@ impl<D: Device> Session<D> {
         let rehearsal = &mut self.rehearsal;
         rehearsal.passes_since_empty += 1;
         let due = rehearsal.empty_after == Some(rehearsal.passes_since_empty);
-        // rule: memory-is-emptied-when-due
         if due && !self.store.rehearsing {
             self.start_afresh();
         }
@@ -134,7 +131,6 @@ impl<D: Device> Session<D> {
         let may_be_emptied = !self.store.is_poisoned() && !self.store.rehearsing;
         if self.pass.open_leases == 0 && may_be_emptied {
             self.rehearsal.passes_since_empty = 0;
-            // rule: memory-is-emptied-after-a-failure
             if let Err(error) = self.store.give_up_all() {
                 log::warn!("memory could not be given up between passes: {error}");
             }

@@ -51,7 +51,6 @@ pub fn capture_up_front<D: Device>(
 ) -> Result<()> {
     let kept = passes.session().read_buffers(buffers)?;
     let captured = capture_all(passes, count);
-    // rule: warm-up-leaves-the-state
     let restored = passes.session().write_buffers(buffers, &kept);
     captured.and(restored)
 }
@@ -68,7 +67,6 @@ fn capture_all<D: Device>(passes: &mut impl UpFront<D>, count: usize) -> Result<
         let reach = passes.session().reach_of(&key)?;
         order.push((reach.saturating_add(passes.input_bytes(shape)), shape));
     }
-    // rule: largest-graph-is-captured-first
     order.sort_by(|one, other| other.cmp(one));
     for (at, (_, shape)) in order.into_iter().enumerate() {
         let captured = capture_one(passes, shape, at);
@@ -98,7 +96,6 @@ fn capture_one<D: Device>(passes: &mut impl UpFront<D>, shape: usize, before: us
             ByGraph::Capture => {
                 let evicted = passes.session().stats().graphs_evicted;
                 let kept = passes.capture(shape)?;
-                // rule: graphs-up-front-fit-together
                 if kept && passes.session().stats().graphs_evicted == evicted {
                     return Ok(());
                 }

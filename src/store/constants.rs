@@ -117,7 +117,6 @@ impl Method {
                 continue;
             }
             let in_place = match constants.specs[table as usize].kind {
-                // rule: pinned-weight-is-read-where-it-stays
                 WeightKind::Pinned => true,
                 WeightKind::Streamed => gather.contains(&id),
                 _ => !covered && gather.contains(&id),
@@ -165,7 +164,6 @@ impl Method {
             )));
         }
         let mut probes = (0..).zip(self.trace.probes());
-        // rule: probe-reads-no-direct-constant
         let direct = |weight| !constants.is_probed(weight) && !constants.is_pinned(weight);
         match probes.find(|(_, &weight)| direct(weight)) {
             Some((probe, &weight)) => Err(Error::Mismatch {
@@ -233,7 +231,6 @@ impl Methods {
     /// The floor of the program: that of the method that needs most.
     pub fn floor(&self, granule: u64) -> Result<Floor> {
         let floors = self.floors(granule)?.into_iter();
-        // rule: floor-is-that-of-the-method-that-needs-most
         let most = floors.reduce(|most, next| match next.bytes() > most.bytes() {
             true => next,
             false => most,

@@ -16,10 +16,8 @@ impl<D: Device> Store<D> {
         ahead: bool,
         src: HostBytes,
     ) -> Result<()> {
-        // rule: tail-goes-after-the-head
         let at = self.weights[weight as usize].at.offset(start);
         // Neighbours in two allocations of the device are none.
-        // rule: joined-copy-has-one-allocation
         let one_block = self.pool.is_one_block() || !self.layout().is_per_weight();
         let joined = one_block
             .then(|| self.batch.joined(&self.device, at, src))
@@ -59,7 +57,6 @@ impl<D: Device> Store<D> {
             }
             Err(error) => {
                 let error = error.during(|| format!("copying {}", self.batch_names()));
-                // rule: failed-copy-gives-its-memory-back
                 self.drop_copy();
                 Err(error)
             }

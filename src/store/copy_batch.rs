@@ -43,10 +43,8 @@ impl CopyBatch {
         src: HostBytes,
     ) -> Option<HostBytes> {
         let (start, bytes) = self.copy?;
-        // rule: joined-copy-has-one-target
         let fits = start.offset(bytes.len()) == at && bytes.len() + src.len() <= LONGEST;
         let joined = bytes.followed_by(src).filter(|_| fits)?;
-        // rule: joined-copy-has-one-registration
         device.copies_across(src).then_some(joined)
     }
 }

@@ -35,7 +35,6 @@ impl<E> DeviceWeight<E> {
     /// Where a kernel reads it.
     #[inline]
     pub fn address(&self) -> DevicePtr {
-        // rule: read-in-place-has-its-own-address
         self.in_place.unwrap_or(self.at)
     }
 

@@ -75,7 +75,6 @@ impl<D: Device> Store<D> {
         let block = match &layout.memory {
             Backing::PerWeight => return Ok(()),
             Backing::Block(bytes) => self.pool.take(&mut self.device, *bytes),
-            // rule: mapped-memory-is-mapped
             Backing::Mapped(view) => self.pool.map(&mut self.device, view),
         };
         self.block =
@@ -137,7 +136,6 @@ impl<D: Device> Store<D> {
         }
         for one in &self.tables {
             if self.constants.is_pinned(one.table) {
-                // rule: pinned-weight-has-its-address
                 self.weights[one.stands as usize].in_place =
                     Some(self.weights[one.table as usize].at);
             }

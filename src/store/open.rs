@@ -217,7 +217,6 @@ fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
         )));
     }
     for (spec, bytes) in weights.iter().zip(bytes) {
-        // rule: bytes-have-the-recorded-length
         if spec.bytes != bytes.len() {
             return Err(Error::Mismatch {
                 name: spec.fqn.clone(),
@@ -233,7 +232,6 @@ fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
 /// Refuses a budget below `least`, which is the floor; otherwise the counters at load.
 fn accepted(floor: &Floor, budget: Option<u64>, everything: u64, least: u64) -> Result<Stats> {
     let budget = budget.unwrap_or(floor.bytes());
-    // rule: budget-covers-the-floor
     if budget < least {
         return Err(Error::BudgetTooSmall {
             budget,

@@ -22,7 +22,6 @@ impl HostBytes {
     where
         T: AsRef<[u8]> + Send + Sync + 'static,
     {
-        // rule: bytes-lie-within-their-owner
         if (*owner).as_ref().get(range.clone()).is_none() {
             return Err(Error::Internal(format!(
                 "host bytes {range:?} are outside of their owner"

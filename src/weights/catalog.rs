@@ -84,7 +84,6 @@ impl Catalog {
         all: &[RecordedConstant],
         data: &dyn NamedData,
     ) -> Result<Self> {
-        // rule: files-are-of-one-build
         check_build_id(record, data)?;
         let mut constants = Vec::with_capacity(all.len());
         let mut segments = Segments::default();
@@ -180,7 +179,6 @@ impl Segments {
         );
         // A write to a mutable constant must not show in another; and what is streamed and what is resident
         // live in different memory.
-        // rule: mutable-constants-share-no-bytes
         if kind != ConstantKind::Mutable {
             if let Some(id) = self.by_place.get(&place) {
                 self.list[*id as usize].members.push(index);
@@ -246,7 +244,6 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
         let expected = format!("{} {}", recorded.dtype, sizes_text(&recorded.sizes));
         differs("layout", expected, "an entry without a layout".to_owned())
     })?;
-    // rule: weight-has-the-recorded-type
     if layout.dtype != recorded.dtype {
         return Err(differs(
             "dtype",
@@ -254,7 +251,6 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
             layout.dtype.to_string(),
         ));
     }
-    // rule: weight-has-the-recorded-sizes
     if layout.sizes != recorded.sizes {
         return Err(differs(
             "sizes",
@@ -263,7 +259,6 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
         ));
     }
     let bytes = data.bytes(&recorded.key)?;
-    // rule: weight-has-the-recorded-length
     if bytes.len() != recorded.nbytes {
         return Err(differs(
             "nbytes",

@@ -95,7 +95,6 @@ fn detected() -> Vec<&'static str> {
 /// release of torch. `program` is what errors call it.
 pub fn check_target(program: &str, target: &Target, host: &Host) -> Result<()> {
     let refuse = |what: String| Err(Error::Unsupported(format!("{program} {what}")));
-    // rule: machine-has-the-architecture
     if (target.os.as_str(), target.arch.as_str()) != (host.os.as_str(), host.arch.as_str()) {
         return refuse(format!(
             "was compiled for {} on {}, this is {} on {}; export it for this machine",
@@ -115,7 +114,6 @@ pub fn check_target(program: &str, target: &Target, host: &Host) -> Result<()> {
         .filter(|name| !host.features.contains(name))
         .copied()
         .collect();
-    // rule: processor-has-the-instructions
     if !missing.is_empty() {
         return refuse(format!(
             "was compiled for ISA level {}, this processor lacks {}; export it for a lower level",

@@ -11,7 +11,6 @@ pub fn verify_crc(catalog: &Catalog) -> Result<()> {
         let found = crc32fast::hash(segment.bytes.as_slice());
         for index in &segment.members {
             let constant = &catalog.constants()[*index as usize];
-            // rule: checksums-are-compared
             if constant.crc32 != found {
                 return Err(Error::Mismatch {
                     name: constant.fqn.clone(),

@@ -80,7 +80,6 @@ impl Edges {
         let both = self.originals.values().zip(self.copies.values());
         let of_src = both.filter(|(original, copy)| {
             let starts = [addresses(**original).start, addresses(**copy).start];
-            // rule: changed-edges-are-copied-again
             starts.iter().any(|start| src.contains(start))
         });
         of_src.map(|(original, copy)| (*original, *copy)).collect()

@@ -136,7 +136,6 @@ impl Blocks {
     pub(super) fn target(&self, ptr: DevicePtr, len: u64) -> Result<Target> {
         let inside = |(start, block): &(&u64, &Block)| {
             let offset = ptr.0 - **start;
-            // rule: host-copies-stay-in-their-block
             offset <= block.bytes && len <= block.bytes - offset
         };
         let (start, block) = self

@@ -71,7 +71,6 @@ impl Frames {
         for range in missing {
             runs.extend(file.fill(range, &mut free)?);
         }
-        // rule: host-gives-freed-pages-back
         free.into_iter().try_for_each(|range| file.release(range))?;
         runs.sort_unstable_by_key(|run| run.memory);
         Ok(Frames { file, runs })

@@ -112,7 +112,6 @@ impl Mapped {
         let mut at = 0;
         for part in view.behind(0..view.bytes).unwrap_or_default() {
             for run in runs(part)? {
-                // rule: host-views-are-read-only
                 shown.show(at, &frames, run, libc::PROT_READ)?;
                 at += run.bytes;
             }
@@ -215,7 +214,6 @@ impl Views {
         let parts = mapped.view.split(offset, src.len());
         let parts = parts.ok_or_else(|| leaves(ptr, src.len()))?;
         let start = mapped.memory.start;
-        // rule: host-copies-follow-the-view
         let target = |at: u64| Target(start.wrapping_add(at as usize));
         Ok(parts
             .into_iter()

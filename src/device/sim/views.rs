@@ -69,7 +69,6 @@ impl Views {
     pub(super) fn behind(&self, ptr: DevicePtr, bytes: u64) -> Option<Vec<Range<u64>>> {
         let (shown, offset) = self.find(ptr)?;
         let parts = shown.view.behind(offset..offset.checked_add(bytes)?)?;
-        // rule: sim-hides-the-rest-of-a-page
         if parts.iter().any(|part| part.end > shown.view.memory) {
             return None;
         }

@@ -45,7 +45,6 @@ impl<D: Units> State<D> {
             }
             top = victims.last().map_or(top, |last| last.1);
         }
-        // rule: lower-ranges-give-first
         let lower = self.order.iter().rev().take_while(|&&other| other != id);
         for other in lower.copied().collect::<Vec<_>>() {
             self.walk(other, 0..usize::MAX, need, &mut found, &mut victims)?;

@@ -32,7 +32,6 @@ impl<D: Units> State<D> {
             return Ok(false);
         }
         let before = self.held();
-        // rule: activations-wait-for-the-weights-that-go
         let shrunk = self.shrink(before.saturating_sub(missing), true);
         let after = self.held();
         self.pool.unclaim(before - after);

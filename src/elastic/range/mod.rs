@@ -110,7 +110,6 @@ impl<D: Units + 'static> Ranges<D> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let range = Table::new(name.to_owned(), start, size, unit);
         state.ranges.insert(id, range);
-        // rule: newest-range-comes-first
         state.order.insert(0, id);
         drop(state);
         Ok(Range {
@@ -230,7 +229,6 @@ impl<D: Units> Range<D> {
         let mut state = self.ranges.lock();
         state.order.retain(|&other| other != self.id);
         state.order.insert(0, self.id);
-        // rule: prioritize-resets-the-watermark
         state.range(self.id)?.reset_watermark();
         Ok(())
     }

@@ -93,7 +93,6 @@ impl<D: Units> State<D> {
         }
         self.relieve()?;
         let range = self.range(id)?;
-        // rule: fault-above-the-watermark-is-refused
         if units.end > range.watermark {
             return Ok(Some(Refusal::AboveWatermark));
         }

@@ -184,7 +184,6 @@ impl<D: Units> Table<D> {
         self.allocs_of(unit).iter_mut().for_each(Alloc::lose);
         // The limit refuses by itself, and may rise again.
         if cause != Cause::Limit && unit < self.watermark {
-            // rule: eviction-sets-the-watermark
             self.watermark = unit;
             self.why = Some(cause.text(by));
         }

@@ -145,7 +145,6 @@ pub unsafe extern "C" fn ws_graph_pool_begin(
         with(pool, |pool, device| {
             // Nobody else begins one meanwhile.
             let known = known();
-            // rule: one-capture-of-a-device-at-a-time
             if known.open(device).is_some() {
                 return Err(Error::InvalidInput(format!(
                     "a capture of a graph pool runs on {device} already: the allocator's callback is told the device only"

@@ -126,7 +126,6 @@ fn check_dense(fields: &Fields<'_>, constant: &RecordedConstant) -> Result<()> {
             return Err(fields.bad("layouts", what));
         }
     }
-    // rule: weights-are-dense
     if is_dense(sizes, strides) {
         return Ok(());
     }

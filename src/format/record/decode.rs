@@ -29,7 +29,6 @@ impl Record {
         let payload = Record::from_payload(&name, delegate.processed)?.named(method, pte)?;
         if fields::has_methods(pte, method) {
             let written = Record::from_pte(pte, method)?;
-            // rule: both-records-are-equal
             if payload != written {
                 return Err(Error::Mismatch {
                     name: method.to_owned(),

@@ -192,7 +192,6 @@ impl Gather {
     /// read while copies run arrive at about half of the link's speed, and a table that streams costs its bytes
     /// once in a pass.
     pub fn pays(&self, table: u64) -> bool {
-        // rule: in-place-reads-at-most-half-a-table
         table > 0 && self.bytes().is_some_and(|bytes| bytes <= table / 2)
     }
 }

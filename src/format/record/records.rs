@@ -116,12 +116,10 @@ impl Records {
                 let at = match self.all.len() {
                     // Two names of one method are two constants, whatever their keys.
                     1 => next,
-                    // rule: state-is-one-by-its-key
                     _ => *known.entry((&constant.key, constant.kind)).or_insert(next),
                 };
                 match constants.get(at as usize) {
                     None => constants.push(constant.clone()),
-                    // rule: one-key-is-one-weight
                     Some(first) => check_same(first, constant, method)?,
                 }
                 own.push(at);
@@ -142,7 +140,6 @@ fn check_state(constants: &[RecordedConstant]) -> Result<()> {
     for (key, one) in kinds {
         let is_state = |constant: &RecordedConstant| constant.kind == ConstantKind::Mutable;
         let before = seen.insert(key, one);
-        // rule: state-of-one-method-is-state-of-all
         let other = before.filter(|before| is_state(before) != is_state(one));
         if let Some(before) = other {
             return Err(Error::Mismatch {
@@ -171,7 +168,6 @@ fn check_pair(name: &str, one: &Record, other: &Record) -> Result<()> {
             one.method.clone(),
         ));
     }
-    // rule: methods-are-of-one-build
     if one.build_id != other.build_id {
         return Err(differs(
             "build id",

@@ -35,7 +35,6 @@ pub(super) fn sets(problem: &Problem<'_>, timeline: &Timeline) -> Vec<Vec<Weight
     }
     ends.sort_unstable();
     ends.dedup();
-    // rule: every-set-has-what-never-stays
     let always = groups
         .iter()
         .flatten()

@@ -184,7 +184,6 @@ impl Played {
     fn copy(&mut self, at: usize) {
         let Copy { takes, before, .. } = &self.copies[at];
         let over = before.map(|one| self.over[usize::from(one.last_pass)][one.copy]);
-        // rule: clock-waits-for-the-last-read
         self.copied = self.copied.max(over[0]).max(over[1]) + takes;
         self.ready[at] = self.copied;
     }

@@ -115,7 +115,6 @@ fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
     let [MethodTrace { trace, .. }] = *request.methods else {
         return None;
     };
-    // rule: lru-where-it-copies-less
     let lru = lru_price(
         trace,
         request.weights,

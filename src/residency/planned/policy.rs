@@ -275,7 +275,6 @@ impl Policy for Planned {
     fn ahead(&mut self, actions: &mut Vec<Action>) {
         while !self.blocked && !self.failed && !self.itinerary().copies.is_empty() {
             let at = self.next;
-            // rule: streamed-tail-is-copied-again
             let stays = self.is_there(at) && !self.copies[at as usize].always;
             if self.is_held_up() {
                 self.blocked = true;

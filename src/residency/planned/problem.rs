@@ -70,7 +70,6 @@ impl<'a> Problem<'a> {
 /// last page of either may be used in part.
 fn room(model: &DeviceModel, page: u64, capacity: u64) -> u64 {
     let budget = capacity.saturating_add(model.apart).div_ceil(page);
-    // rule: direct-constants-take-pages
     let pages = budget.saturating_sub(model.apart.div_ceil(page));
     let whole = capacity - capacity % model.granule;
     whole.min(pages.saturating_mul(page))

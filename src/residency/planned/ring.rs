@@ -178,7 +178,6 @@ impl<'a> Fit<'a> {
                 *stream = streams.len();
                 let bytes = problem.bytes(weight);
                 let pages = bytes.div_ceil(problem.page);
-                // rule: what-never-stays-has-no-head
                 let least = pages * u64::from(problem.is_streamed(weight));
                 streams.push(Stream {
                     weight,
@@ -260,7 +259,6 @@ impl<'a> Fit<'a> {
         let long = self.pages.partition_point(|&pages| pages <= tail);
         let heads = self.sums[long] - tail * (self.pages.len() - long) as u64;
         let slots = self.slots.iter().map(|slot| slot.length(tail, page));
-        // rule: ring-takes-memory
         self.packed + heads * page + slots.sum::<u64>()
     }
 

@@ -36,7 +36,6 @@ impl<'a> Set<'a> {
         let ranges: Vec<usize> = (0..timeline.ranges.len())
             .filter(|&range| streams[timeline.ranges[range].weight as usize])
             .collect();
-        // rule: mappings-are-few
         if ranges.len() > MOST_RANGES {
             return None;
         }

@@ -28,7 +28,6 @@ pub(super) fn plan(problem: &Problem<'_>, timeline: &Timeline, ring: Ring, ahead
         builder.plan.streamed.push(Streamed {
             weight: stream.weight,
             method: timeline.ranges[copy.range].method,
-            // rule: tail-begins-after-the-head
             range: stream.head(problem.page)..stream.bytes,
             slot: copy.slot as u32,
             window,
@@ -89,7 +88,6 @@ impl<'a> Builder<'a> {
         for stream in &ring.streams {
             let start = end;
             if stream.tail > 0 {
-                // rule: heads-are-apart
                 end += stream.head(self.problem.page);
             }
             self.heads.push(start..end);
@@ -110,7 +108,6 @@ impl<'a> Builder<'a> {
         let slot = &self.plan.slots[copy.slot];
         let start = match head.is_empty() {
             true => slot.start,
-            // rule: tail-after-a-head-begins-a-page
             false => slot.start.next_multiple_of(page),
         };
         let end = start + stream.bytes - (head.end - head.start);
