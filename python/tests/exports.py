@@ -1,4 +1,4 @@
-"""Exports the test models, each once per state of the sources: compiling takes half a minute and more.
+"""Exports the test models, each once per state of its sources: compiling takes half a minute and more.
 
 `python exports.py NAME FOLDER` exports one model; `python exports.py --into FOLDER NAME...` through the cache; `python exports.py
 --all` fills the cache, and `--light` with those models that are light enough to be carried to another
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
-import importlib.util
 import multiprocessing
 import os
 import shutil
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import sources
 import torch
 from device_under_test import DEVICE, ON_GPU, SM, exact_products, kind
 from torch.utils._sympy.value_ranges import bound_sympy
@@ -43,7 +44,6 @@ LLM = "llm"
 SEVERAL = "methods_"
 #: What a model that is carried weighs at most: random numbers do not get smaller when they are packed.
 LIGHT = 16 << 20
-SOURCES = {".py", ".txt", ".fbs", ".c", ".cpp", ".h", ".S"}
 TIME_LIMIT = 900
 #: A size from here on is none that anybody meant.
 UNBOUNDED = 1 << 31
@@ -126,39 +126,26 @@ def export_torch_package(folder: Path) -> None:
     torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
 
 
-def source_files() -> list[Path]:
-    found = importlib.util.find_spec("weightstream")
-    if found is None or found.origin is None:
-        return []
-    package = Path(found.origin).parent
-    inputs = [
-        HERE / n
-        for n in (
-            "device_under_test.py",
-            "zoo.py",
-            "models.py",
-            "decoder_models.py",
-            "fact_models.py",
-            "form_models.py",
-            "llm_models.py",
-            "methods_models.py",
-            "operator_models.py",
-            "exports.py",
-        )
-    ]
-    inputs += sorted((HERE / "public_models").glob("*.py"))
-    inputs += sorted((HERE.parent / "examples").glob("*.py"))
-    return sorted(p for p in package.rglob("*") if p.suffix in SOURCES and "__pycache__" not in p.parts) + inputs
+def defined_in(name: str) -> str:
+    """The module of the tests that defines a model."""
+    if name in (LLM, TORCH_PACKAGE):
+        return "llm_models" if name == LLM else "models"
+    try:
+        return spec_of(name).build.__module__
+    except KeyError:
+        return "models"
 
 
-def fingerprint() -> str:
-    """Changes whenever an export could come out differently."""
+@functools.cache
+def fingerprint(name: str) -> str:
+    """Changes whenever the export of this model could come out differently."""
     digest = hashlib.sha256()
     for package in ("torch", "executorch"):
         # Not for which CUDA its wheel was built: exports are carried between wheels.
         digest.update(importlib.metadata.version(package).split("+")[0].encode())
     digest.update(kind().encode())
-    for path in source_files():
+    examples = sorted((HERE.parent / "examples").glob("*.py")) if name == LLM else []
+    for path in (*sources.of_the_export(), *sources.of_a_model(defined_in(name)), *examples):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -240,7 +227,6 @@ class Exports:
         cache = cache or Path(os.environ.get("WEIGHTSTREAM_TEST_CACHE", ROOT / "build" / "test-cache"))
         self.cache = cache / DEVICE if ON_GPU else cache
         self.cache.mkdir(parents=True, exist_ok=True)
-        self.hash = fingerprint()
         # Compiling in this process, as some tests do, changes its environment meanwhile: an export that started then would look for
         # its caches in a folder that is gone when that test ends.
         self.environment = dict(os.environ)
@@ -257,7 +243,7 @@ class Exports:
             self.futures[name] = self.pool.submit(self.provide, name)
 
     def place(self, name: str) -> Path:
-        return self.cache / f"{name}-{self.hash}"
+        return self.cache / f"{name}-{fingerprint(name)}"
 
     def folder(self, name: str) -> Path:
         """The folder of the exported model; waits for it."""

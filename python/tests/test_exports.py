@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from exports import ExportFailed, Exports, of_the_largest_sizes
+import sources
+from exports import ExportFailed, Exports, defined_in, of_the_largest_sizes
 from models import ZOO
 
 
@@ -46,3 +47,15 @@ def test_two_that_ask_for_a_model_at_the_same_time_compile_it_once(tmp_path, mon
         exports.futures["model"] = exports.pool.submit(exports.provide, "model")
     assert {exports.folder("model") for exports in both} == {both[0].place("model")}
     assert compiled == ["model"]
+
+
+def test_the_key_of_an_export_holds_what_the_export_depends_on():
+    package = {path.relative_to(path.parents[2]).as_posix() for path in sources.of_the_export() if path.suffix == ".py"}
+    names = {name.split("/")[-1] for name in package}
+    assert {"_compile.py", "_operators.py", "launches.py", "_child.py", "snapshot.py"} <= names
+    assert not {"_eager.py", "_range.py", "_graph_pool.py"} & names
+    assert defined_in("fact_tied") == "fact_models"
+    of_facts = {path.name for path in sources.of_a_model("fact_models")}
+    assert {"fact_models.py", "zoo.py", "exports.py"} <= of_facts
+    assert not {"form_models.py", "models.py"} & of_facts
+    assert {"entry.py", "timm_models.py"} <= {path.name for path in sources.of_a_model("public_models.entry")}
