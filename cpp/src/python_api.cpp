@@ -2,11 +2,13 @@
 
 #include <executorch/extension/tensor/tensor.h>
 
+#include <algorithm>
 #include <exception>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "errors.h"
 #include "loads.h"
@@ -109,9 +111,14 @@ struct StridedTensor {
   et::etensor::Tensor tensor;
 };
 
+bool is_empty(const ws_tensor& view) {
+  return std::find(view.sizes, view.sizes + view.ndim, 0) != view.sizes + view.ndim;
+}
+
 // Refuses a tensor whose sizes and strides reach beyond its bytes.
 void check_reach(const std::string& name, const ws_tensor& view) {
-  std::int64_t reach = 1;
+  const bool empty = is_empty(view);
+  std::int64_t reach = empty ? 0 : 1;
   std::int64_t dense = 1;
   for (std::int32_t dim = view.ndim - 1; dim >= 0; --dim) {
     const std::int64_t size = view.sizes[dim];
@@ -120,8 +127,8 @@ void check_reach(const std::string& name, const ws_tensor& view) {
     if (size < 0 || size > most || stride < 0 || stride > most || dense > most * most) {
       throw std::invalid_argument(name + ": a size or a stride does not fit into 31 bits");
     }
-    if (size == 0) {
-      return;
+    if (empty) {
+      continue;
     }
     dense *= size;
     reach += (size - 1) * stride;
@@ -149,13 +156,16 @@ TensorPtr to_tensor(const std::string& name, const ws_tensor& view) {
   check_reach(name, view);
   const executorch::aten::Device device(static_cast<executorch::aten::DeviceType>(view.device_type),
                                         static_cast<et::etensor::DeviceIndex>(view.device_index));
-  if (view.strides != nullptr) {
+  if (view.strides != nullptr && !is_empty(view)) {
     const auto strided = std::make_shared<StridedTensor>(view, device);
     return TensorPtr(strided, &strided->tensor);
   }
   const std::vector<SizesType> sizes(view.sizes, view.sizes + view.ndim);
-  return executorch::extension::from_blob(view.data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype),
-                                          device);
+  // ExecuTorch takes an input that it uses in place for one that is not set if its address is null, even if it has no
+  // bytes.
+  static char nothing;
+  void* const data = view.data == nullptr && is_empty(view) ? &nothing : view.data;
+  return executorch::extension::from_blob(data, sizes, static_cast<executorch::aten::ScalarType>(view.dtype), device);
 }
 
 // The inputs of a call as ExecuTorch takes them, and what they point into.
@@ -300,6 +310,30 @@ int32_t wsm_load_method(wsm_module* module, const char* method) {
     require(method, "method");
     const Error loaded = module->module.load();
     return loaded != Error::Ok ? loaded : module->module.load_method(method);
+  });
+}
+
+int32_t wsm_call_inputs(const char* pte_path, const char* method, const wsm_call_input** inputs, size_t* count) {
+  static thread_local std::vector<std::pair<std::string, std::string>> texts;
+  static thread_local std::vector<wsm_call_input> views;
+  rs::clear_error();
+  return guarded([&] {
+    require(pte_path, "pte_path");
+    require(method, "method");
+    require(inputs, "inputs");
+    require(count, "count");
+    const auto found = rs::call_inputs(pte_path, method);
+    texts.clear();
+    views.clear();
+    for (const rs::CallInput& input : found) {
+      texts.emplace_back(std::string(input.name), std::string(input.constant));
+    }
+    for (std::size_t at = 0; at < texts.size(); ++at) {
+      views.push_back({texts[at].first.c_str(), found[at].place, texts[at].second.c_str()});
+    }
+    *inputs = views.data();
+    *count = views.size();
+    return Error::Ok;
   });
 }
 

@@ -51,6 +51,19 @@ int32_t wsm_check_defaults(const ws_option* options, size_t num_options);
 /* Loads a method. */
 int32_t wsm_load_method(wsm_module* module, const char* method);
 
+/* An input of a method as callers in Python name it. */
+typedef struct wsm_call_input {
+  const char* name;     /* `x`, `state[0]`, `cache['k']` */
+  int64_t place;        /* of its argument; -1: it is a keyword */
+  const char* constant; /* the value that is part of the program, as Python writes it; empty: a tensor */
+} wsm_call_input;
+
+/*
+ * The inputs of a method in its order, valid until the next call on this thread: `count` of them, none if its exporter
+ * did not record their names.
+ */
+int32_t wsm_call_inputs(const char* pte_path, const char* method, const wsm_call_input** inputs, size_t* count);
+
 /* Runs a method. Its outputs stay in the handle until the next call of this function. */
 int32_t wsm_execute(wsm_module* module, const char* method, const wsm_value* inputs, size_t num_inputs);
 

@@ -103,7 +103,7 @@ def test_the_c_interface_takes_and_gives_the_tensors_alone(model, files):
     status = library.ws_init(ctypes.byref(program), files[1].encode(), b"forward", None, ctypes.byref(loaded))
     assert status == 0, library.ws_last_error()
     given = arguments()
-    native = [_values.to_native(index, tensor) for index, tensor in enumerate((given[0], given[3]))]
+    native = [_values.to_native(str(index), tensor) for index, tensor in enumerate((given[0], given[3]))]
     inputs = (_native.Tensor * 2)(*[view for view, _ in native])
     assert library.ws_execute(loaded, inputs, ctypes.c_size_t(2), ctypes.byref(outputs)) == 0, library.ws_last_error()
     library.ws_outputs_count.restype = ctypes.c_size_t

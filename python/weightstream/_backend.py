@@ -14,7 +14,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 
-from . import _decompose, _identity, _lowering, _methods, _offload, _prepare, _refusals, _specs
+from . import _decompose, _identity, _lowering, _methods, _offload, _prepare, _refusals, _signature, _specs
 from ._errors import ExportError
 from ._target import Target
 
@@ -112,7 +112,7 @@ class WeightStreamPartitioner(AotiPartitioner):
                 "streamed along one trace per method: let WeightStreamPartitioner take the whole method"
             )
         # Lists of its own: what is lowered changes them.
-        specs = [*self.delegation_spec.compile_specs, *_specs.internal(self.shared_state, late)]
+        specs = [*self.delegation_spec.compile_specs, *_specs.internal(self.shared_state, late, _signature.call_of(exported_program))]
         result.partition_tags = {tag: DelegationSpec(BACKEND_ID, specs) for tag in result.partition_tags}
         return result
 
@@ -154,15 +154,16 @@ class WeightStreamBackend(BackendDetails):
         _specs.name_methods(specs)
         if len(programs) == 1:
             _identity.refuse_alone(programs, told.shared_state)
-            results = {method: cls.preprocess(program, specs[method]) for method, program in programs.items()}
+            results = {method: _methods.lower_one(program, specs[method], told.calls.get(method)) for method, program in programs.items()}
         else:
             _specs.agree_on_options(specs)
-            results = _methods.lower_several(programs, specs, told.shared_state)
+            results = _methods.lower_several(programs, specs, told)
         return {method: [results[method]] if method in results else [] for method in edge_programs}
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        method = next(spec.value.decode() for spec in compile_specs if spec.key == "method_name")
         # Where ExecuTorch lowers one program without `preprocess_multimethod`.
-        _identity.refuse_alone({method: edge_program}, _specs.take_internal({method: compile_specs}).shared_state)
-        return _methods.lower_one(method, edge_program, compile_specs)
+        method = _specs.method_of(compile_specs)
+        told = _specs.take_internal({method: compile_specs})
+        _identity.refuse_alone({method: edge_program}, told.shared_state)
+        return _methods.lower_one(edge_program, compile_specs, told.calls.get(method))

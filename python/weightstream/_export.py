@@ -12,6 +12,8 @@ from executorch.exir import to_edge_transform_and_lower
 from torch.export import ExportedProgram
 
 from ._backend import WeightStreamPartitioner
+from ._errors import ExportError
+from ._examples import examples
 from ._progress import step
 from ._save import edge_compile_config, save
 
@@ -35,7 +37,7 @@ def export(
 ) -> None:
     """Exports ``model``, compiles it and writes the program and its weights: what the steps in docs/export.md do.
 
-    ``inputs``: a tuple of examples, or one tensor. ``kwargs``, ``dynamic_shapes`` and ``strict`` go to ``torch.export.export``; with a program
+    ``inputs``: a tuple of examples, or one tensor. ``kwargs``: examples by name, which calls give by name too. ``kwargs``, ``dynamic_shapes`` and ``strict`` go to ``torch.export.export``; with a program
     that is exported already (``inputs`` is then ``None``) they are refused. The model is exported in evaluation mode, and left in the
     mode that it had. ``device_io``, ``check`` and ``defaults``: see :func:`save`; other keywords: see :class:`WeightStreamPartitioner`.
     ``constant_methods``: further methods of the program, with the value that each returns.
@@ -79,8 +81,8 @@ def _programs(
             raise TypeError(f"inputs has no examples for method '{method}'")
         try:
             found[method] = _program(model, **own, strict=strict and not isinstance(model, ExportedProgram))
-        except TypeError as error:
-            raise TypeError(f"method '{method}': {error}") from error
+        except (TypeError, ExportError) as error:
+            raise type(error)(f"method '{method}': {error}") from error
     return found
 
 
@@ -105,9 +107,9 @@ def _program(model: torch.nn.Module | ExportedProgram, inputs: Any, **options: A
         return model
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"export takes a torch.nn.Module or an ExportedProgram, not {type(model).__name__}")
-    examples = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    given, options["kwargs"] = examples(model, inputs, options["kwargs"])
     with step("tracing the model with torch.export"), _evaluating(model), torch.no_grad():
-        return torch.export.export(model, examples, **options)
+        return torch.export.export(model, given, **options)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from executorch.exir.tensor import scalar_type_enum
 from executorch.exir.tensor_layout import TensorLayout
 from torch.export import ExportedProgram
 
-from . import _identity, _method, _offload, _record
+from . import _identity, _method, _offload, _record, _specs
 from ._errors import ExportError
 from ._floor import occupied
 from ._lower import Lowered, lower
@@ -24,29 +24,31 @@ from ._target import Target
 WEIGHTS_TAG = "weightstream_weights"
 
 
-def lower_one(method: str, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
-    """The only method of a program."""
+def lower_one(program: ExportedProgram, specs: list[CompileSpec], call: _record.Fields | None) -> PreprocessResult:
+    """The only method of a program. ``call`` says how it is called, if its partitioner knew."""
+    method = _specs.method_of(specs)
     found = lower(method, program, *_wanted(specs), frozenset(), Spool())
-    fields = _method.record_of(method, found.compiled, found.facts, found.target, found.constants)
+    fields = _method.record_of(method, found.compiled, found.facts, found.target, found.constants) | (call or {})
     fields["build_id"] = [_method.build_id(fields)]
     return _package(found, fields, fields["fqns"])
 
 
 def lower_several(
-    programs: dict[str, ExportedProgram], specs: dict[str, list[CompileSpec]], shared: _identity.SharedState | None
+    programs: dict[str, ExportedProgram], specs: dict[str, list[CompileSpec]], told: _specs.Internal
 ) -> dict[str, PreprocessResult]:
     """All methods of a program. What can be refused without compiling is refused first."""
     wanted = {method: _wanted(specs[method]) for method in programs}
     _refuse_mixtures(wanted)
     for program in programs.values():
         _offload.refuse_mixed_devices(program)
-    state = _identity.agree(programs, shared)
+    state = _identity.agree(programs, told.shared_state)
     spool = Spool()
     found = {method: lower(method, programs[method], *wanted[method], set(state[method]), spool) for method in sorted(programs)}
     keys = _identity.keys_of({method: one.constants for method, one in found.items()}, state)
     direct = _direct_bytes(found, keys)
     records = {
         method: _method.record_of(method, one.compiled, one.facts, one.target, one.constants, keys[method], direct)
+        | told.calls.get(method, {})
         for method, one in found.items()
     }
     build_id = _method.build_id(*records.values())

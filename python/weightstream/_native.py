@@ -51,6 +51,12 @@ class Value(ctypes.Structure):
     ]
 
 
+class CallInput(ctypes.Structure):
+    """An input of a method as its callers name it."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("place", ctypes.c_int64), ("constant", ctypes.c_char_p)]
+
+
 #: What a refused fault says, by its number.
 _REFUSALS = (
     "it lies above the range's watermark: something at or below it was evicted, until prioritize()",
@@ -210,6 +216,10 @@ _SIGNATURES = {
     ),
     "wsm_load_method": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p]),
     "wsm_execute": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(Value), ctypes.c_size_t]),
+    "wsm_call_inputs": (
+        ctypes.c_int32,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.POINTER(CallInput)), ctypes.POINTER(ctypes.c_size_t)],
+    ),
     "wsm_num_outputs": (ctypes.c_size_t, [ctypes.c_void_p]),
     "wsm_output": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(Value)]),
     "wsm_stats_json": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),

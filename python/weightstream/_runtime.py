@@ -9,7 +9,8 @@ import os
 import threading
 from typing import Any
 
-from ._native import Error, Options, Value, last_error, library, options_of
+from ._call import Argument, Call
+from ._native import CallInput, Error, Options, Value, last_error, library, options_of
 from ._values import from_value, to_value
 
 __all__ = ["Error", "Module", "required_budget", "set_options"]
@@ -45,6 +46,8 @@ def command(arguments: list[str]) -> tuple[int, str]:
 
 class Module:
     """A program and its weights, loaded with a budget.
+
+    A call takes what the model's ``forward`` took at export: ``m.forward(ids, mask=mask)``. See :meth:`execute`.
 
     A program may have several methods. They share weights, budget and state (KV caches), and each is called by its name:
     ``m.prefill(tokens)``, ``m.decode(token)``; :attr:`methods` lists them. ``method`` loads only that one; otherwise all are loaded.
@@ -105,6 +108,7 @@ class Module:
             self._methods = [method] if method is not None else _methods_of(pte) or ["forward"]
             for name in self._methods:
                 self._load(name)
+                self._calls[name] = _call_of(pte, name)
         except Error:
             self.close()
             raise
@@ -112,6 +116,7 @@ class Module:
     def _begin(self) -> None:
         self._handle = None
         self._methods: list[str] = []
+        self._calls: dict[str, Call] = {}
         self._process = os.getpid()
         self._turn = threading.Lock()
         self._lib = library()
@@ -154,6 +159,7 @@ class Module:
             for name in self._methods:
                 session._load(name)
                 session._methods.append(name)
+                session._calls[name] = self._calls[name]
         except Error:
             session.close()
             raise
@@ -201,14 +207,17 @@ class Module:
                 "contexts do not survive fork; load it again after the fork"
             )
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, /, *inputs: Any, **keywords: Any) -> Any:
         """Runs the program's only method, or the one of this name. See :meth:`execute`."""
-        return self.execute(self._only(), *inputs)
+        return self.execute(self._only(), *inputs, **keywords)
 
     __call__ = forward
 
-    def execute(self, method: str, *inputs: Any) -> Any:
+    def execute(self, method: str, /, *inputs: Any, **keywords: Any) -> Any:
         """Runs a method and returns its output, a tuple if there are several, or None if there are none.
+
+        Arguments are those of the model's ``forward``, nested as at export. What was given by position then may be given by name; what was
+        a keyword (``kwargs`` of the export) is one here. ``weightstream inspect`` lists them.
 
         Tensors may have any strides. None, numbers and strings are part of the program: what was given at export has to be given
         again.
@@ -217,13 +226,14 @@ class Module:
         if not self._turn.acquire(blocking=False):
             raise Error("this module is executing already: one call at a time; load a second one for a second thread")
         try:
-            return self._execute(method, inputs)
+            return self._execute(method, inputs, keywords)
         finally:
             self._turn.release()
 
-    def _execute(self, method: str, given: tuple[Any, ...]) -> Any:
+    def _execute(self, method: str, given: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         handle = self._open_handle()
-        native = [to_value(index, value) for index, value in enumerate(given)]
+        call = self._calls.get(method) or Call(method, [])
+        native = [to_value(call.name(index), value) for index, value in enumerate(call.inputs(given, keywords))]
         inputs = (Value * len(native))(*[value for value, _ in native])
         failed = self._lib.wsm_execute(handle, method.encode(), inputs, len(native))
         if failed != 0:
@@ -278,6 +288,15 @@ def _methods_of(pte: str | os.PathLike) -> list[str]:
     while native.ws_method_name(os.fsencode(pte), len(names), ctypes.byref(name)) == 0:
         names.append(name.value.decode())
     return names
+
+
+def _call_of(pte: str | os.PathLike, method: str) -> Call:
+    """How a method is called."""
+    inputs, count = ctypes.POINTER(CallInput)(), ctypes.c_size_t()
+    if library().wsm_call_inputs(os.fsencode(pte), method.encode(), ctypes.byref(inputs), ctypes.byref(count)) != 0:
+        raise Error(last_error())
+    found = [inputs[index] for index in range(count.value)]
+    return Call(method, [Argument(one.name.decode(), one.place if one.place >= 0 else None, one.constant.decode()) for one in found])
 
 
 def required_budget(pte: str | os.PathLike, method: str | None = None) -> int:

@@ -12,13 +12,14 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from . import _native, _runtime
 from ._errors import ExportError
+from ._record import Fields
 
 #: What the keys of the runtime's options start with.
 OPTION = "weight_offload"
 DEFAULT_METHOD = "forward"
 #: Options that methods of one program may have each for itself.
 _OF_A_METHOD = ("weight_offload_cuda_graph", "weight_offload_graph_mb", "weight_offload_graph_shapes")
-_SHARED_STATE, _LATE = "weightstream_shared_state", "weightstream_late"
+_SHARED_STATE, _LATE, _CALL = "weightstream_shared_state", "weightstream_late", "weightstream_call"
 _SWITCH = {"ON": "auto", "OFF": "math"}
 
 
@@ -61,11 +62,14 @@ class Internal:
     shared_state: dict[str, str] | None = None
     #: Whether a method was prepared together with others that are lowered already.
     late: bool = False
+    #: Method to the fields of its record that say how it is called.
+    calls: dict[str, Fields] = dataclasses.field(default_factory=dict)
 
 
-def internal(shared: dict[str, str] | None, late: bool) -> list[CompileSpec]:
+def internal(shared: dict[str, str] | None, late: bool, call: Fields) -> list[CompileSpec]:
     """Compile specs that :func:`take_internal` takes away."""
-    told = [] if shared is None else [CompileSpec(_SHARED_STATE, json.dumps(shared).encode())]
+    told = [CompileSpec(_CALL, json.dumps(call).encode())]
+    told += [] if shared is None else [CompileSpec(_SHARED_STATE, json.dumps(shared).encode())]
     return told + ([CompileSpec(_LATE, b"")] if late else [])
 
 
@@ -76,13 +80,20 @@ def take_internal(specs: dict[str, list[CompileSpec]]) -> Internal:
         for spec in own:
             if spec.key == _LATE:
                 found.late = True
+            elif spec.key == _CALL:
+                found.calls[method] = json.loads(spec.value)
             elif spec.key == _SHARED_STATE:
                 shared = json.loads(spec.value)
                 if found.shared_state not in (None, shared):
                     raise ExportError(f"shared_state is {found.shared_state} for '{by}' and {shared} for '{method}': a program has one")
                 found.shared_state, by = shared, method
-        own[:] = [spec for spec in own if spec.key not in (_LATE, _SHARED_STATE)]
+        own[:] = [spec for spec in own if spec.key not in (_LATE, _SHARED_STATE, _CALL)]
     return found
+
+
+def method_of(specs: Sequence[CompileSpec]) -> str:
+    """The method that a partitioner's specs are for."""
+    return next(spec.value.decode() for spec in specs if spec.key == "method_name")
 
 
 def name_methods(specs: dict[str, list[CompileSpec]]) -> None:

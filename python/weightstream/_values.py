@@ -33,15 +33,15 @@ def dtype_of_number() -> dict[int, Any]:
     return {number: dtype for dtype, number in dtypes().items()}
 
 
-def to_value(index: int, value: Any) -> tuple[Value, Any]:
-    """An input as the library takes it, and what it points into."""
+def to_value(name: str, value: Any) -> tuple[Value, Any]:
+    """An input as the library takes it, and what it points into. ``name`` is what errors call it."""
     if value is None:
         return Value(kind=NONE), None
     if isinstance(value, bool):
         return Value(kind=BOOL, integer=int(value)), None
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise Error(f"invalid input: input {index}: {value} does not fit into an integer of 64 bits")
+            raise Error(f"invalid input: {name}: {value} does not fit into an integer of 64 bits")
         return Value(kind=INT, integer=value), None
     if isinstance(value, float):
         return Value(kind=FLOAT, number=value), None
@@ -49,7 +49,7 @@ def to_value(index: int, value: Any) -> tuple[Value, Any]:
         text = value.encode()
         kept = ctypes.create_string_buffer(text, len(text) + 1)
         return Value(kind=STRING, text=ctypes.addressof(kept), length=len(text)), kept
-    view, kept = to_native(index, value)
+    view, kept = to_native(name, value)
     return Value(kind=TENSOR, tensor=view), kept
 
 
@@ -60,17 +60,17 @@ def _is_inside(tensor: Any) -> bool:
     return tensor.numel() == 0 or end <= tensor.untyped_storage().nbytes()
 
 
-def to_native(index: int, tensor: Any) -> tuple[Tensor, Any]:
+def to_native(name: str, tensor: Any) -> tuple[Tensor, Any]:
     """The view of a tensor, and what it points into. One on the CPU is taken with its strides; the library copies and counts it."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        raise Error(f"invalid input: input {index}: expected a torch.Tensor, found {type(tensor).__name__}")
+        raise Error(f"invalid input: {name}: expected a torch.Tensor, found {type(tensor).__name__}")
     if tensor.device.type not in ("cpu", "cuda"):
-        raise Error(f"invalid input: input {index}: expected a tensor on the cpu or on an NVIDIA GPU, found it on {tensor.device}")
+        raise Error(f"invalid input: {name}: expected a tensor on the cpu or on an NVIDIA GPU, found it on {tensor.device}")
     number = dtypes().get(tensor.dtype)
     if number is None:
-        raise Error(f"invalid input: input {index}: dtype {tensor.dtype} is not supported")
+        raise Error(f"invalid input: {name}: dtype {tensor.dtype} is not supported")
     dense = tensor.detach().resolve_conj().resolve_neg()
     strides = None
     if dense.layout == torch.strided and dense.device.type == "cpu" and not dense.is_contiguous() and _is_inside(dense):

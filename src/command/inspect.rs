@@ -49,35 +49,57 @@ fn reads(model: &Model) -> Vec<usize> {
     reads
 }
 
-/// What the compiled code of a method takes and gives.
-fn signature_text(record: &Record) -> String {
+/// What a call of a method takes, as its callers name it.
+fn call_text(record: &Record) -> String {
+    if record.call.is_empty() {
+        return String::new();
+    }
     let mut text = format!(
-        "\nmethod '{}': compiled code takes, in its own order:\n",
+        "\nmethod '{}': a call takes, in this order:\n",
         record.method
     );
-    for input in &record.inputs {
-        let _ = writeln!(
-            text,
-            "    {} {} {}",
-            input.name,
-            input.dtype,
-            dims_text(record, input)
-        );
+    for input in &record.call {
+        let keyword = if input.place.is_none() {
+            " (keyword)"
+        } else {
+            ""
+        };
+        let value = input.constant.as_ref();
+        let value = value.map_or_else(String::new, |value| format!(": always {value}"));
+        let _ = writeln!(text, "    {}{keyword}{value}", input.name);
+    }
+    text
+}
+
+/// What the compiled code of a method takes and gives.
+fn signature_text(record: &Record) -> String {
+    let mut text = call_text(record);
+    let _ = writeln!(
+        text,
+        "\nmethod '{}': compiled code takes, in its own order:",
+        record.method
+    );
+    for (index, input) in record.inputs.iter().enumerate() {
+        let dims = dims_text(record, index, input);
+        let _ = writeln!(text, "    {} {} {dims}", input.name, input.dtype);
     }
     text += "and gives:\n";
     for output in &record.outputs {
         let _ = writeln!(text, "    {} of {} dimensions", output.dtype, output.ndim);
     }
+    if !record.sizes.guards.is_empty() {
+        text += "only for sizes with:\n";
+    }
+    for guard in &record.sizes.guards {
+        let _ = writeln!(text, "    {}", record.sizes.infix(guard));
+    }
     text
 }
 
 fn signature_object(record: &Record) -> Value {
-    let inputs = record.inputs.iter().map(|input| {
+    let inputs = record.inputs.iter().enumerate().map(|(index, input)| {
         let dims = input.dims.iter().map(|dim| json!([dim.min, dim.max]));
-        let names = input.dims.iter().map(|dim| {
-            dim.symbol
-                .map(|symbol| record.sizes.name(symbol as usize).to_owned())
-        });
+        let names = (0..input.dims.len()).map(|dim| dim_name(record, index, dim));
         json!({
             "name": input.name,
             "dtype": input.dtype.to_string(),
@@ -85,6 +107,12 @@ fn signature_object(record: &Record) -> Value {
             "dim_names": names.collect::<Vec<_>>(),
         })
     });
+    let call = record
+        .call
+        .iter()
+        .map(|input| json!({"name": input.name, "place": input.place, "constant": input.constant}));
+    let guards = record.sizes.guards.iter();
+    let guards = guards.map(|guard| record.sizes.infix(guard));
     let outputs = record.outputs.iter();
     let outputs =
         outputs.map(|output| json!({"dtype": output.dtype.to_string(), "ndim": output.ndim}));
@@ -92,21 +120,33 @@ fn signature_object(record: &Record) -> Value {
         "method": record.method,
         "floor_bytes": record.floor,
         "activations_bytes": record.activations,
+        "call": call.collect::<Vec<_>>(),
         "inputs": inputs.collect::<Vec<_>>(),
         "outputs": outputs.collect::<Vec<_>>(),
+        "guards": guards.collect::<Vec<_>>(),
     })
 }
 
-/// `[1, tokens: 1..512, 96]`.
-fn dims_text(record: &Record, input: &InputSpec) -> String {
-    let dims = input.dims.iter().map(|dim| {
+/// The symbol that a dimension of an input is, or what it is of symbols; nothing of a fixed size.
+fn dim_name(record: &Record, input: usize, dim: usize) -> Option<String> {
+    let symbol = record.inputs[input].dims[dim].symbol;
+    let related = record.sizes.inputs.iter();
+    let mut related = related.filter(|one| (one.index, one.dim) == (input, dim));
+    symbol
+        .map(|symbol| record.sizes.name(symbol as usize).to_owned())
+        .or_else(|| Some(record.sizes.infix(&related.next()?.size)))
+}
+
+/// `[1, tokens: 1..512, 8*tokens: 8..4096, 96]`.
+fn dims_text(record: &Record, index: usize, input: &InputSpec) -> String {
+    let dims = input.dims.iter().enumerate().map(|(number, dim)| {
         let range = match dim.min == dim.max {
             true => dim.min.to_string(),
             false => format!("{}..{}", dim.min, dim.max),
         };
-        match dim.symbol {
+        match dim_name(record, index, number) {
             None => range,
-            Some(symbol) => format!("{}: {range}", record.sizes.name(symbol as usize)),
+            Some(name) => format!("{name}: {range}"),
         }
     });
     format!("[{}]", dims.collect::<Vec<_>>().join(", "))

@@ -10,7 +10,7 @@ use super::{applies, Beside, DataSource, Delegate, LoadRequest, ProgramPlace};
 use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
-use crate::format::{Pte, Record, Records, Wiring, BACKEND};
+use crate::format::{Argument, Pte, Record, Records, Wiring, BACKEND};
 use crate::weights::{check_build_id, MappedFile, MappedPtd};
 
 /// The bytes of a `.pte`. Methods that are loaded from one such value share weights, budget and state.
@@ -187,6 +187,11 @@ impl<'a> Program<'a> {
         let mut names: Vec<String> = pte.methods().filter(ours).map(str::to_owned).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// The inputs of `method` as its callers name them; none if its exporter did not record them.
+    pub fn call(&self, method: &str) -> Result<Vec<Argument>> {
+        Ok(Record::of(&self.parse()?, method)?.call)
     }
 
     /// Loads `method` with its weights from the file at `data`. Its inputs and outputs are the method's, in the

@@ -48,6 +48,15 @@ mod ffi {
         new_session: bool,
     }
 
+    /// One input of a method as callers in Python name it: see `Argument` of the record.
+    struct CallInput {
+        name: String,
+        /// -1: a keyword.
+        place: i64,
+        /// Empty: a tensor.
+        constant: String,
+    }
+
     extern "Rust" {
         type Loaded;
 
@@ -61,6 +70,7 @@ mod ffi {
             beside: &[Beside],
         ) -> Result<Box<Loaded>>;
         fn methods(pte: &str) -> Result<Vec<String>>;
+        fn call_inputs(pte: &str, method: &str) -> Result<Vec<CallInput>>;
         fn reset_state(self: &Loaded) -> Result<()>;
         fn set_budget(self: &Loaded, bytes: u64) -> Result<()>;
         fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
@@ -220,6 +230,19 @@ fn of<'a>(beside: &ffi::Beside<'a>) -> Beside<'a> {
 /// The methods of a program that run here, in the order of their names.
 fn methods(pte: &str) -> Result<Vec<String>, String> {
     crossing(|| Ok(program::Program::open(pte.as_ref())?.methods()?))
+}
+
+/// The inputs of a method in its order; none if the exporter did not record their names.
+fn call_inputs(pte: &str, method: &str) -> Result<Vec<ffi::CallInput>, String> {
+    crossing(|| {
+        let inputs = program::Program::open(pte.as_ref())?.call(method)?;
+        let inputs = inputs.into_iter().map(|input| ffi::CallInput {
+            name: input.name,
+            place: input.place.map_or(-1, i64::from),
+            constant: input.constant.unwrap_or_default(),
+        });
+        Ok(inputs.collect())
+    })
 }
 
 /// Named data that ExecuTorch has read into memory.

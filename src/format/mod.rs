@@ -30,7 +30,7 @@ pub mod wiring;
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
 pub use pte::{ConstantMethod, Delegate, Pte};
 pub use record::{
-    BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
+    Argument, BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
     RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants, BACKEND,
 };
 pub use scalar::{sizes_text, ScalarType};

@@ -435,6 +435,38 @@ fn an_inspection_lists_constants_inputs_and_outputs() {
 }
 
 #[test]
+fn an_inspection_says_how_a_method_is_called_and_for_which_sizes() {
+    let text = printed(&Files::new().run("inspect", &[]));
+    assert!(!text.contains("a call takes"), "{text}");
+    assert!(!text.contains("only for sizes with"), "{text}");
+    let mut spec = RecordSpec::small();
+    spec.set_strings("x_call", &["x", "mode", "mask"])
+        .set_ints("x_call_places", &[0, 1, -1])
+        .set_strings("x_call_constants", &["", "'relu'", ""])
+        .set_strings("guards", &["s0 4 % 0 !="])
+        .set_strings("relations", &["i0.1 3 s0 *"]);
+    let files = Files::of(&spec);
+    let text = printed(&files.run("inspect", &[]));
+    for part in [
+        "method 'forward': a call takes, in this order:\n    x\n    mode: always 'relu'\n    mask (keyword)\n",
+        "x float32 [n: 1..8, 3*n: 3]",
+        "only for sizes with:\n    n % 4 != 0\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let found = json(&files.run("inspect", &["--json"]))["methods"][0].take();
+    assert_eq!(
+        found["call"][1],
+        serde_json::json!({"name": "mode", "place": 1, "constant": "'relu'"})
+    );
+    assert_eq!(found["guards"], serde_json::json!(["n % 4 != 0"]));
+    assert_eq!(
+        found["inputs"][0]["dim_names"],
+        serde_json::json!(["n", "3*n"])
+    );
+}
+
+#[test]
 fn an_inspection_names_the_gpu_and_says_if_nothing_was_tuned() {
     let text = printed(&Files::new().run("inspect", &[]));
     assert!(!text.contains("GPU:"), "{text}");

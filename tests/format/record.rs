@@ -141,6 +141,26 @@ fn numbers_and_names_in_range() {
 }
 
 #[test]
+fn the_inputs_of_a_call_have_places_and_values() {
+    let named = |spec: &mut RecordSpec, places: &[i64], constants: &[&str]| {
+        spec.set_strings("x_call", &["x", "mode"])
+            .set_ints("x_call_places", places)
+            .set_strings("x_call_constants", constants);
+    };
+    bad("x_call_places", "holds 1 values, expected 2", |spec| {
+        named(spec, &[0], &["", ""])
+    });
+    bad("x_call_places", "holds -2 for 'mode'", |spec| {
+        named(spec, &[0, -2], &["", ""])
+    });
+    bad(
+        "x_call_constants",
+        "each of the 2 inputs of a call",
+        |spec| named(spec, &[0, 1], &[""]),
+    );
+}
+
+#[test]
 fn the_target_is_complete() {
     bad_strings("target", &["linux", "x86_64"], "holds 2 values, expected 5");
     bad_strings("target", &["linux", "", "x86-64", "2.11.0", ""], "lacks");

@@ -119,6 +119,27 @@ fn extra_fields_are_ignored_only_with_their_prefix() {
 }
 
 #[test]
+fn a_record_names_the_inputs_of_a_call_or_leaves_it() {
+    let plain = Record::from_payload("p", &payload(&RecordSpec::small())).unwrap();
+    assert!(plain.call.is_empty());
+    let mut spec = RecordSpec::small();
+    spec.set_strings("x_call", &["x", "cache['k']", "mode"])
+        .set_ints("x_call_places", &[0, -1, 2])
+        .set_strings("x_call_constants", &["", "", "'relu'"]);
+    let named = Record::from_payload("p", &payload(&spec)).unwrap();
+    let call = named.call.iter();
+    let call = call.map(|one| (one.name.as_str(), one.place, one.constant.as_deref()));
+    assert_eq!(
+        call.collect::<Vec<_>>(),
+        [
+            ("x", Some(0), None),
+            ("cache['k']", None, None),
+            ("mode", Some(2), Some("'relu'"))
+        ]
+    );
+}
+
+#[test]
 fn an_empty_list_may_be_left_out() {
     let mut spec = RecordSpec::small();
     for name in ["inputs", "input_names", "outputs", "symbols"] {

@@ -97,6 +97,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
         hard_minimum,
         activations: activations(fields)?,
         sizes: sizes::read(fields, &inputs, &outputs)?,
+        call: signature::call(fields)?,
         inputs,
         outputs,
     })

@@ -4,7 +4,7 @@
 //! A record is a bag of named lists of integers or strings in the delegate's processed bytes (`schema/record.fbs`,
 //! identifier `WSR1`). `save` writes it a second time, as constant methods `{method}__weight_offload__{field}` of the program;
 //! ExecuTorch's own writers do not. An absent field is an empty list. A field that is not in this
-//! table is an error, unless its name starts with `x_`.
+//! table is an error, unless its name starts with `x_`: older runtimes read past these, and older exporters write none.
 //!
 //! | field | holds | meaning |
 //! |---|---|---|
@@ -34,10 +34,13 @@
 //! | `solutions` | strings | `k i d postfix`: symbol k follows from x, the size of dimension d of input i, and symbols that have a value |
 //! | `relations` | strings | `i0.1 postfix`, `o0.1 postfix`: the size that dimension 1 of input or output 0 must have |
 //! | `guards` | strings | postfix that is not zero in any call: the compiler took it for granted |
+//! | `x_call` | strings | what callers in Python name each input of the method, in its order: `x`, `state[0]`, `cache['k']` |
+//! | `x_call_places` | ints | per input of `x_call`: the place of its argument, or -1 for a keyword |
+//! | `x_call_constants` | strings | per input of `x_call`: the value that is part of the program as Python writes it; empty: a tensor |
 //! | `x_tuned` | 1 int | 0: kernels were compiled for a GPU that was not there, and not tuned. For people: the runtime does not ask |
 //!
-//! Postfix is that of `expression`. A symbol has its value from a dimension of `inputs` or from exactly one solution. The last four
-//! fields number inputs and outputs as the delegate does. Each call is checked against them (`delegate/inputs`).
+//! Postfix is that of `expression`. A symbol has its value from a dimension of `inputs` or from exactly one solution. `inputs`, `outputs`,
+//! `solutions` and `relations` number inputs and outputs as the delegate does. Each call is checked against them (`delegate/inputs`).
 
 mod constants;
 mod decode;
@@ -55,7 +58,7 @@ use crate::schedule::{Event, ProbeId, WeightIndex};
 
 pub use expression::Expression;
 pub use records::{Records, UnionConstants};
-pub use signature::{Dim, InputSpec, OutputSpec};
+pub use signature::{Argument, Dim, InputSpec, OutputSpec};
 pub use sizes::{Relation, Sizes, Solution, Symbol};
 
 /// The backend whose delegates have records.
@@ -104,6 +107,8 @@ pub struct Record {
     pub outputs: Vec<OutputSpec>,
     /// What their sizes must be.
     pub sizes: Sizes,
+    /// The inputs of the method as its callers name them; none if the exporter did not record them.
+    pub call: Vec<Argument>,
 }
 
 /// 128 bits that differ from export to export.

@@ -35,6 +35,41 @@ pub struct OutputSpec {
     pub ndim: usize,
 }
 
+/// One input of the method as its callers name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    /// The argument, and where the input stands in it: `x`, `state[0]`, `cache['k']`.
+    pub name: String,
+    /// The place of the argument; `None`: it is a keyword.
+    pub place: Option<u32>,
+    /// The value that is part of the program, as Python writes it; `None`: a tensor.
+    pub constant: Option<String>,
+}
+
+pub(super) fn call(fields: &Fields<'_>) -> Result<Vec<Argument>> {
+    let (names, constants) = ("x_call", "x_call_constants");
+    let count = fields.strings(names).len();
+    let places = fields.ints_of("x_call_places", count, "input of a call")?;
+    if fields.strings(constants).len() != count {
+        let what = format!("does not hold one value for each of the {count} inputs of a call");
+        return Err(fields.bad(constants, what));
+    }
+    let each = fields.strings(names).iter().zip(places);
+    let read = each.zip(fields.strings(constants));
+    let read = read.map(|((name, &place), constant)| {
+        let bad = || fields.bad("x_call_places", format!("holds {place} for '{name}'"));
+        Ok(Argument {
+            name: (*name).to_owned(),
+            place: match place {
+                -1 => None,
+                place => Some(u32::try_from(place).map_err(|_| bad())?),
+            },
+            constant: Some((*constant).to_owned()).filter(|text| !text.is_empty()),
+        })
+    });
+    read.collect()
+}
+
 pub(super) fn inputs(fields: &Fields<'_>) -> Result<Vec<InputSpec>> {
     let names = fields.strings("input_names");
     let mut cursor = fields.cursor("inputs");
