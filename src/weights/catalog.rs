@@ -266,7 +266,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
     // rule: weight-has-the-recorded-length
     if bytes.len() != recorded.nbytes {
         return Err(differs(
-            "nbytes",
+            "number of bytes",
             recorded.nbytes.to_string(),
             bytes.len().to_string(),
         ));
