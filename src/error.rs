@@ -124,10 +124,32 @@ pub enum Error {
 /// the bytes.
 pub fn bytes_text(bytes: u64) -> String {
     if bytes < 1 << 20 {
-        return format!("{bytes} bytes");
+        return counted(bytes, "byte");
     }
     let tenths = (bytes as u128 * 10).div_ceil(1 << 20);
     format!("{bytes} bytes ({}.{} MB)", tenths / 10, tenths % 10)
+}
+
+/// `1 input`, `2 inputs`.
+pub fn counted(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
+/// `0 were given`, `1 was given`.
+pub fn given(number: usize) -> String {
+    match number {
+        1 => "1 was given".to_owned(),
+        _ => format!("{number} were given"),
+    }
+}
+
+/// Whether a fact is of several things: `sizes`, `names of the methods`.
+fn is_plural(fact: &str) -> bool {
+    let first = fact.split(' ').next();
+    first.is_some_and(|word| word.ends_with('s') && word.chars().all(char::is_alphabetic))
 }
 
 /// `'a', 'b'`, or `none`.
@@ -198,7 +220,8 @@ impl fmt::Display for Error {
             Error::Io { file, what } => write!(f, "{file}: {what}"),
             Error::Missing { name, place } => write!(f, "'{name}' is missing in {place}"),
             Error::Mismatch { name, fact, expected, found } => {
-                write!(f, "'{name}': {fact} differs: expected {expected}, found {found}")
+                let differ = if is_plural(fact) { "differ" } else { "differs" };
+                write!(f, "'{name}': {fact} {differ}: expected {expected}, found {found}")
             }
             Error::BudgetTooSmall { budget, floor, parts, option } => {
                 let least = match option.ends_with("_mb") {
@@ -227,10 +250,10 @@ impl fmt::Display for Error {
             Error::InvalidInput(what) => write!(f, "invalid input: {what}"),
             Error::Busy => write!(
                 f,
-                "this handle is executing already: one execute at a time; load a second handle for a second thread"
+                "this model is executing already: one call at a time; load it a second time for a second thread"
             ),
             Error::Poisoned(why) => {
-                write!(f, "this handle cannot be used any more: {why}; destroy it and load again")
+                write!(f, "this model cannot be used any more: {why}; end it and load it again")
             }
             Error::Compiled { function, what } => write!(f, "{function} failed: {what}"),
             Error::OutOfMemory { what, bytes } => {
@@ -252,11 +275,43 @@ impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {
-    use super::bytes_text;
+    use super::{bytes_text, counted, given, Error};
+
+    #[test]
+    fn one_thing_is_not_several() {
+        let words = [0, 1, 2].map(|number| counted(number, "input"));
+        assert_eq!(words, ["0 inputs", "1 input", "2 inputs"]);
+        let words = [0, 1, 2].map(given);
+        assert_eq!(words, ["0 were given", "1 was given", "2 were given"]);
+        let text = |fact| {
+            let [expected, found] = ["[2, 3]", "[3, 2]"].map(str::to_owned);
+            let name = "w".to_owned();
+            Error::Mismatch {
+                name,
+                fact,
+                expected,
+                found,
+            }
+            .to_string()
+        };
+        assert_eq!(
+            text("sizes"),
+            "'w': sizes differ: expected [2, 3], found [3, 2]"
+        );
+        for (fact, words) in [
+            ("names of the methods", "names of the methods differ:"),
+            ("dtype", "dtype differs:"),
+            ("number of bytes", "number of bytes differs:"),
+            ("CRC-32 of its bytes", "CRC-32 of its bytes differs:"),
+        ] {
+            assert!(text(fact).contains(words), "{}", text(fact));
+        }
+    }
 
     #[test]
     fn few_bytes_are_not_rounded_up_to_a_tenth_of_a_megabyte() {
         assert_eq!(bytes_text(0), "0 bytes");
+        assert_eq!(bytes_text(1), "1 byte");
         assert_eq!(bytes_text(1600), "1600 bytes");
         assert_eq!(bytes_text((1 << 20) - 1), "1048575 bytes");
         assert_eq!(bytes_text(1 << 20), "1048576 bytes (1.0 MB)");

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "weightstream/weightstream.h"
+#include "words.h"
 
 namespace weightstream {
 
@@ -17,48 +18,6 @@ using et::Error;
 using et::EValue;
 
 namespace {
-
-template <typename Sizes>
-std::string sizes_text(const Sizes& sizes) {
-  std::ostringstream text;
-  const char* separator = "";
-  text << "[";
-  for (const auto size : sizes) {
-    text << separator << size;
-    separator = ", ";
-  }
-  text << "]";
-  return text.str();
-}
-
-// The name of a type in PyTorch, which the program's author knows.
-const char* dtype_name(executorch::aten::ScalarType dtype) {
-  using executorch::aten::ScalarType;
-  switch (dtype) {
-    case ScalarType::Byte:
-      return "uint8";
-    case ScalarType::Char:
-      return "int8";
-    case ScalarType::Short:
-      return "int16";
-    case ScalarType::Int:
-      return "int32";
-    case ScalarType::Long:
-      return "int64";
-    case ScalarType::Half:
-      return "float16";
-    case ScalarType::Float:
-      return "float32";
-    case ScalarType::Double:
-      return "float64";
-    case ScalarType::Bool:
-      return "bool";
-    case ScalarType::BFloat16:
-      return "bfloat16";
-    default:
-      return executorch::runtime::toString(dtype);
-  }
-}
 
 // A value as Python writes it.
 std::string value_text(const EValue& value) {
@@ -138,19 +97,33 @@ std::string plain(const std::string& what, Error error) { return what + ": " + e
 
 }  // namespace
 
-std::string explain_inputs(executorch::extension::Module& module, const std::string& method,
-                           const std::vector<EValue>& inputs, Error error) {
+std::string explain_count(std::size_t expected, std::size_t found) {
+  return "invalid input: the program takes " + counted(expected, "input") + ", " + given(found);
+}
+
+std::string explain_method(executorch::extension::Module& module, const std::string& pte_path,
+                           const std::string& method, Error error) {
+  const auto names = module.method_names();
+  std::uint64_t bytes = 0;
+  if (names.ok() && names->count(method) == 0 &&
+      ws_required_budget(pte_path.c_str(), method.c_str(), &bytes) == WS_MISSING) {
+    return ws_last_error();
+  }
+  return plain("method '" + method + "'", error);
+}
+
+std::string explain_inputs(executorch::extension::Module& module, const std::string& pte_path,
+                           const std::string& method, const std::vector<EValue>& inputs, Error error) {
   const auto names = module.method_names();
   if (names.ok() && names->count(method) == 0) {
-    return "method '" + method + "' is missing in the program";
+    return explain_method(module, pte_path, method, error);
   }
   const auto meta = module.method_meta(method);
   if (!meta.ok()) {
     return plain("method '" + method + "'", error);
   }
   if (meta->num_inputs() != inputs.size()) {
-    return "invalid input: the program takes " + std::to_string(meta->num_inputs()) + " inputs, " +
-           std::to_string(inputs.size()) + " were given";
+    return explain_count(meta->num_inputs(), inputs.size());
   }
   std::string smaller;
   for (std::size_t index = 0; index < inputs.size(); ++index) {

@@ -10,8 +10,16 @@
 namespace weightstream {
 
 // Why these inputs were refused: the first one that the method cannot take, or all that it may not take.
-std::string explain_inputs(executorch::extension::Module& module, const std::string& method,
-                           const std::vector<executorch::runtime::EValue>& inputs, executorch::runtime::Error error);
+std::string explain_inputs(executorch::extension::Module& module, const std::string& pte_path,
+                           const std::string& method, const std::vector<executorch::runtime::EValue>& inputs,
+                           executorch::runtime::Error error);
+
+// Why a method was not loaded.
+std::string explain_method(executorch::extension::Module& module, const std::string& pte_path,
+                           const std::string& method, executorch::runtime::Error error);
+
+// A call has too few inputs, or too many.
+std::string explain_count(std::size_t expected, std::size_t found);
 
 // Why a program was not loaded.
 std::string explain_files(const std::string& pte_path, executorch::runtime::Error error);

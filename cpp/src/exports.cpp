@@ -35,6 +35,7 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_range_set_limit),
     reinterpret_cast<const void*>(&ws_range_invalidate),
     reinterpret_cast<const void*>(&ws_range_watermark),
+    reinterpret_cast<const void*>(&ws_range_why),
     reinterpret_cast<const void*>(&ws_range_residency),
     reinterpret_cast<const void*>(&ws_range_set_ring),
     reinterpret_cast<const void*>(&ws_range_slot),

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <locale>
-#include <sstream>
 
 #include "dense.h"
 #include "errors.h"
@@ -78,11 +76,7 @@ Error tell(const LoadedPtr& loaded, const Action& action) {
 // Checks the options and both files before ExecuTorch opens them: its own errors name neither the file nor the place.
 Error check_files(const std::string& pte, const std::string& ptd, const Options& options) {
   try {
-    rust::Vec<rs::RuntimeSpec> specs;
-    for (const auto& [key, value] : options.specs()) {
-      specs.push_back(to_spec(key, value));
-    }
-    rs::check_files(pte, ptd, std::move(specs));
+    rs::check_files(pte, ptd, to_specs(options.specs()));
     return Error::Ok;
   } catch (const rust::Error& error) {
     return refused(error);
@@ -165,65 +159,6 @@ class Turn {
 };
 
 }  // namespace
-
-Options& Options::budget_bytes(std::uint64_t bytes) {
-  return set("weight_offload_budget_bytes", std::to_string(bytes));
-}
-
-Options& Options::budget_mb(int mb) { return set("weight_offload_budget_mb", mb); }
-
-Options& Options::budget_auto() { return set("weight_offload_budget", std::string("auto")); }
-
-Options& Options::budget_shared() { return set("weight_offload_budget", std::string("shared")); }
-
-Options& Options::priority(int priority) { return set("weight_offload_priority", priority); }
-
-Options& Options::host(const std::string& mode) { return set("weight_offload_host", mode); }
-
-Options& Options::staging_mb(int mb) { return set("weight_offload_staging_mb", mb); }
-
-Options& Options::gather(const std::string& mode) { return set("weight_offload_gather", mode); }
-
-Options& Options::link_gbps(double rate) {
-  // As a string: ExecuTorch has no options that are fractions. With a point, whatever the program's locale.
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
-  text << rate;
-  return set("weight_offload_link_gbps", text.str());
-}
-
-Options& Options::link_auto() { return set("weight_offload_link_gbps", std::string("auto")); }
-
-Options& Options::kernel_times(const std::string& path) { return set("weight_offload_kernel_times", path); }
-
-Options& Options::device(int index) { return set("weight_offload_device", index); }
-
-Options& Options::policy(const std::string& name) { return set("weight_offload_policy", name); }
-
-Options& Options::verify(const std::string& when) { return set("weight_offload_verify", when); }
-
-Options& Options::sync(bool on) { return set("weight_offload_sync", on); }
-
-Options& Options::cuda_graph(bool on) { return set("weight_offload_cuda_graph", on); }
-
-Options& Options::graph_mb(int mb) { return set("weight_offload_graph_mb", mb); }
-
-Options& Options::graph_shapes(const std::string& shapes) { return set("weight_offload_graph_shapes", shapes); }
-
-Options& Options::method_share(const std::string& shares) { return set("weight_offload_method_share", shares); }
-
-Options& Options::pin(const std::string& patterns) { return set("weight_offload_pin", patterns); }
-
-Options& Options::stream(const std::string& patterns) { return set("weight_offload_stream", patterns); }
-
-Options& Options::concurrent(const std::string& what) { return set("weight_offload_concurrent", what); }
-
-Options& Options::pte_sha256(const std::string& hex) { return set(kPteSha256, hex); }
-
-Options& Options::set(const std::string& key, Value value) {
-  specs_.emplace_back(key, std::move(value));
-  return *this;
-}
 
 et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std::string& method) {
   std::uint64_t bytes = 0;
@@ -338,7 +273,7 @@ et::Result<std::vector<et::EValue>> Module::execute(const std::string& method_na
     (*loaded)->count_inputs_copied(dense_->copied());
   }
   if (!outputs.ok() && last_error().empty()) {
-    rs::set_error(explain_inputs(*this, method_name, input_values, outputs.error()));
+    rs::set_error(explain_inputs(*this, pte_path_, method_name, input_values, outputs.error()));
   }
   return outputs;
 }
@@ -352,8 +287,7 @@ std::string Module::unlike_program(const std::string& method_name, const std::ve
   }
   const et::Method& method = *methods_.at(method_name).method;
   if (inputs.size() != method.inputs_size()) {
-    return "invalid input: the program takes " + std::to_string(method.inputs_size()) + " inputs, " +
-           std::to_string(inputs.size()) + " were given";
+    return explain_count(method.inputs_size(), inputs.size());
   }
   // ExecuTorch counts an input that was asked for as set, so from here on no call may leave one out.
   asked_for_inputs_ = true;
@@ -367,6 +301,32 @@ std::string Module::unlike_program(const std::string& method_name, const std::ve
   }
   const std::string value = explain_values(expected, inputs);
   return value.empty() ? explain_devices(expected, inputs) : value;
+}
+
+Error Module::load_method(const std::string& method_name, et::HierarchicalAllocator* planned_memory,
+                          et::EventTracer* event_tracer, const et::LoadBackendOptionsMap* backend_options,
+                          std::vector<et::Kernel> kernel_registry) {
+  rs::clear_error();
+  const Error loaded =
+      Base::load_method(method_name, planned_memory, event_tracer, backend_options, std::move(kernel_registry));
+  if (loaded != Error::Ok && last_error().empty()) {
+    rs::set_error(explain_method(*this, pte_path_, method_name, loaded));
+  }
+  return loaded;
+}
+
+et::Result<std::vector<std::pair<std::int64_t, std::int64_t>>> Module::input_range(const std::string& method_name,
+                                                                                   std::size_t input) const {
+  try {
+    const rust::Vec<std::int64_t> sizes = rs::input_range(pte_path_, method_name, input);
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+    for (std::size_t at = 0; at + 1 < sizes.size(); at += 2) {
+      ranges.emplace_back(sizes[at], sizes[at + 1]);
+    }
+    return ranges;
+  } catch (const rust::Error& error) {
+    return refused(error);
+  }
 }
 
 et::Result<std::vector<std::string>> Module::methods() const {

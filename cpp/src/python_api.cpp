@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "explain.h"
 #include "loads.h"
 #include "specs.h"
 #include "weightstream/module.h"
@@ -85,8 +86,7 @@ weightstream::Options to_options(const ws_option* items, std::size_t count) {
 void require_count(weightstream::Module& module, const char* method, std::size_t count) {
   const auto meta = module.method_meta(method);
   if (meta.ok() && meta->num_inputs() != count) {
-    throw std::invalid_argument("invalid input: the program takes " + std::to_string(meta->num_inputs()) + " inputs, " +
-                                std::to_string(count) + " were given");
+    throw std::invalid_argument(weightstream::explain_count(meta->num_inputs(), count));
   }
 }
 
@@ -293,12 +293,7 @@ int32_t wsm_check_defaults(const ws_option* options, size_t num_options) {
     if (num_options != 0) {
       require(options, "options");
     }
-    rust::Vec<rs::RuntimeSpec> specs;
-    const weightstream::Options given = to_options(options, num_options);
-    for (const auto& [key, value] : given.specs()) {
-      specs.push_back(weightstream::to_spec(key, value));
-    }
-    rs::check_defaults(std::move(specs));
+    rs::check_defaults(weightstream::to_specs(to_options(options, num_options).specs()));
     return Error::Ok;
   });
 }

@@ -28,4 +28,14 @@ weightstream_bridge::RuntimeSpec to_spec(const std::string& key, const Value& va
   return spec;
 }
 
+// Options with their keys.
+template <typename Options>
+rust::Vec<weightstream_bridge::RuntimeSpec> to_specs(const Options& options) {
+  rust::Vec<weightstream_bridge::RuntimeSpec> specs;
+  for (const auto& [key, value] : options) {
+    specs.push_back(to_spec(key, value));
+  }
+  return specs;
+}
+
 }  // namespace weightstream

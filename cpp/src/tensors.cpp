@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "words.h"
+
 namespace weightstream {
 
 namespace et = executorch::runtime;
@@ -32,8 +34,8 @@ CallArguments::CallArguments(et::Span<et::EValue*> args, const rs::Loaded& loade
     }
   }
   if (tensors_.size() < num_inputs_) {
-    refuse("the call has " + std::to_string(tensors_.size()) + " tensors, the program takes " +
-           std::to_string(num_inputs_) + " inputs");
+    refuse("the call has " + counted(tensors_.size(), "tensor") + ", the program takes " +
+           counted(num_inputs_, "input"));
   }
   shapes_.reserve(num_inputs_);
   inputs_.reserve(num_inputs_);
@@ -68,12 +70,12 @@ rs::Place CallArguments::room(std::size_t index, std::int32_t dtype, rust::Slice
   }
   const Tensor& tensor = *tensors_[num_inputs_ + index];
   if (static_cast<std::int32_t>(tensor.scalar_type()) != dtype) {
-    refuse("it has dtype " + std::to_string(dtype) + ", the call's tensor has " +
-           std::to_string(static_cast<int>(tensor.scalar_type())));
+    refuse(std::string("it has dtype ") + dtype_name(static_cast<executorch::aten::ScalarType>(dtype)) +
+           ", the call's tensor has " + dtype_name(tensor.scalar_type()));
   }
   const std::vector<SizesType> extents(sizes.begin(), sizes.end());
   if (et::resize_tensor(tensor, {extents.data(), extents.size()}) != et::Error::Ok) {
-    refuse("it does not fit into the call's tensor");
+    refuse("it has sizes " + sizes_text(sizes) + ", and the call's tensor has room for " + sizes_text(tensor.sizes()));
   }
   for (const auto stride : tensor.strides()) {
     strides.push_back(stride);

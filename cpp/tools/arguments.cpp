@@ -8,6 +8,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "words.h"
+
 namespace weightstream::tool {
 
 namespace {
@@ -32,7 +34,8 @@ void print_help(const Command& command) {
   for (const Flag& flag : command.flags) {
     print_row(std::string("--") + flag.name + (flag.value == nullptr ? "" : std::string(" ") + flag.value), flag.help);
   }
-  print_row("--help", "this text");
+  print_row("-h, --help", "this text");
+  print_row("--version", "the version of WeightStream");
   std::printf("\n%s\n", kExitCodes);
 }
 
@@ -83,6 +86,19 @@ std::function<bool(const char*)> present(bool& to) {
   return [&to](const char*) { return to = true; };
 }
 
+std::function<bool(const char*)> megabytes(Options& options, const char* key) {
+  return [&options, key](const char* value) {
+    const std::string number = value;
+    const bool is_number = number.find_first_not_of("0123456789.") == std::string::npos;
+    options.set(key, number);
+    return is_number && !number.empty();
+  };
+}
+
+std::string check_options(const Options& options) {
+  return options.check() == executorch::runtime::Error::Ok ? "" : last_error();
+}
+
 std::vector<Flag> load_flags(Options& options) {
   const auto spec = [&options](const char* key) {
     return [&options, key](const char* value) {
@@ -93,13 +109,13 @@ std::vector<Flag> load_flags(Options& options) {
   return {
       {"budget-bytes", "N", "memory that weights may occupy, in bytes; without a budget the least possible one",
        spec("weight_offload_budget_bytes")},
-      {"budget-mb", "N", "the same in MB of 1,048,576 bytes", number([&](int mb) { options.budget_mb(mb); })},
+      {"budget-mb", "N", "the same in MB of 1,048,576 bytes", megabytes(options, "weight_offload_budget_mb")},
       {"budget", "auto", "what is free on the device, less what the method takes beside its weights",
        spec("weight_offload_budget")},
       {"host", "MODE", "how the bytes to copy are held on the host: auto, mapped, pinned or staged",
        spec("weight_offload_host")},
       {"staging-mb", "N", "size of the ring of 'staged', in MB of 1,048,576 bytes",
-       number([&](int mb) { options.staging_mb(mb); })},
+       megabytes(options, "weight_offload_staging_mb")},
       {"gather", "MODE", "tables of which only rows are read, in place: auto (default), on or off",
        spec("weight_offload_gather")},
       {"link-gbps", "X", "what the link to the GPU carries, in GB/s, for plans; auto (default): timed at load",
@@ -117,7 +133,7 @@ std::vector<Flag> load_flags(Options& options) {
       {"cuda-graph", nullptr, "replay passes as CUDA graphs: the second one over some shapes is captured (GPU)",
        spec("weight_offload_cuda_graph")},
       {"graph-mb", "N", "the most memory that these graphs take, in MB of 1,048,576 bytes",
-       number([&](int mb) { options.graph_mb(mb); })},
+       megabytes(options, "weight_offload_graph_mb")},
       {"graph-shapes", "SHAPES", "shapes whose graphs are captured at load, such as tokens=1,2,4 (GPU)",
        spec("weight_offload_graph_shapes")},
       {"pte-sha256", "HEX", "SHA-256 that MODEL.pte must have", spec("weight_offload_pte_sha256")},
@@ -129,27 +145,52 @@ std::optional<int> parse(const Command& command, int argc, char** argv, Files& f
   for (const Flag& flag : command.flags) {
     options.push_back({flag.name, flag.value == nullptr ? no_argument : required_argument, nullptr, 0});
   }
-  options.push_back({"help", no_argument, nullptr, 0});
+  options.push_back({"help", no_argument, nullptr, 'h'});
+  options.push_back({"version", no_argument, nullptr, 'v'});
   options.push_back({nullptr, 0, nullptr, 0});
+  std::vector<bool> seen(command.flags.size());
   int index = 0;
-  for (int found = 0; (found = getopt_long(argc, argv, "", options.data(), &index)) != -1;) {
-    if (found == '?') {
-      return wrong(command, "wrong arguments");
+  for (int found = 0; (found = getopt_long(argc, argv, "h", options.data(), &index)) != -1;) {
+    switch (found) {
+      case '?':
+        return wrong(command, "wrong arguments");
+      case 'h':
+        print_help(command);
+        return 0;
+      case 'v':
+        std::printf("%s %s\n", command.name, ws_version());
+        return 0;
     }
     const auto at = static_cast<std::size_t>(index);
-    if (at == command.flags.size()) {
-      print_help(command);
-      return 0;
+    const std::string name = std::string("--") + options[at].name;
+    if (seen[at] && !command.flags[at].repeats) {
+      return wrong(command, name + " is given twice");
     }
+    seen[at] = true;
     if (!command.flags[at].take(optarg)) {
-      return wrong(command, std::string("--") + options[at].name + " does not take '" + optarg + "'");
+      return wrong(command, name + " does not take '" + optarg + "': expected " + command.flags[at].value);
     }
   }
   if (argc - optind != 2) {
-    return wrong(command, "expected MODEL.pte and WEIGHTS.ptd, found " + std::to_string(argc - optind) + " paths");
+    const auto paths = static_cast<std::size_t>(argc - optind);
+    return wrong(command, "expected MODEL.pte and WEIGHTS.ptd, found " + counted(paths, "path"));
+  }
+  const std::string problem = command.check();
+  if (!problem.empty()) {
+    return wrong(command, problem);
   }
   files = {argv[optind], argv[optind + 1]};
   return std::nullopt;
+}
+
+std::string own_methods(const Module& module) {
+  const auto methods = module.methods();
+  check(methods.error(), "load");
+  std::string names;
+  for (const std::string& name : *methods) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return names;
 }
 
 void check(executorch::runtime::Error error, const std::string& doing) {

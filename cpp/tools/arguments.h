@@ -18,12 +18,15 @@ struct Flag {
   const char* help;   // lines of at most 97 columns
   // Takes a value, null if the flag has none; false if it is wrong.
   std::function<bool(const char*)> take;
+  bool repeats = false;  // may be given several times
 };
 
 struct Command {
   const char* name;
   const char* purpose;
   std::vector<Flag> flags;  // in the order of the help
+  // What is wrong with the flags together; empty if nothing is.
+  std::function<std::string()> check;
 };
 
 // What each tool is given first.
@@ -39,14 +42,22 @@ std::optional<int> parse(const Command& command, int argc, char** argv, Files& f
 // The flags of a load. What the backend checks itself is passed on as it is.
 std::vector<Flag> load_flags(Options& options);
 
+// What is wrong with the options of a load by themselves, whatever the program; empty if nothing is.
+std::string check_options(const Options& options);
+
 // How flags take their values.
 std::function<bool(const char*)> text(std::string& to);
 std::function<bool(const char*)> number(std::uint64_t& to);
 std::function<bool(const char*)> number(std::function<void(int)> to, int least = 0);
 std::function<bool(const char*)> present(bool& to);
+// A number of MB, which may have a fraction.
+std::function<bool(const char*)> megabytes(Options& options, const char* key);
 
 // A decimal number without sign, spaces or anything after it, at most `most`.
 std::optional<std::uint64_t> parse_number(const char* text, std::uint64_t most);
+
+// The names of the program's methods that run here.
+std::string own_methods(const Module& module);
 
 // Ends the tool with the text of the last failure, if there was one.
 void check(executorch::runtime::Error error, const std::string& doing);

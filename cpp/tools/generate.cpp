@@ -17,6 +17,7 @@
 
 #include "arguments.h"
 #include "weightstream/module.h"
+#include "words.h"
 
 namespace weightstream::tool {
 
@@ -69,7 +70,10 @@ Command command(Arguments& arguments) {
       "weightstream-generate",
       "Prints the most probable tokens after a prompt, by a program with the methods prefill and decode. Times and\n"
       "copied bytes go to standard error.",
-      std::move(flags)};
+      std::move(flags), [&] {
+        const std::string missing = "no prompt: give it with --tokens 1,2,3";
+        return arguments.prompt.empty() ? missing : check_options(arguments.options);
+      }};
 }
 
 struct Result {
@@ -116,7 +120,8 @@ class Generator {
     names_ = std::set<std::string>(names->begin(), names->end());
     for (const char* name : {kPrefill, kDecode}) {
       if (names_.count(name) == 0) {
-        throw std::runtime_error(std::string("the program has no method '") + name + "'; it has " + all_names());
+        throw std::runtime_error(std::string("the program has no method '") + name +
+                                 "', which it takes to generate; its methods are: " + own_methods(module_));
       }
     }
     longest_prompt_ = number_of("get_max_seq_len");
@@ -133,9 +138,9 @@ class Generator {
       const auto meta = module_.method_meta(name);
       check(meta.error(), "load");
       if (meta->num_inputs() != 2 || meta->num_outputs() != 1 || !meta->input_tensor_meta(1).ok()) {
-        throw std::runtime_error(std::string("method '") + name + "' has " + std::to_string(meta->num_inputs()) +
-                                 " inputs and " + std::to_string(meta->num_outputs()) +
-                                 " outputs; expected tokens and a position, and logits");
+        throw std::runtime_error(std::string("method '") + name + "' has " + counted(meta->num_inputs(), "input") +
+                                 " and " + counted(meta->num_outputs(), "output") +
+                                 "; expected tokens and a position, and logits");
       }
     }
     const auto words = module_.method_meta(kDecode)->output_tensor_meta(0);
@@ -148,12 +153,12 @@ class Generator {
   void check_lengths(const std::vector<std::int64_t>& prompt, int count) const {
     const auto length = static_cast<std::int64_t>(prompt.size());
     if (length > longest_prompt_) {
-      throw std::runtime_error("the prompt has " + std::to_string(length) + " tokens, and prefill takes at most " +
+      throw std::runtime_error("the prompt has " + counted(prompt.size(), "token") + ", and prefill takes at most " +
                                std::to_string(longest_prompt_) + " (get_max_seq_len)");
     }
     // The last token is not read again.
     if (length + count - 1 > context_) {
-      throw std::runtime_error("a prompt of " + std::to_string(length) + " tokens and " + std::to_string(count) +
+      throw std::runtime_error("a prompt of " + counted(prompt.size(), "token") + " and " + std::to_string(count) +
                                " more need " + std::to_string(length + count - 1) + " places in the cache, which has " +
                                std::to_string(context_) + " (get_max_context_len)");
     }
@@ -192,14 +197,6 @@ class Generator {
   }
 
  private:
-  std::string all_names() const {
-    std::string all;
-    for (const std::string& name : names_) {
-      all += (all.empty() ? "" : ", ") + name;
-    }
-    return all;
-  }
-
   std::int64_t number_of(const char* constant) {
     if (names_.count(constant) == 0) {
       throw std::runtime_error(std::string("the program does not tell ") + constant +
@@ -240,9 +237,8 @@ class Generator {
       case ScalarType::BFloat16:
         return largest<executorch::aten::BFloat16>(logits);
       default:
-        throw std::runtime_error(std::string(method) + " gives logits of dtype " +
-                                 executorch::runtime::toString(logits.scalar_type()) +
-                                 "; expected Float, Half or BFloat16");
+        throw std::runtime_error(std::string(method) + " gives logits of dtype " + dtype_name(logits.scalar_type()) +
+                                 "; expected float32, float16 or bfloat16");
     }
   }
 
@@ -268,8 +264,7 @@ void print_json(const Result& result, std::size_t prompt) {
 
 void print_figures(const Result& result, std::size_t prompt) {
   std::fprintf(stderr, "%-24s %16.3f\n", "load_ms", result.load_ms);
-  std::fprintf(stderr, "%-24s %16.3f\n", ("prefill_ms, " + std::to_string(prompt) + " tokens").c_str(),
-               result.prefill_ms);
+  std::fprintf(stderr, "%-24s %16.3f\n", ("prefill_ms, " + counted(prompt, "token")).c_str(), result.prefill_ms);
   std::fprintf(stderr, "%-24s %16.3f\n", "tokens_per_second", result.tokens_per_second());
   std::fprintf(stderr, "%-24s %16.0f\n", "bytes_per_token", result.bytes_per_token());
   std::fprintf(stderr, "%-24s %16" PRIu64 "\n", "peak_bytes", result.stats.peak_bytes);
@@ -277,9 +272,6 @@ void print_figures(const Result& result, std::size_t prompt) {
 }
 
 void run(const Arguments& arguments) {
-  if (arguments.prompt.empty()) {
-    throw std::runtime_error("no prompt: give it with --tokens 1,2,3");
-  }
   Generator generator(arguments.files, arguments.options);
   generator.check_lengths(arguments.prompt, arguments.count);
   const Result result =

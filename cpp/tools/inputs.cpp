@@ -2,9 +2,15 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <stdexcept>
+#include <utility>
+
+#include "arguments.h"
+#include "words.h"
 
 namespace weightstream::tool {
 
@@ -49,23 +55,64 @@ void fill_random(ScalarType dtype, std::vector<std::uint8_t>& bytes, std::mt1993
     case ScalarType::Bool:
       return fill<std::uint8_t>(bytes, [&] { return random() % 2; });
     default:
-      throw std::runtime_error(std::string("no random values for dtype ") + executorch::runtime::toString(dtype) +
+      throw std::runtime_error(std::string("no random values for dtype ") + dtype_name(dtype) +
                                "; give the inputs with --input");
   }
 }
 
-std::vector<std::uint8_t> read(std::size_t index, const std::string& path, std::size_t expected) {
+using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+// The one dimension whose size may differ; none if there are several.
+std::optional<std::size_t> dynamic_dimension(const Ranges& ranges) {
+  std::optional<std::size_t> found;
+  for (std::size_t dim = 0; dim < ranges.size(); ++dim) {
+    if (ranges[dim].first != ranges[dim].second) {
+      if (found) {
+        return std::nullopt;
+      }
+      found = dim;
+    }
+  }
+  return found;
+}
+
+// `float32 of [1..512, 96]`.
+std::string wanted(executorch::aten::ScalarType dtype, const Ranges& ranges, const std::vector<SizesType>& sizes) {
+  std::string text;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    const bool fixed = dim >= ranges.size() || ranges[dim].first == sizes[dim];
+    text +=
+        (dim == 0 ? "" : ", ") + (fixed ? "" : std::to_string(ranges[dim].first) + "..") + std::to_string(sizes[dim]);
+  }
+  return std::string(dtype_name(dtype)) + " of [" + text + "]";
+}
+
+// The bytes of a file. Where they are not those of a tensor of the largest sizes, and one size only is dynamic, that
+// size follows from them. `range` tells what sizes may be.
+std::vector<std::uint8_t> read(std::size_t index, const std::string& path, const executorch::runtime::TensorInfo& info,
+                               const std::function<Ranges()>& range, std::vector<SizesType>& sizes) {
   const std::string name = "input " + std::to_string(index) + ": " + path;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     throw std::runtime_error(name + ": cannot open it");
   }
   std::vector<std::uint8_t> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (bytes.size() != expected) {
-    throw std::runtime_error(name + ": expected " + std::to_string(expected) + " bytes, found " +
-                             std::to_string(bytes.size()));
+  const std::size_t most = info.nbytes();
+  if (bytes.size() == most) {
+    return bytes;
   }
-  return bytes;
+  const Ranges ranges = range();
+  const auto dim = dynamic_dimension(ranges);
+  const std::size_t one = dim ? most / static_cast<std::size_t>(sizes[*dim]) : 0;
+  if (one != 0 && bytes.size() < most && bytes.size() % one == 0 &&
+      static_cast<std::int64_t>(bytes.size() / one) >= ranges[*dim].first) {
+    sizes[*dim] = static_cast<SizesType>(bytes.size() / one);
+    return bytes;
+  }
+  throw std::runtime_error(name + ": found " + std::to_string(bytes.size()) + " bytes, expected " +
+                           (dim ? std::to_string(one) + " for each of the dynamic size, at most " : "") +
+                           std::to_string(most) + ": " + wanted(info.scalar_type(), ranges, sizes) +
+                           (dim ? "" : ", at its largest sizes; --help says which files --input takes"));
 }
 
 bool is_tensor(const executorch::runtime::MethodMeta& meta, std::size_t index) {
@@ -75,15 +122,16 @@ bool is_tensor(const executorch::runtime::MethodMeta& meta, std::size_t index) {
 
 }  // namespace
 
-std::vector<TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta, const std::vector<std::string>& files,
+std::vector<TensorPtr> make_inputs(const Module& module, const std::string& method,
+                                   const executorch::runtime::MethodMeta& meta, const std::vector<std::string>& files,
                                    std::uint64_t seed) {
   std::size_t count = 0;
   for (std::size_t index = 0; index < meta.num_inputs(); ++index) {
     count += is_tensor(meta, index) ? 1 : 0;
   }
   if (!files.empty() && files.size() != count) {
-    throw std::runtime_error("the method takes " + std::to_string(count) + " tensors, " + std::to_string(files.size()) +
-                             " were given with --input");
+    throw std::runtime_error("the method takes " + counted(count, "tensor") + ", " + given(files.size()) +
+                             " with --input");
   }
   std::mt19937_64 random(seed);
   std::vector<TensorPtr> inputs;
@@ -94,13 +142,20 @@ std::vector<TensorPtr> make_inputs(const executorch::runtime::MethodMeta& meta, 
       inputs.push_back(nullptr);
       continue;
     }
-    std::vector<std::uint8_t> bytes(info->nbytes());
+    std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
+    std::vector<std::uint8_t> bytes;
     if (files.empty()) {
+      bytes.resize(info->nbytes());
       fill_random(info->scalar_type(), bytes, random);
     } else {
-      bytes = read(index, files[next_file++], bytes.size());
+      const std::size_t file = next_file++;
+      const auto range = [&] {
+        // Of a method that other backends run nothing is recorded.
+        const auto ranges = module.input_range(method, file);
+        return ranges.ok() ? *ranges : Ranges();
+      };
+      bytes = read(index, files[file], *info, range, sizes);
     }
-    std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
     inputs.push_back(executorch::extension::make_tensor_ptr(std::move(sizes), std::move(bytes), info->scalar_type()));
   }
   return inputs;

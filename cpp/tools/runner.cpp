@@ -45,12 +45,15 @@ Command command(Arguments& arguments) {
   flags.insert(flags.end(),
                {{"passes", "K", "number of passes (1)", number([&](int passes) { arguments.passes = passes; }, 1)},
                 {"seed", "S", "seed of the random inputs (0)", number(arguments.seed)},
-                {"input", "FILE", "raw bytes of an input, once for each input in order, instead of random ones", input},
+                {"input", "FILE",
+                 "raw bytes of an input, once for each input in order, instead of random ones; at the largest\n"
+                 "sizes that the method takes, or a smaller one where one size only is dynamic",
+                 input, true},
                 {"output", "PREFIX", "write the raw bytes of the last pass's outputs to PREFIX0.bin, PREFIX1.bin, ...",
                  text(arguments.output)},
                 {"json", nullptr, "print one JSON object", present(arguments.json)}});
   return {"weightstream-run", "Runs a method of a program with its weights inside a budget, and prints what it took.",
-          std::move(flags)};
+          std::move(flags), [&] { return check_options(arguments.options); }};
 }
 
 // The method that is meant where none was given: the only one, or the one that ExecuTorch runs where none is named.
@@ -66,11 +69,7 @@ std::string chosen(const Module& module, const std::string& given) {
   if (methods->size() == 1) {
     return methods->front();
   }
-  std::string names;
-  for (const std::string& name : *methods) {
-    names += (names.empty() ? "" : ", ") + name;
-  }
-  throw std::runtime_error("the program has the methods " + names + ": choose one with --method");
+  throw std::runtime_error("the program has the methods " + own_methods(module) + ": choose one with --method");
 }
 
 // FNV-1a over the bytes of all outputs.
@@ -116,7 +115,7 @@ Result run(const Arguments& arguments) {
   check(module.load_method(name), "load");
   const auto meta = module.method_meta(name);
   check(meta.error(), "load");
-  const auto tensors = make_inputs(*meta, arguments.inputs, arguments.seed);
+  const auto tensors = make_inputs(module, name, *meta, arguments.inputs, arguments.seed);
   const auto method = module.method(name);
   check(method.error(), "load");
   std::vector<EValue> inputs;

@@ -221,6 +221,10 @@ def test_what_cannot_share_says_so(pool, shared, exported):
         assert "no device" in error_of(lambda wrong=wrong: ws.device_report(wrong))
     for wrong in (-1, 1.5, "all", True, None):
         assert "a number of bytes" in error_of(lambda wrong=wrong: ws.set_device_budget(POOL, wrong))
+    with shared() as module:
+        message = error_of(lambda: module.set_budget(40 * MB))
+        assert "which set_device_budget changes" in message
+        assert "ws_" not in message
     pool(MB)
     assert "1048576" in error_of(shared).replace(",", "")
 

@@ -236,7 +236,26 @@ def test_the_runner_asks_which_method(exported):
     assert "weightstream-run: the program has the methods decode, prefill: choose one with --method" in done.stderr
     found = json.loads(ran(program, *exported.files, "--method", "decode", "--passes", 2, "--json").stdout)
     assert found["passes"] == 2
-    assert "encode" in ran(program, *exported.files, "--method", "encode", status=1).stderr
+    missing = ran(program, *exported.files, "--method", "encode", status=1).stderr
+    assert "'encode' is missing in" in missing
+    assert "its methods are 'decode', 'prefill'" in missing
+
+
+def test_an_input_from_a_file_may_be_smaller(exported, tmp_path):
+    """Where one size only is dynamic: that of the prompt."""
+    tokens, place, output = torch.tensor([PROMPTS[0]]), tmp_path / "place.bin", tmp_path / "output"
+    given = tmp_path / "tokens.bin"
+    given.write_bytes(tokens.numpy().tobytes())
+    place.write_bytes(bytes(8))
+    arguments = (*exported.files, "--method", "prefill", "--input", given, "--input", place)
+    ran(tool("weightstream-run"), *arguments, "--output", output)
+    with exported.open(1.0) as module:
+        expected = module.prefill(tokens, torch.tensor([0]))
+    assert (tmp_path / "output0.bin").read_bytes() == expected.numpy().tobytes()
+    given.write_bytes(bytes(9))
+    wrong = ran(tool("weightstream-run"), *arguments, status=1).stderr
+    assert f"tokens.bin: found 9 bytes, expected 8 for each of the dynamic size, at most {8 * CONTEXT}" in wrong
+    assert f"int64 of [1, 1..{CONTEXT}]" in wrong
 
 
 def test_a_method_is_called_by_its_name(exported):

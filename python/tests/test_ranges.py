@@ -69,6 +69,36 @@ def test_models_take_memory_from_each_other(budget):
         assert ws.device_report("cpu")["range_bytes"] == 4 * MB
 
 
+def test_a_refusal_says_who_holds_the_memory(budget):
+    budget(3 * MB)
+    with make(2, "a") as a, make(3, "b") as b:
+        assert sweep(b, 2) == "ff"
+        assert sweep(a, 1) == "f"
+        a.deprioritize()
+        a.fault(0)
+        batch = b.batch([0, 2])
+        faults = batch.fault()
+        for refused in (b.fault(2), faults[1]):
+            assert refused.refused
+            for words in ("is pinned", f"of the {3 * MB} bytes", f"range 'b' holds {2 * MB} bytes", f"range 'a' holds {MB} bytes"):
+                assert words in refused.why
+        assert faults[0].why == ""
+        batch.unpin()
+        a.unpin(0)
+        held = {one["name"]: one["held_bytes"] for one in ws.device_report("cpu")["ranges"]}
+        assert held == {"a": MB, "b": 2 * MB}
+
+
+def test_a_report_forgets_a_budget_that_was_given_up(budget):
+    budget(MB)
+    assert ws.device_report("cpu")["cap_bytes"] == MB
+    with make(1):
+        budget("auto")
+        report = ws.device_report("cpu")
+        assert report["follows_free_memory"]
+        assert report["cap_bytes"] > MB
+
+
 def test_a_range_costs_nothing_before_its_first_fault(budget):
     budget(MB)
     with make(1000) as range_:

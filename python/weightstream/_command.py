@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import unittest.mock
 from pathlib import Path
+from typing import Any
 
 from . import _runtime
 
@@ -47,27 +49,55 @@ def _become(name: str) -> int:
     return 1
 
 
+class _Once(argparse.Action):
+    """Takes an option once: argparse would keep the last of several values, and say nothing."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = namespace.__dict__.setdefault("given", set())
+        if self.dest in given:
+            parser.error(f"{option_string} is given twice")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values if self.nargs != 0 else True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="weightstream export", description="Compiles an exported program for WeightStream.")
+    once = functools.partial(parser.add_argument, action=_Once)
     parser.add_argument("program", metavar="MODEL.pt2", help="what torch.export.save wrote")
     parser.add_argument("pte", metavar="MODEL.pte", help="the program to write")
     parser.add_argument("ptd", metavar="WEIGHTS.ptd", help="its weights")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where it runs (default: cpu)")
-    parser.add_argument("--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120")
-    parser.add_argument("--isa", default="x86-64-v3", help="x86-64 level of the host's code (default: x86-64-v3)")
-    parser.add_argument("--attention", default="auto", choices=("auto", "math"), help="how a GPU computes attention (default: auto)")
-    parser.add_argument("--no-offload", action="store_true", help="keep all weights in memory: the baseline for measurements")
-    parser.add_argument("--device-io", action="store_true", help="inputs and outputs lie on the first GPU")
+    once("--device", default="cpu", choices=("cpu", "cuda"), help="where it runs (default: cpu)")
+    once("--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120")
+    once("--isa", default="x86-64-v3", help="x86-64 level of the host's code (default: x86-64-v3)")
+    once("--attention", default="auto", choices=("auto", "math"), help="how a GPU computes attention (default: auto)")
+    once("--no-offload", nargs=0, default=False, help="keep all weights in memory: the baseline for measurements")
+    once("--device-io", nargs=0, default=False, help="inputs and outputs lie on the first GPU")
     parser.add_argument(
-        "--default", action="append", default=[], metavar="KEY=VALUE", help="a default for an option: weight_offload_budget_mb=512"
+        "--default",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a default for an option, as weight_offload_budget_mb=512; once for each option",
     )
     return parser
+
+
+def _defaults(parser: argparse.ArgumentParser, given: list[str]) -> dict[str, str]:
+    defaults: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            parser.error(f"--default takes KEY=VALUE, not '{text}'")
+        if key in defaults:
+            parser.error(f"--default gives '{key}' twice")
+        defaults[key] = value
+    return defaults
 
 
 def _export(arguments: list[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
-    defaults = dict(text.partition("=")[::2] for text in given.default)
+    defaults = _defaults(parser, given.default)
     # Late: `plan` and `inspect` need no torch.
     import torch
 
@@ -93,7 +123,7 @@ def _export(arguments: list[str]) -> int:
             attention=given.attention,
             offload=not given.no_offload,
             device_io=given.device_io,
-            defaults={key: int(value) if value.isdigit() else value for key, value in defaults.items()},
+            defaults=defaults,
         )
     except (ExportError, OSError) as error:
         print(f"weightstream export: {error}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ._gpus import gpu
 from ._native import Error
 
 if TYPE_CHECKING:
@@ -78,13 +79,14 @@ class Buffers:
 
 
 def device_of(device: Any) -> torch.device:
-    """The device that is meant, with its index."""
-    found = torch.device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise Error(f"offload: the device is 'cpu', 'cuda:0', 'cuda:1' and so on, found '{found}'")
-    if found.type == "cuda":
-        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
-    return torch.device("cpu")
+    """The device that is meant, with its index. It is there."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise Error(f"offload: the device is 'cpu', 'cuda:0', 'cuda:1' and so on, found {device!r}")
+    return gpu(found.index, "offload") if found.type == "cuda" else torch.device("cpu")
 
 
 def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import executorch.exir.tensor
+import torch
 from executorch.exir.memory_planning import Verifier
+from executorch.exir.passes import ToOutVarPass
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from ._errors import ExportError
+from ._torch.probe import is_probe
 
 
 @contextlib.contextmanager
@@ -23,6 +28,23 @@ def corrected() -> Iterator[None]:
         yield
 
 
+def refuse_probes_in_files() -> None:
+    """From now on ExecuTorch refuses by name what :func:`apply_weight_offload` marked and no partitioner of ours took."""
+    ToOutVarPass.call = _call
+
+
+def _call(self: ToOutVarPass, graph_module: torch.fx.GraphModule) -> Any:
+    """ExecuTorch would say that an operator has no "out variant", which is a word of its own."""
+    if left := next((node for node in graph_module.graph.nodes if is_probe(node)), None):
+        raise ExportError(
+            f"the program was marked by apply_weight_offload (weight '{left.args[0]}' is read through a probe), and WeightStreamPartitioner did "
+            "not take it: lower it with to_edge_transform_and_lower(program, partitioner=[WeightStreamPartitioner(...)]), or leave "
+            "apply_weight_offload out"
+        )
+    return _original_call(self, graph_module)
+
+
+_original_call = ToOutVarPass.call
 _original_dim_order = executorch.exir.tensor.dim_order_from_stride
 _original_verify = Verifier.verify_graph_input_output
 

@@ -251,9 +251,10 @@ def _forget(graph: Any) -> None:
 def _full_name(device: str) -> str:
     if device != "cuda":
         return device
-    import torch
+    # Late: a pool on the CPU needs no torch.
+    from ._gpus import gpu
 
-    return f"cuda:{torch.cuda.current_device()}"
+    return str(gpu(None, "GraphPool"))
 
 
 def _end_left() -> None:

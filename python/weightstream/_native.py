@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import operator
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +59,6 @@ class CallInput(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("place", ctypes.c_int64), ("constant", ctypes.c_char_p)]
 
 
-#: What a refused fault says, by its number.
-_REFUSALS = (
-    "it lies above the range's watermark: something at or below it was evicted, until prioritize()",
-    "the range holds what its limit allows",
-    "the device's budget is taken, and nothing of lower priority holds memory",
-    "memory of lower priority is pinned, or kernels still use it: another time it may work",
-    "another caller was told to fill it, and has not unpinned it",
-    "the device has no memory left, though its budget would allow it",
-)
-
-
 class Fault(ctypes.Structure):
     """What a fault came to."""
 
@@ -78,6 +69,8 @@ class Fault(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("nbytes", ctypes.c_uint64),
     ]
+    #: What a refusal asks for its words: the range's.
+    words: Callable[[int], str]
 
     @property
     def hit(self) -> bool:
@@ -96,8 +89,8 @@ class Fault(ctypes.Structure):
 
     @property
     def why(self) -> str:
-        """Why it was refused; empty if it was not."""
-        return _REFUSALS[self.reason] if self.refused else ""
+        """Why it was refused, and who holds the memory now; empty if it was not refused."""
+        return self.words(self.reason) if self.refused else ""
 
 
 class Freed(ctypes.Structure):
@@ -180,6 +173,7 @@ _SIGNATURES = {
     "ws_range_set_limit": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_range_invalidate": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32]),
     "ws_range_watermark": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_char_p)]),
+    "ws_range_why": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_char_p)]),
     "ws_range_residency": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
     "ws_graph_pool_create": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)]),
     "ws_graph_pool_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)]),
@@ -286,8 +280,21 @@ def last_error() -> str:
     return (library().ws_last_error() or b"").decode("utf-8", "replace")
 
 
+def plain(key: str, value: Any) -> bool | int | str | os.PathLike:
+    """The value of an option as a type that options have. The library says which values are right."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else repr(float(value))
+    if isinstance(value, (bool, int, str, os.PathLike)):
+        return value
+    if key == "weight_offload_device" and type(value).__name__ == "device":  # of torch, which need not be loaded here
+        return str(value)
+    if hasattr(value, "__index__"):
+        return operator.index(value)
+    raise Error(f"option '{key}': takes a number, a str or a bool, not {type(value).__name__}")
+
+
 def option(key: str, value: Any) -> Option:
-    name = key.encode()
+    name, value = key.encode(), plain(key, value)
     if isinstance(value, bool):
         return Option(name, _BOOL, int(value), None)
     if isinstance(value, int):
@@ -297,9 +304,7 @@ def option(key: str, value: Any) -> Option:
         if not -(2**63) <= value < 2**63:
             raise Error(f"option '{key}': {value} does not fit into an integer of 64 bits")
         return Option(name, _INT, value, None)
-    if isinstance(value, (str, os.PathLike)):
-        return Option(name, _STRING, 0, os.fsencode(value))
-    raise Error(f"option '{key}': takes an int, a str or a bool, not {type(value).__name__}")
+    return Option(name, _STRING, 0, os.fsencode(value))
 
 
 def options_of(specs: dict[str, Any]) -> ctypes.Array:

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ._errors import ExportError
+from ._executorch import refuse_probes_in_files
 from ._names import writes_to
 from ._prepare import prepare
 from ._signature import rename_outputs
@@ -47,6 +48,7 @@ def apply_weight_offload(program: ExportedProgram) -> ExportedProgram:
     if not weights_of(program):
         raise ExportError("this program has no weights to offload: it has no parameters or buffers that are read and never written")
     insert_probes(program)
+    refuse_probes_in_files()
     return program
 
 

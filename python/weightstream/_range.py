@@ -48,14 +48,17 @@ class Batch:
         self._range = range
         self._count = len(allocs)
         self._allocs = (ctypes.c_uint32 * self._count)(*allocs)
+        self._faults = (Fault * self._count)()
         #: The answers of the last fault, in the order of the allocations.
-        self.faults = (Fault * self._count)()
+        self.faults = list(self._faults)
+        for fault in self.faults:
+            fault.words = range._why
         self._fault = library().ws_range_fault_many
 
     def fault(self, stream: Any = None) -> Sequence[Fault]:
         """Faults all of them. The answers are valid until the next fault of this batch."""
         handle = self._range._handle
-        if handle is None or self._fault(handle, self._allocs, self._count, self._range._stream(stream), self.faults):
+        if handle is None or self._fault(handle, self._allocs, self._count, self._range._stream(stream), self._faults):
             self._range._fail(handle)
         return self.faults
 
@@ -108,6 +111,7 @@ class Range:
         """
         fault = Fault()
         self._call("fault", alloc, self._stream(stream), ctypes.byref(fault))
+        fault.words = self._why
         return fault
 
     def batch(self, allocs: Iterable[int]) -> Batch:
@@ -178,6 +182,12 @@ class Range:
         bytes, why = ctypes.c_uint64(), ctypes.c_char_p()
         self._call("watermark", ctypes.byref(bytes), ctypes.byref(why))
         return Watermark(bytes.value, (why.value or b"").decode())
+
+    def _why(self, reason: int) -> str:
+        """A refusal in words."""
+        why = ctypes.c_char_p()
+        self._call("why", reason, ctypes.byref(why))
+        return (why.value or b"").decode()
 
     def residency(self) -> dict[str, Any]:
         """What the range holds, unit by unit, and what happened to it."""

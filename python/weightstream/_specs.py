@@ -133,18 +133,17 @@ def _refusal(key: str, value: str) -> str:
 
 def option_specs(defaults: dict[str, Any]) -> list[CompileSpec]:
     """Options of the runtime as a program holds them: as texts. Raises :class:`ExportError` for what the runtime would refuse."""
-    for key, value in defaults.items():
+    for key in defaults:
         if not key.startswith(OPTION):
             raise ExportError(f"default '{key}' is unknown: options of the runtime start with '{OPTION}'")
-        if not isinstance(value, (bool, int, str, os.PathLike)):
-            raise ExportError(f"default '{key}': takes an int, a str or a bool, not {type(value).__name__}")
-    # Without the library here, the one that loads the program refuses what is wrong.
-    if defaults and _native.is_here():
-        try:
-            _runtime.check_defaults(defaults)
-        except _native.Error as error:
-            raise ExportError(f"default: {error}") from None
-    return [CompileSpec(key, _text(value).encode()) for key, value in defaults.items()]
+    try:
+        plain = {key: _native.plain(key, value) for key, value in defaults.items()}
+        # Without the library here, the one that loads the program refuses what is wrong.
+        if plain and _native.is_here():
+            _runtime.check_defaults(plain)
+    except _native.Error as error:
+        raise ExportError(f"default: {error}") from None
+    return [CompileSpec(key, _text(value).encode()) for key, value in plain.items()]
 
 
 def _text(value: Any) -> str:

@@ -74,8 +74,25 @@ pub struct Cost {
     pub planned: Pass,
     /// What the policy `planned` chooses: a plan, everything resident, or the LRU.
     pub residency: Residency,
-    /// What no policy that streams whole passes can go below: what exceeds the budget, or what never stays.
+    /// What no policy that streams whole passes can go below: what of a method's weights exceeds the budget, or what never
+    /// stays.
     pub limit: Pass,
+}
+
+/// The mean over passes of the methods that figures are of, by their shares.
+fn mean(model: &Model, of: impl Fn(usize) -> Price) -> Price {
+    let share = |at: usize| u128::from(model.methods.all[at].share);
+    let shares: u128 = model.picked().map(share).sum();
+    let mean = |part: fn(Price) -> u64| {
+        let parts = model
+            .picked()
+            .map(|at| share(at) * u128::from(part(of(at))));
+        u64::try_from(parts.sum::<u128>() / shares.max(1)).unwrap_or(u64::MAX)
+    };
+    Price {
+        bytes: mean(|price| price.bytes),
+        copies: mean(|price| price.copies),
+    }
 }
 
 impl Cost {
@@ -105,28 +122,47 @@ impl Cost {
             price,
             ms: link.ms(price, model),
         };
-        let missing = model.everything().saturating_sub(budget);
-        let missing = missing.max(model.streamed());
-        let lru = match missing {
-            0 => Some(Price::default()),
-            _ => lru_mean(methods, weights, figures.granule, capacity),
+        let lru = match residency.policy().everything_stays() {
+            true => Some(Price::default()),
+            false => lru_mean(&methods[model.picked()], weights, figures.granule, capacity),
         };
         let lru = pass(lru.ok_or_else(|| {
             Error::Internal(format!("the LRU does not run in {}", bytes_text(budget)))
         })?);
+        let limit = mean(model, |at| {
+            let (read, streamed) = model.read_by(at);
+            Price {
+                bytes: read.saturating_sub(capacity).max(streamed),
+                copies: 0,
+            }
+        });
         Ok(Cost {
             budget,
             lru,
-            planned: residency.plan().map_or(lru, |plan| Pass {
-                price: plan.price,
-                ms: planned_ms(model, link, plan),
-            }),
+            planned: residency
+                .plan()
+                .map_or(lru, |plan| by_plan(model, link, plan)),
             residency,
-            limit: pass(Price {
-                bytes: missing,
-                copies: 0,
-            }),
+            limit: pass(limit),
         })
+    }
+}
+
+/// A pass by a plan. Of several methods each in passes of its own, as under the LRU.
+fn by_plan(model: &Model, link: &Link, plan: &Plan) -> Pass {
+    if model.records.all().len() == 1 {
+        return Pass {
+            price: plan.price,
+            ms: planned_ms(model, link, plan),
+        };
+    }
+    let price = mean(model, |at| Price {
+        bytes: plan.copied(at),
+        copies: plan.copies(at),
+    });
+    Pass {
+        price,
+        ms: link.ms(price, model),
     }
 }
 

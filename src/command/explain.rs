@@ -3,6 +3,7 @@
 use super::cost::{Cost, Link};
 use super::model::Model;
 use super::size::grouped;
+use crate::error::counted;
 use crate::residency::planned::Plan;
 use serde_json::{json, Value};
 use std::fmt::Write;
@@ -17,7 +18,7 @@ pub fn text(model: &Model, link: &Link, cost: &Cost) -> String {
         ("streams", streams(model, plan)),
         ("tails", tails(model, plan)),
         ("ring", ring(model, plan)),
-        ("a pass", pass(link, cost) + &by_method(model, plan)),
+        ("a pass", pass(model, link, cost) + &by_method(model, plan)),
         ("the LRU", lru(cost)),
     ];
     for (what, line) in lines {
@@ -39,8 +40,9 @@ fn streams(model: &Model, plan: &Plan) -> String {
         .filter(|spec| spec.bytes > 0)
         .count();
     format!(
-        "{} of {all} weights, of {} bytes in all{}",
+        "{} of {}, of {} bytes in all{}",
         grouped(streams.len() as u64),
+        counted(all as u64, "weight"),
         grouped(sizes.clone().sum()),
         match (sizes.clone().min(), sizes.max()) {
             (Some(least), Some(most)) => {
@@ -73,19 +75,30 @@ fn ring(model: &Model, plan: &Plan) -> String {
         (None, _) => "no times of kernels ask for more",
     };
     format!(
-        "{} bytes in {slots} slots, for {} ahead of the read that is served: {why}",
+        "{} bytes in {}, for {} ahead of the read that is served: {why}",
         grouped(plan.ring()),
+        counted(slots as u64, "slot"),
         copies(plan.ahead as u64)
     )
 }
 
-fn pass(link: &Link, cost: &Cost) -> String {
-    let price = cost.planned.price;
+fn pass(model: &Model, link: &Link, cost: &Cost) -> String {
+    let (price, least) = (cost.planned.price, cost.limit.price.bytes);
+    let what = match model.records.all().len() {
+        1 => "what exceeds the budget",
+        _ => "what of a method's weights exceeds the budget",
+    };
+    let share = match least {
+        0 => format!("; the least is 0 bytes, {what}"),
+        _ => format!(
+            ", {:.3} of the least, {what}",
+            price.bytes as f64 / least as f64
+        ),
+    };
     format!(
-        "copies {} bytes in {}, {:.3} of the least, what exceeds the budget; {:.3} ms at {} GB/s",
+        "copies {} bytes in {}{share}; {:.3} ms at {} GB/s",
         grouped(price.bytes),
         copies(price.copies),
-        price.bytes as f64 / cost.limit.price.bytes.max(1) as f64,
         cost.planned.ms,
         link.link_gbps
     )
@@ -97,21 +110,30 @@ fn by_method(model: &Model, plan: &Plan) -> String {
     if names.len() == 1 {
         return String::new();
     }
-    let each = names.iter().enumerate();
-    let each = each.map(|(at, name)| format!("{name} {} bytes", grouped(plan.copied(at))));
+    let each = names[model.picked()].iter().zip(model.picked());
+    let each: Vec<_> = each
+        .map(|(name, at)| format!("{name} {} bytes", grouped(plan.copied(at))))
+        .collect();
+    let mean = match model.one_name() {
+        Some(_) => String::new(),
+        None => format!("; that is the mean: {}", each.join(", ")),
+    };
     format!(
-        "; that is the mean: {}",
-        each.collect::<Vec<_>>().join(", ")
+        "{mean}; a pass after one of another method may copy up to {} bytes more, the ring",
+        grouped(plan.ring())
     )
 }
 
 fn lru(cost: &Cost) -> String {
-    let price = cost.lru.price;
+    let (price, planned) = (cost.lru.price, cost.planned.price.bytes);
+    let times = match planned {
+        0 => String::new(),
+        _ => format!(", {:.2} times as many", price.bytes as f64 / planned as f64),
+    };
     format!(
-        "would copy {} bytes in {}, {:.2} times as many",
+        "would copy {} bytes in {}{times}",
         grouped(price.bytes),
-        copies(price.copies),
-        price.bytes as f64 / cost.planned.price.bytes.max(1) as f64
+        copies(price.copies)
     )
 }
 

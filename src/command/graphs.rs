@@ -63,7 +63,7 @@ impl Graphs {
         let granule = model.figures.granule;
         let plan = cost.residency.plan();
         let mut methods = Vec::new();
-        for (at, record) in model.records.all().iter().enumerate() {
+        for (at, record) in model.picked().zip(model.picked_records()) {
             let shapes = shapes_of(&model.records, record, &options)?;
             let inputs = shapes.iter().map(|one| one.input_bytes(record, granule));
             let Some(inputs) = inputs.max() else { continue };

@@ -4,7 +4,7 @@ use super::model::{Files, Form, Model};
 use super::size::{grouped, with_megabytes};
 use super::tables;
 use crate::format::{sizes_text, ConstantKind, InputSpec, Record, RecordedConstant, Target};
-use crate::Result;
+use crate::{error::counted, Result};
 use clap::Args;
 use serde_json::{json, Value};
 use std::fmt::Write;
@@ -38,15 +38,20 @@ fn kind(constant: &RecordedConstant) -> &'static str {
     }
 }
 
-/// How often each constant is read in a pass of each method, together.
-fn reads(model: &Model) -> Vec<usize> {
-    let mut reads = vec![0; model.union.constants.len()];
-    for (record, index) in model.records.all().iter().zip(&model.union.index) {
+/// The constants of the methods that lists are of, and how often each is read in a pass of each of these methods, together.
+fn constants(model: &Model) -> Vec<(&RecordedConstant, usize)> {
+    let mut reads: Vec<Option<usize>> = vec![None; model.union.constants.len()];
+    let picked = model.picked_records().iter();
+    for (record, index) in picked.zip(&model.union.index[model.picked()]) {
+        for &at in index {
+            reads[at as usize].get_or_insert(0);
+        }
         for &own in &record.probes {
-            reads[index[own as usize] as usize] += 1;
+            *reads[index[own as usize] as usize].get_or_insert(0) += 1;
         }
     }
-    reads
+    let all = model.union.constants.iter().zip(reads);
+    all.filter_map(|(one, reads)| Some((one, reads?))).collect()
 }
 
 /// What a call of a method takes, as its callers name it.
@@ -85,7 +90,8 @@ fn signature_text(record: &Record) -> String {
     }
     text += "and gives:\n";
     for output in &record.outputs {
-        let _ = writeln!(text, "    {} of {} dimensions", output.dtype, output.ndim);
+        let dims = counted(output.ndim as u64, "dimension");
+        let _ = writeln!(text, "    {} of {dims}", output.dtype);
     }
     if !record.sizes.guards.is_empty() {
         text += "only for sizes with:\n";
@@ -183,7 +189,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     let mut text = format!(
         "{}: {}, build {}\n\
          compiled for {} on {} {}, {}, torch {}\n\
-         {}constants: {}, without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
+         {}constants of the program: {}, without tables that are read in place; floor {} bytes, hard minimum {} bytes\n\
          {}\n",
         model.name,
         model.names(),
@@ -208,7 +214,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     if !record.offload {
         text += "exported with offload=False: everything is resident\n";
     }
-    for method in model.records.all() {
+    for method in model.picked_records() {
         text += &signature_text(method);
     }
     let _ = writeln!(
@@ -216,7 +222,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
         "\n{:>16} {:>5}  {:8} constant",
         "bytes", "reads", "kind"
     );
-    for (constant, reads) in model.union.constants.iter().zip(reads(model)) {
+    for (constant, reads) in constants(model) {
         let _ = writeln!(
             text,
             "{:>16} {reads:>5}  {:8} {} {} {}",
@@ -232,8 +238,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
 
 fn object(model: &Model, checked: Option<&str>) -> Value {
     let record = &model.record;
-    let constants = model.union.constants.iter().zip(reads(model));
-    let constants = constants.map(|(constant, reads)| {
+    let constants = constants(model).into_iter().map(|(constant, reads)| {
         json!({
             "fqn": constant.fqn,
             "kind": kind(constant),
@@ -245,10 +250,11 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
             "reads": reads,
         })
     });
-    let own = signature_object(record);
-    let methods = model.records.all().iter().map(signature_object);
+    let own = model.one_name().map(|_| signature_object(record));
+    let own = own.unwrap_or_else(|| json!({}));
+    let methods = model.picked_records().iter().map(signature_object);
     json!({
-        "method": record.method,
+        "method": model.one_name(),
         "build_id": record.build_id.to_string(),
         "device": record.device,
         "target": {
@@ -267,7 +273,7 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
         "hard_minimum_bytes": model.floor.hard_minimum,
         "direct_bytes": model.floor.direct,
         "pinned_bytes": model.floor.pinned,
-        "activations_bytes": record.activations,
+        "activations_bytes": own["activations_bytes"],
         "tables": tables::object(model),
         "inputs": own["inputs"],
         "outputs": own["outputs"],

@@ -18,6 +18,7 @@ mod size;
 mod tables;
 mod together;
 
+use crate::Error;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 
@@ -74,8 +75,12 @@ pub fn run(name: &str, arguments: impl IntoIterator<Item = OsString>) -> Outcome
     match outcome {
         Ok(text) => Outcome { text, status: 0 },
         Err(error) => Outcome {
+            // An argument that is wrong by what it says, as those that clap refuses.
+            status: match error {
+                Error::Option { .. } => 2,
+                _ => 1,
+            },
             text: format!("{name}: {error}\n"),
-            status: 1,
         },
     }
 }

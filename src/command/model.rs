@@ -1,6 +1,8 @@
 //! A program's record, and what follows from it.
 
-use crate::config::{Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, PIN, POLICY, STREAM};
+use crate::config::{
+    Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, METHOD_SHARE, PIN, POLICY, STREAM,
+};
 use crate::delegate::{mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
@@ -10,6 +12,7 @@ use crate::store::{Method, Methods};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
 use crate::{Error, Result};
 use clap::Args;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -20,8 +23,9 @@ pub struct Files {
     /// Its weights. If given, they are checked to be this program's, and complete.
     #[arg(index = 2, value_name = "WEIGHTS.ptd")]
     pub ptd: Option<PathBuf>,
-    /// Which of the program's methods; without it, the only one, or all of them together.
-    #[arg(long)]
+    /// Which of the program's methods figures and lists are of; without it, the only one, or all of them together. Budget and
+    /// floor are the program's: its methods share them.
+    #[arg(long, value_name = "NAME")]
     pub method: Option<String>,
     /// Weights that always stay: patterns of their names, as in `weight_offload_pin`.
     #[arg(long, value_name = "PATTERNS")]
@@ -29,6 +33,9 @@ pub struct Files {
     /// Weights that never stay, as in `weight_offload_stream`.
     #[arg(long, value_name = "PATTERNS")]
     pub stream: Option<String>,
+    /// How often each method runs beside the others, as in `weight_offload_method_share`.
+    #[arg(long, value_name = "SHARES")]
+    pub method_share: Option<String>,
 }
 
 #[derive(Args)]
@@ -39,12 +46,16 @@ pub struct Form {
 }
 
 impl Files {
-    /// The options of a load that decide which weights stay.
-    fn options(&self) -> Result<Options> {
-        let given = [(PIN, &self.pin), (STREAM, &self.stream)];
+    /// The options of a load that decide which weights stay: as given, or as the program has them.
+    fn options(&self, program: impl Fn(&str) -> Option<String>) -> Result<Options> {
+        let given = [
+            (PIN, &self.pin),
+            (STREAM, &self.stream),
+            (METHOD_SHARE, &self.method_share),
+        ];
         let specs = given.into_iter().filter_map(|(key, text)| {
-            let value = SpecValue::Text(text.clone()?);
-            let key = key.to_owned();
+            let text = text.clone().or_else(|| program(key))?;
+            let (key, value) = (key.to_owned(), SpecValue::Text(text));
             Some(Spec { key, value })
         });
         Options::parse(&specs.collect::<Vec<_>>())
@@ -63,8 +74,8 @@ pub struct Model {
     pub union: UnionConstants,
     /// All methods, with tables that are read in place.
     pub methods: Methods,
-    /// Which of them was asked for.
-    pub index: usize,
+    /// Which of them was asked for; `None`: none, and the program has several.
+    asked: Option<usize>,
     /// Bytes of all constants, as they count.
     everything: u64,
     pub figures: DeviceModel,
@@ -121,7 +132,14 @@ impl Model {
         let graph_shapes = named(GRAPH_SHAPES).filter(|_| record.device != "cpu");
         let policy = named(POLICY).map_or(Ok(PolicyKind::default()), policy_of)?;
         let (union, mut whole) = program_of(&records)?;
-        mark(&records, &union, &files.options()?, &mut whole.constants)?;
+        let options = files.options(named)?;
+        mark(&records, &union, &options, &mut whole.constants)?;
+        let shares = options.shares_of(&records.names())?;
+        for (method, share) in whole.all.iter_mut().zip(shares) {
+            method.share = share;
+        }
+        let only = records.all().len() == 1;
+        let asked = (only || files.method.is_some()).then_some(records.method());
         let figures = device::model_of(&record.device).ok_or_else(|| {
             Error::Unsupported(format!(
                 "method '{}' was exported for the device '{}'; this build knows 'cpu' and 'cuda'",
@@ -140,7 +158,7 @@ impl Model {
         Ok(Model {
             name: files.pte.display().to_string(),
             record,
-            index: records.method(),
+            asked,
             records,
             union,
             methods,
@@ -183,27 +201,53 @@ impl Model {
         self.everything
     }
 
-    /// Bytes of the weights that each pass copies, whatever the budget.
-    pub fn streamed(&self) -> u64 {
-        let specs = self.methods.constants.specs.iter();
-        specs
-            .filter(|one| one.is_streamed())
-            .map(|one| one.bytes)
-            .sum()
-    }
-
-    /// `method 'forward'`, or all of them.
-    pub fn names(&self) -> String {
-        let names = self.records.names();
-        let names: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
-        match names.len() {
-            1 => format!("method {}", names[0]),
-            _ => format!("methods {}", names.join(", ")),
+    /// The methods that figures are of: the one that was asked for, or all.
+    pub fn picked(&self) -> Range<usize> {
+        match self.asked {
+            Some(at) => at..at + 1,
+            None => 0..self.methods.all.len(),
         }
     }
 
-    /// The method that was asked for.
+    /// Their records.
+    pub fn picked_records(&self) -> &[Record] {
+        &self.records.all()[self.picked()]
+    }
+
+    /// The name of the one method that figures are of, if it is one.
+    pub fn one_name(&self) -> Option<&str> {
+        self.asked.map(|at| self.records.names()[at])
+    }
+
+    /// The bytes that a pass of a method reads, as they count, and those of them that each pass copies whatever the budget.
+    pub fn read_by(&self, method: usize) -> (u64, u64) {
+        let specs = &self.methods.constants.specs;
+        let mut reads = self.methods.all[method].trace.probes().to_vec();
+        reads.sort_unstable();
+        reads.dedup();
+        let read = reads.iter().map(|&weight| &specs[weight as usize]);
+        let streamed = read.clone().filter(|one| one.is_streamed());
+        (
+            read.fold(0, |sum, one| {
+                sum.saturating_add(one.occupied(self.figures.granule))
+            }),
+            streamed.map(|one| one.bytes).sum(),
+        )
+    }
+
+    /// `method 'forward'`, or all of them; `method 'decode' of 'decode', 'prefill'` where one of several was asked for.
+    pub fn names(&self) -> String {
+        let all = self.records.names();
+        let quoted: Vec<_> = all.iter().map(|name| format!("'{name}'")).collect();
+        match (self.one_name(), all.len()) {
+            (Some(name), 1) => format!("method '{name}'"),
+            (Some(name), _) => format!("method '{name}' of {}", quoted.join(", ")),
+            (None, _) => format!("methods {}", quoted.join(", ")),
+        }
+    }
+
+    /// The program's only method.
     pub fn method(&self) -> &Method {
-        &self.methods.all[self.index]
+        &self.methods.all[self.records.method()]
     }
 }

@@ -23,10 +23,7 @@ fn drawn(
     costs: &[Cost],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let highest = costs.iter().map(|cost| cost.lru.ms).fold(0.0, f64::max);
-    let title = format!(
-        "{}: method '{}', {} GB/s",
-        model.name, model.record.method, link.link_gbps
-    );
+    let title = format!("{}: {}, {} GB/s", model.name, model.names(), link.link_gbps);
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)

@@ -8,6 +8,7 @@ use super::picture;
 use super::size::{grouped, with_megabytes, Budget};
 use super::tables;
 use super::together;
+use crate::error::counted;
 use crate::{Error, Result};
 use clap::Args;
 use serde_json::{json, Value};
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 const MOST: u64 = 10_000;
 
 /// Arguments of a plan for one program only.
-const ALONE: [&str; 10] = [
+const ALONE: [&str; 11] = [
     "pte",
     "ptd",
     "method",
@@ -28,6 +29,7 @@ const ALONE: [&str; 10] = [
     "compute_ms",
     "pin",
     "stream",
+    "method_share",
     "graph_shapes",
 ];
 
@@ -141,17 +143,19 @@ fn alone(files: &Files, arguments: &Arguments) -> Result<String> {
 }
 
 fn head(model: &Model) -> String {
-    let records = model.records.all();
+    let records = model.picked_records();
     let events: usize = records.iter().map(|one| one.trace.len()).sum();
     let reads: usize = records.iter().map(|one| one.probes.len()).sum();
     format!(
-        "{}: {} for {}: {} constants, {}, {reads} reads in a trace of {events} events\n\
+        "{}: {} for {}: {}, {}, {} in a trace of {}\n\
          floor {} bytes: {}\n{}",
         model.name,
         model.names(),
         model.record.device,
-        model.union.constants.len(),
+        counted(model.union.constants.len() as u64, "constant"),
         with_megabytes(model.everything()),
+        counted(reads as u64, "read"),
+        counted(events as u64, "event"),
         grouped(model.floor.bytes()),
         model.floor,
         tables::text(model)
@@ -186,9 +190,13 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
     }
     let _ = writeln!(
         text,
-        "\nat {} GB/s{}; the limit is what exceeds the budget; passes under the LRU may differ: their mean",
+        "\nat {} GB/s{}; the limit is what{} exceeds the budget; passes under the LRU may differ: their mean",
         link.link_gbps,
-        computing(model, link)
+        computing(model, link),
+        match model.records.all().len() {
+            1 => "",
+            _ => " of a method's weights",
+        }
     );
     text + &explain::text(model, link, cost)
 }
@@ -234,7 +242,7 @@ fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
 
 fn facts(model: &Model, link: &Link) -> Value {
     json!({
-        "method": model.record.method,
+        "method": model.one_name(),
         "methods": model.records.names(),
         "device": model.record.device,
         "floor_bytes": model.floor.bytes(),

@@ -57,9 +57,9 @@ pub fn object(model: &Model) -> Value {
     gathers(model).map(one).collect()
 }
 
-/// Of all methods.
+/// Of the methods that lists are of.
 fn gathers(model: &Model) -> impl Iterator<Item = (&Record, &Gather)> {
-    let all = model.records.all().iter();
+    let all = model.picked_records().iter();
     all.flat_map(|record| record.gathers.iter().map(move |gather| (record, gather)))
 }
 

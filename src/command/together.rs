@@ -5,6 +5,7 @@ use super::cost::{Cost, Link, Pass};
 use super::model::{Files, Model};
 use super::size::{grouped, with_megabytes, Budget};
 use crate::elastic::{Arbiter, Rule, Wants};
+use crate::error::counted;
 use crate::{Error, Result};
 use serde_json::{json, Value};
 use std::fmt::Write;
@@ -51,7 +52,11 @@ pub fn run(
     if rates.len() != models.len() {
         return Err(refused(
             "--rates",
-            format!("{} rates for {} programs", rates.len(), models.len()),
+            format!(
+                "{} for {} programs",
+                counted(rates.len() as u64, "rate"),
+                models.len()
+            ),
         ));
     }
     let sum = |of: fn(&Model) -> u64| models.iter().map(of).fold(0, u64::saturating_add);
@@ -83,6 +88,7 @@ fn open(paths: &[PathBuf], link: &Link) -> Result<Vec<Model>> {
                 method: None,
                 pin: None,
                 stream: None,
+                method_share: None,
             }),
         }
     }

@@ -30,16 +30,20 @@ fn pass_stars(pattern: &[char], here: &mut [bool]) {
     }
 }
 
-/// Of these names at most `count` that are nearest to a pattern that matches none of them.
+/// Of these names at most `count` that are nearest to a pattern that matches none of them, and near enough to be what was meant:
+/// no more than a third of the pattern's letters differ.
 pub fn nearest<'a>(
     pattern: &str,
     names: impl IntoIterator<Item = &'a str>,
     count: usize,
 ) -> Vec<&'a str> {
     let pattern: Vec<char> = pattern.chars().collect();
+    let letters = pattern.iter().filter(|one| !matches!(one, '*' | '?'));
+    let most = letters.count().div_ceil(3);
     let mut all: Vec<(usize, &str)> = names
         .into_iter()
         .map(|name| (distance(&pattern, name), name))
+        .filter(|(distance, _)| *distance <= most)
         .collect();
     all.sort_unstable();
     all.dedup();
@@ -102,9 +106,19 @@ mod tests {
     fn near_names_come_first() {
         let names = ["lm_head.weight", "layers.0.weight", "layers.1.weight"];
         let near = |pattern: &str| nearest(pattern, names, 2);
-        assert_eq!(near("lmhead.*"), ["lm_head.weight", "layers.0.weight"]);
+        assert_eq!(near("lmhead.*"), ["lm_head.weight"]);
         assert_eq!(near("layers.1.bias")[0], "layers.1.weight");
         assert_eq!(near("layer.1.*")[0], "layers.1.weight");
         assert!(nearest("x", [], 3).is_empty());
+    }
+
+    #[test]
+    fn a_name_that_nobody_meant_is_not_near() {
+        let names = ["lm_head.weight", "_lifted_tensor_constant11", "w"];
+        assert_eq!(nearest("lm_hed*", names, 3), ["lm_head.weight"]);
+        assert_eq!(nearest("*.lm_heed.*", names, 3), ["lm_head.weight"]);
+        for pattern in ["experts.*", "encoder.layers.0.weight", "?????????"] {
+            assert!(nearest(pattern, names, 3).is_empty(), "{pattern}");
+        }
     }
 }

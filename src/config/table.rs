@@ -83,11 +83,13 @@ impl Values {
             Values::Auto => {
                 format!("'auto' or 'shared'; a size goes into {BUDGET_MB} or {BUDGET_BYTES}")
             }
-            Values::Whole => "an int".to_owned(),
-            Values::Mb { least } => format!("an int from {least} up, in MB of 1,048,576 bytes"),
+            Values::Whole => "a whole number".to_owned(),
+            Values::Mb { least } => {
+                format!("a number from {least} up, in MB of 1,048,576 bytes: 512, '512' or '0.5'")
+            }
             Values::Bytes => "a number of bytes, as a string of decimal digits".to_owned(),
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
-            Values::Index => "the index of a device, an int from 0 up".to_owned(),
+            Values::Index => "the index of a GPU, as 1, '1' or 'cuda:1'".to_owned(),
             Values::Switch => "true or false, or 1 or 0".to_owned(),
             Values::Shapes => "sizes of dynamic dimensions, as in 'tokens=1,2,4' or 'decode:batch=1,2;prefill:tokens=128', or 'static'"
                 .to_owned(),
@@ -104,14 +106,6 @@ impl Values {
                     .to_owned()
             }
         }
-    }
-
-    /// Whether a text that holds a number is meant as a number.
-    pub fn are_ints(&self) -> bool {
-        matches!(
-            self,
-            Values::Mb { .. } | Values::Index | Values::Switch | Values::Whole
-        )
     }
 }
 
@@ -344,19 +338,16 @@ impl Row {
 
     /// The value that a text stands for, where there are only texts: in the environment, and in a program.
     pub fn value(&self, text: &str) -> SpecValue {
-        let value = match self.values {
-            Values::Switch => on_or_off(text),
-            _ if self.values.are_ints() => text.parse().ok().map(SpecValue::Int),
-            _ => None,
-        };
-        value.unwrap_or_else(|| SpecValue::Text(text.to_owned()))
+        self.own(&SpecValue::Text(text.to_owned()))
     }
 
-    /// The value in the option's own type: a switch is a bool, however it was given.
+    /// The value in the option's own type, however it was given: a switch is a bool, a number is an int.
     fn own(&self, value: &SpecValue) -> SpecValue {
         let own = match (self.values, value) {
             (Values::Switch, SpecValue::Int(number)) => on_or_off(&number.to_string()),
             (Values::Switch, SpecValue::Text(text)) => on_or_off(text),
+            (Values::Index, SpecValue::Text(text)) => number(index_of(text)),
+            (Values::Mb { .. } | Values::Whole, SpecValue::Text(text)) => number(text),
             _ => None,
         };
         own.unwrap_or_else(|| value.clone())
@@ -371,6 +362,21 @@ impl Spec {
             value: Row::of(&self.key)
                 .map_or_else(|| self.value.clone(), |row| row.own(&self.value)),
         }
+    }
+}
+
+/// A text that says an integer; `i64::from_str` would also take a plus sign.
+fn number(text: &str) -> Option<SpecValue> {
+    let plus = text.starts_with('+');
+    let number = text.parse().ok().filter(|_| !plus);
+    number.map(SpecValue::Int)
+}
+
+/// `1` of `cuda:1`; `cuda` alone is the first GPU, as for PyTorch.
+fn index_of(text: &str) -> &str {
+    match text {
+        "cuda" => "0",
+        _ => text.strip_prefix("cuda:").unwrap_or(text),
     }
 }
 

@@ -162,12 +162,11 @@ fn bytes_refuse_what_is_no_decimal() {
 fn megabytes_refuse_negative_overflow_and_other_types() {
     for bad in [-1, i64::MIN] {
         assert!(
-            refusal(&[int(BUDGET_MB, bad)]).contains("an int from 0 up"),
+            refusal(&[int(BUDGET_MB, bad)]).contains("a number from 0 up"),
             "{bad}"
         );
     }
     assert!(refusal(&[int(BUDGET_MB, i64::MAX)]).contains("64 bits"));
-    assert!(refusal(&[text(BUDGET_MB, "512")]).contains("the string '512'"));
     let flag = Spec {
         key: BUDGET_MB.to_owned(),
         value: SpecValue::Bool(true),
@@ -236,11 +235,7 @@ fn auto_is_the_only_word_for_a_budget() {
 
 #[test]
 fn a_device_is_an_index() {
-    for wrong in [
-        int(DEVICE, -1),
-        int(DEVICE, 1 << 32),
-        text(DEVICE, "cuda:1"),
-    ] {
+    for wrong in [int(DEVICE, -1), int(DEVICE, 1 << 32)] {
         assert!(refusal(&[wrong]).contains("index"));
     }
 }
@@ -258,5 +253,76 @@ fn patterns_stand_with_commas_between() {
         }
         assert!(refusal(&[text(key, "a, a")]).contains("'a' twice"));
         assert!(refusal(&[int(key, 7)]).contains("the int 7"));
+    }
+}
+
+/// From the environment, from Python's `str` and from a program there are texts only.
+#[test]
+fn a_number_may_be_a_string() {
+    for (key, number) in [
+        (BUDGET_MB, 512),
+        (STAGING_MB, 64),
+        (GRAPH_MB, 64),
+        (PRIORITY, -3),
+        (DEVICE, 1),
+        (BUDGET_BYTES, 4096),
+    ] {
+        let as_text = Options::parse(&[text(key, &number.to_string())]).unwrap();
+        let mut as_int = Options::parse(&[int(key, number)]).unwrap();
+        if key == BUDGET_BYTES {
+            // Texts of this key are its own type.
+            as_int.given = as_text.given.clone();
+        }
+        assert_eq!(as_text, as_int, "{key}");
+        for bad in ["", "+1", "1e3", "one", "0x10", "1 ", "1_000"] {
+            let what = refusal(&[text(key, bad)]);
+            assert!(what.contains(&format!("the string '{bad}'")), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_megabyte_is_a_whole_number_of_bytes() {
+    let budget = |mb| Options::parse(&[text(BUDGET_MB, mb)]).unwrap().budget;
+    for (mb, bytes) in [
+        ("0.5", 1 << 19),
+        ("1.50", 3 << 19),
+        ("0.00000095367431640625", 1),
+        ("512.0", 512 << 20),
+    ] {
+        assert_eq!(budget(mb), Budget::Bytes(bytes), "{mb}");
+    }
+    let what = refusal(&[text(BUDGET_MB, "0.1")]);
+    assert!(
+        what.contains("no whole number of bytes; give the bytes, as weight_offload_budget_bytes"),
+        "{what}"
+    );
+    let what = refusal(&[text(GRAPH_MB, "1.1")]);
+    assert!(what.ends_with("no whole number of bytes"), "{what}");
+    for bad in [".5", "1.", "-0.5", "1.5.1", "0.5e1", "inf"] {
+        let what = refusal(&[text(BUDGET_MB, bad)]);
+        assert!(what.contains("takes a number from 0 up"), "{bad}: {what}");
+    }
+    assert!(refusal(&[text(STAGING_MB, "0.5")]).contains("a number from 1 up"));
+    let long = format!("0.{}1", "0".repeat(40));
+    assert!(refusal(&[text(BUDGET_MB, &long)]).contains("no whole number of bytes"));
+}
+
+#[test]
+fn a_gpu_is_named_as_everywhere_else() {
+    let device = |name| Options::parse(&[text(DEVICE, name)]).unwrap().device;
+    for (name, index) in [("cuda:1", 1), ("cuda", 0), ("2", 2)] {
+        assert_eq!(device(name), Some(index), "{name}");
+    }
+    for bad in [
+        "cpu",
+        "cuda:",
+        "cuda:-1",
+        "cuda:x",
+        "gpu:1",
+        "cuda:4294967296",
+    ] {
+        let what = refusal(&[text(DEVICE, bad)]);
+        assert!(what.contains("'cuda:1'"), "{bad}: {what}");
     }
 }

@@ -1,7 +1,10 @@
 //! The values of options: each refused by name, with what it takes instead.
 
 use super::table::{Row, Values};
-use super::{refuse, Budget, LinkRate, Sha256Digest, Spec, SpecValue, Words, CUT_LENGTH};
+use super::{
+    refuse, Budget, LinkRate, Sha256Digest, Spec, SpecValue, Words, BUDGET_BYTES, BUDGET_MB,
+    CUT_LENGTH,
+};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 
@@ -37,13 +40,42 @@ pub(super) fn from_mb(spec: &Spec) -> Result<u64> {
         Some(Values::Mb { least }) => least,
         _ => 0,
     };
-    let SpecValue::Int(value) = spec.value else {
+    let text = match &spec.value {
+        SpecValue::Int(value) => value.to_string(),
+        SpecValue::Text(text) => text.clone(),
+        SpecValue::Bool(_) => return Err(wrong(spec)),
+    };
+    let (whole, parts) = text.split_once('.').unwrap_or((&text, "0"));
+    let (Some(whole), Some(parts_mb)) = (decimal(whole), decimal(parts)) else {
         return Err(wrong(spec));
     };
-    let mb = u64::try_from(value).ok().filter(|mb| *mb >= least);
-    let mb = mb.ok_or_else(|| wrong(spec))?;
-    mb.checked_mul(1 << 20)
-        .ok_or_else(|| refuse(&spec.key, format!("{mb} MB do not fit in 64 bits of bytes")))
+    let scale = 10u64.checked_pow(parts.len() as u32);
+    let bytes = scale.and_then(|scale| {
+        let rest = u128::from(parts_mb) << 20;
+        let exact = rest.is_multiple_of(u128::from(scale));
+        exact.then(|| (u128::from(whole) << 20) + rest / u128::from(scale))
+    });
+    let bytes = bytes.ok_or_else(|| part_of_a_byte(spec, &text))?;
+    if bytes < u128::from(least) << 20 {
+        return Err(wrong(spec));
+    }
+    let fits = u64::try_from(bytes).ok();
+    fits.ok_or_else(|| {
+        refuse(
+            &spec.key,
+            format!("{text} MB do not fit in 64 bits of bytes"),
+        )
+    })
+}
+
+/// Nobody said whether to round up or down.
+fn part_of_a_byte(spec: &Spec, mb: &str) -> Error {
+    let instead = match spec.key.as_str() {
+        BUDGET_MB => format!("; give the bytes, as {BUDGET_BYTES}"),
+        _ => String::new(),
+    };
+    let what = format!("{mb} MB of 1,048,576 bytes are no whole number of bytes{instead}");
+    refuse(&spec.key, what)
 }
 
 pub(super) fn switch(spec: &Spec) -> Result<bool> {

@@ -5,7 +5,7 @@ use super::delegate_device::DelegateDevice;
 use super::request::LoadRequest;
 use crate::aoti::container::{Binding, Container};
 use crate::error::{Error, Result};
-use crate::format::{ConstantKind, Record};
+use crate::format::{ConstantKind, Record, RecordedConstant};
 use crate::schedule::WeightIndex;
 use crate::session::{Session, State};
 
@@ -28,12 +28,18 @@ impl<D: DelegateDevice> Code<D> {
         let mut container = compiled(&scope, "loading", || open(record, name, request.library))?;
         check_signature(record, &container)?;
         let matched = match_constants(&record.constants, container.constants())?;
-        // All as placeholders first: a container that refuses them does so before any weight is loaded.
-        let placeholders: Vec<_> = matched.iter().map(|_| Binding::Placeholder).collect();
-        // SAFETY: placeholders are the container's own memory; no address of ours is bound.
-        compiled(&scope, "binding placeholders to", || unsafe {
-            container.bind_constants(&placeholders)
-        })?;
+        let is_weight = |constant: &&RecordedConstant| constant.kind == ConstantKind::Weight;
+        let weights = record.constants.iter().filter(is_weight);
+        let weights: Vec<&str> = weights.map(|one| one.fqn.as_str()).collect();
+        if !weights.is_empty() {
+            // All as placeholders first: a container that refuses them does so before any weight is loaded.
+            let placeholders: Vec<_> = matched.iter().map(|_| Binding::Placeholder).collect();
+            // SAFETY: placeholders are the container's own memory; no address of ours is bound.
+            let bound = compiled(&scope, "binding placeholders to", || unsafe {
+                container.bind_constants(&placeholders)
+            });
+            bound.map_err(|error| refused(error, &weights))?;
+        }
         Ok(Code {
             container,
             scope,
@@ -59,6 +65,22 @@ impl<D: DelegateDevice> Code<D> {
             self.container.bind_constants(&bindings)
         })
     }
+}
+
+/// The container takes no placeholders in the place of weights.
+fn refused(error: Error, weights: &[&str]) -> Error {
+    const NAMED: usize = 3;
+    let names = weights[..weights.len().min(NAMED)].join("', '");
+    let more = match weights.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    error.at(|| {
+        format!(
+            "placeholders in the place of '{names}'{more}, whose bytes come later; export the program again, or with offload=False, \
+             which needs none"
+        )
+    })
 }
 
 /// What each of the container's constants is bound to. `matched` says which of the record's it is, `index` where the program has

@@ -313,7 +313,7 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         }
         if self.shared.membership.is_some() {
             return Err(Error::InvalidInput(
-                "this program shares its device: its budget follows the device's, which ws_set_device_budget changes".to_owned(),
+                "this program shares its device: its budget follows the device's, which set_device_budget changes".to_owned(),
             ));
         }
         let changed = running.session.set_budget(bytes);

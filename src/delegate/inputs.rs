@@ -5,8 +5,8 @@
 use super::sizes::{self, CallSizes};
 use super::tensor::{InputTensor, OutputTensor};
 use crate::aoti::outputs::Output;
-use crate::error::Error;
-use crate::format::{Dim, InputSpec, OutputSpec, ScalarType, Sizes, Source, Wiring};
+use crate::error::{counted, given, Error};
+use crate::format::{dtype_name, Dim, InputSpec, OutputSpec, ScalarType, Sizes, Source, Wiring};
 
 /// What a call must look like: what was recorded about the delegate, and how its caller's inputs and outputs
 /// belong to it.
@@ -71,9 +71,10 @@ pub fn check(
         let name = |index| signature.input(index).map_or("not read", |spec| &spec.name);
         let names: Vec<&str> = (0..expected).map(name).collect();
         return Err(refuse(format!(
-            "the program takes {expected} inputs ({}), {} were given",
+            "the program takes {} ({}), {}",
+            counted(expected as u64, "input"),
             names.join(", "),
-            inputs.len()
+            given(inputs.len())
         )));
     }
     for (spec, &index) in signature.inputs.iter().zip(&signature.wiring.taken) {
@@ -105,7 +106,7 @@ fn check_one(spec: &InputSpec, input: &InputTensor<'_>) -> Result<(), String> {
         return Err(format!(
             "expected dtype {}, found {}",
             spec.dtype,
-            dtype_text(input.dtype)
+            dtype_name(input.dtype)
         ));
     }
     if spec.dims.len() != input.sizes.len() {
@@ -173,7 +174,8 @@ pub fn check_rooms(signature: &Signature<'_>, rooms: &[OutputTensor<'_>]) -> cra
     let expected = signature.wiring.outputs.len();
     if expected != rooms.len() {
         return Err(refuse(format!(
-            "the program has {expected} outputs, room for {} was given",
+            "the program has {}, room for {} was given",
+            counted(expected as u64, "output"),
             rooms.len()
         )));
     }
@@ -186,7 +188,7 @@ pub fn check_rooms(signature: &Signature<'_>, rooms: &[OutputTensor<'_>]) -> cra
             return refuse(format!(
                 "it has dtype {}, room was given for dtype {}",
                 spec.dtype,
-                dtype_text(room.dtype)
+                dtype_name(room.dtype)
             ));
         }
         if spec.ndim != room.sizes.len() {
@@ -217,7 +219,7 @@ fn check_output(index: usize, spec: &OutputSpec, dtype: i32, sizes: &[i64]) -> c
         found: format!("{found} (compiled code)"),
     };
     if dtype != spec.dtype.number() {
-        return Err(differs("dtype", spec.dtype.to_string(), dtype_text(dtype)));
+        return Err(differs("dtype", spec.dtype.to_string(), dtype_name(dtype)));
     }
     if sizes.len() != spec.ndim {
         return Err(differs(
@@ -227,11 +229,6 @@ fn check_output(index: usize, spec: &OutputSpec, dtype: i32, sizes: &[i64]) -> c
         ));
     }
     Ok(())
-}
-
-fn dtype_text(dtype: i32) -> String {
-    ScalarType::from_number(i64::from(dtype))
-        .map_or_else(|| format!("number {dtype}"), |known| known.to_string())
 }
 
 #[cfg(test)]

@@ -96,8 +96,7 @@ impl Patterns<'_> {
             return Ok(());
         };
         let direct = named(false).find(|name| matches(pattern, name));
-        let near = nearest(pattern, named(true), NAMES);
-        Err(self.refuse(why_not(pattern, direct, &near)))
+        Err(self.refuse(why_not(pattern, direct, &near(pattern, union, names))))
     }
 
     fn refuse(&self, what: String) -> Error {
@@ -108,12 +107,22 @@ impl Patterns<'_> {
     }
 }
 
+/// What may have been meant: no constant that stays anyway.
+fn near(pattern: &str, union: &UnionConstants, names: &[Vec<&str>]) -> String {
+    let all = names.iter().zip(&union.constants);
+    let weights = all.filter(|(_, one)| one.kind == ConstantKind::Weight);
+    let weights: Vec<_> = weights.flat_map(|(names, _)| names).copied().collect();
+    if weights.is_empty() {
+        return "this program has no weight that is streamed".to_owned();
+    }
+    match &nearest(pattern, weights, NAMES)[..] {
+        [] => "`weightstream inspect MODEL.pte` lists the weights".to_owned(),
+        near => format!("near names are '{}'", near.join("', '")),
+    }
+}
+
 /// `direct` is a constant that the pattern matches.
-fn why_not(pattern: &str, direct: Option<&str>, near: &[&str]) -> String {
-    let near = match near {
-        [] => "this program has no weight that is streamed".to_owned(),
-        names => format!("near names are '{}'", names.join("', '")),
-    };
+fn why_not(pattern: &str, direct: Option<&str>, near: &str) -> String {
     match direct {
         Some(fqn) => {
             format!("'{pattern}' matches only constants that always stay, such as '{fqn}'; {near}")

@@ -135,8 +135,8 @@ pub(super) fn check_no_pin(options: &Options) -> Result<()> {
         Some(_) => Err(Error::Option {
             key: PTE_SHA256.to_owned(),
             what: "cannot take effect here: ExecuTorch gives a backend its own part of the program only, so that the \
-                   whole cannot be compared; load it with weightstream::Module, weightstream-run, the Python Module or \
-                   ws_init, or compare the file before ExecuTorch opens it"
+                   whole cannot be compared; load it with weightstream::Module, weightstream-run, Python's Module or the C \
+                   function ws_init, or compare the file before ExecuTorch opens it"
                 .to_owned(),
         }),
     }

@@ -194,6 +194,17 @@ impl<'a> Program<'a> {
         Ok(Record::of(&self.parse()?, method)?.call)
     }
 
+    /// The least and the largest size of each dimension of an input of `method`, by its number among the method's tensors; nothing
+    /// of one that is not read.
+    pub fn input_range(&self, method: &str, input: usize) -> Result<Vec<(i64, i64)>> {
+        let pte = self.parse()?;
+        let record = Record::of(&pte, method)?;
+        let wiring = Wiring::of(&pte, method, record.inputs.len(), record.outputs.len())?;
+        let own = wiring.delegates_input(input).map(|own| &record.inputs[own]);
+        let dims = own.map_or(&[][..], |spec| &spec.dims);
+        Ok(dims.iter().map(|dim| (dim.min, dim.max)).collect())
+    }
+
     /// Loads `method` with its weights from the file at `data`. Its inputs and outputs are the method's, in the
     /// order in which it was exported.
     pub fn load(&self, method: &str, data: PathBuf, options: &Options) -> Result<Delegate> {

@@ -113,6 +113,10 @@ impl<D: DelegateDevice> Tenant for Shared<D> {
         *super::locked(&self.stats) = running.stats();
         Some(changed)
     }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.turn_now()?.session.device().free_bytes().ok()
+    }
 }
 
 /// A pass begins: the store holds its grant, less what the tenant has `beside` its weights.

@@ -248,7 +248,7 @@ impl<D: DelegateDevice> Passes for Weights<D> {
     fn set_budget(&self, bytes: u64) -> Result<()> {
         if self.membership.is_some() {
             return Err(Error::InvalidInput(
-                "this module shares its device: its budget follows the device's, which ws_set_device_budget changes".to_owned(),
+                "this module shares its device: its budget follows the device's, which set_device_budget changes".to_owned(),
             ));
         }
         check_budget(bytes, self.least, self.beside)?;
@@ -309,6 +309,11 @@ impl<D: DelegateDevice> Tenant for Weights<D> {
             }
             Running::Reads | Running::Resident => None,
         }
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let state = self.state.try_lock().ok()?;
+        state.session.as_ref()?.device().free_bytes().ok()
     }
 }
 

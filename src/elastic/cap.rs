@@ -38,6 +38,11 @@ impl Cap {
         self.fixed.is_none()
     }
 
+    /// Whether it is a number, or free memory was looked at.
+    pub fn is_known(&self) -> bool {
+        self.fixed.or(self.seen).is_some()
+    }
+
     /// So much is there for the tenants now. The new cap, if it is another one.
     pub fn observe(&mut self, available: u64) -> Option<u64> {
         if !self.follows() {

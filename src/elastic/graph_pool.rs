@@ -215,7 +215,7 @@ impl<D: Units> GraphPool<D> {
             "graph pool '{}', which holds {}: {}",
             self.name,
             bytes_text(self.bytes_of(unit)),
-            refusal.text()
+            self.range.explain(refusal)?
         );
         let bytes = self.bytes_of(unit + 1) - self.bytes_of(unit);
         Err(Error::OutOfMemory { what, bytes })
@@ -270,7 +270,7 @@ impl<D: Units> GraphPool<D> {
         match state.captures.len() {
             0 => Ok(()),
             left => Err(self.refuse(format!(
-                "{left} captures were not released, or tensors of them live"
+                "captures that were not released, or whose tensors live: {left}"
             ))),
         }
     }

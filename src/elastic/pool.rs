@@ -14,7 +14,7 @@
 
 use super::arbiter::Arbiter;
 use super::cap::Cap;
-use super::range_share::{AskedRanges, RangeShare};
+use super::range_share::{AskedRanges, RangeMemory, RangeShare};
 use super::report::{Report, TenantReport};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
@@ -26,6 +26,11 @@ pub trait Tenant: Send + Sync {
     /// Holds at most so many bytes from now on. `None` if a pass of it runs: then nothing has changed. An error leaves what it
     /// holds as it was.
     fn shrink_to(&self, bytes: u64) -> Option<Result<()>>;
+
+    /// What is free on its device now; `None` if that cannot be asked now.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What a tenant tells of its device when it joins.
@@ -171,7 +176,19 @@ impl DevicePool {
 
     /// Who has what, and why.
     pub fn report(&self) -> Report {
+        // They end after the lock is gone, and are asked before it is taken: they take it themselves.
+        let (ranges, tenants) = self.members();
+        let each_range = ranges.as_ref().map_or(vec![], |ranges| ranges.holders());
+        let known = self.lock().cap.is_known();
+        let free = match known {
+            true => None,
+            false => tenants
+                .iter()
+                .find_map(|tenant| tenant.free_bytes())
+                .or_else(|| ranges.as_ref().and_then(|ranges| ranges.free_bytes())),
+        };
         let state = self.lock();
+        let seen = free.map(|free| state.available(free, 0));
         let one = |(id, member): (&TenantId, &Member)| TenantReport {
             name: member.name.clone(),
             priority: member.priority,
@@ -185,12 +202,30 @@ impl DevicePool {
         };
         Report {
             device: self.device.clone(),
-            cap: state.arbiter.cap(),
+            cap: seen.unwrap_or(state.arbiter.cap()),
+            cap_is_known: known || seen.is_some(),
             follows_free: state.cap.follows(),
             rule: state.arbiter.rule().name(),
             ranges: state.ranges.held,
+            each_range,
             tenants: state.members.iter().map(one).collect(),
         }
+    }
+
+    /// The ranges, and all tenants that can be asked.
+    fn members(&self) -> (Option<Arc<dyn RangeMemory>>, Vec<Arc<dyn Tenant>>) {
+        let state = self.lock();
+        let tenants = state.members.values();
+        let tenants = tenants.filter_map(|one| one.tenant.as_ref().and_then(Weak::upgrade));
+        (state.ranges.memory(), tenants.collect())
+    }
+
+    /// The cap, and the bytes that each tenant holds.
+    pub(super) fn holders(&self) -> (u64, Vec<(String, u64)>) {
+        let state = self.lock();
+        let one = |member: &Member| (format!("'{}'", member.name), member.held);
+        let all = state.members.values().map(one).collect();
+        (state.arbiter.cap(), all)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -237,15 +272,21 @@ impl State {
 
     /// The cap by what is free now, if it follows that. `joins` is what a new tenant takes beside its weights.
     pub(super) fn follow(&mut self, free: u64, joins: u64) -> Result<()> {
+        let available = self.available(free, joins);
+        match self.cap.observe(available) {
+            Some(cap) => self.arbiter.set_cap(cap),
+            None => Ok(()),
+        }
+    }
+
+    /// What is there for the tenants where so much is free.
+    fn available(&self, free: u64, joins: u64) -> u64 {
         let held = self.held().saturating_add(self.ranges.held);
         let beside = self.members.values().map(|member| member.beside);
         let headroom = beside.fold(joins, u64::max);
         // What the tenants hold is free for them.
         let available = free.saturating_add(held).saturating_sub(headroom);
-        match self.cap.observe(available.max(self.arbiter.least_cap())) {
-            Some(cap) => self.arbiter.set_cap(cap),
-            None => Ok(()),
-        }
+        available.max(self.arbiter.least_cap())
     }
 
     /// Bytes that stores hold.

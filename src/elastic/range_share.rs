@@ -15,6 +15,12 @@ pub(super) trait RangeMemory: Send + Sync {
     /// Holds at most so many bytes, if it can. What it holds now; `None` if a call of a range runs: then nothing has changed. With
     /// `wait` it waits for kernels that still use the memory.
     fn shrink_to(&self, bytes: u64, wait: bool) -> Option<u64>;
+
+    /// Name and bytes of each range that holds some.
+    fn holders(&self) -> Vec<(String, u64)>;
+
+    /// What is free on the device now.
+    fn free_bytes(&self) -> Option<u64>;
 }
 
 /// What ranges hold together.
@@ -28,12 +34,16 @@ pub(super) struct RangeShare {
 pub(super) type AskedRanges = Vec<Arc<dyn RangeMemory>>;
 
 impl RangeShare {
+    pub(super) fn memory(&self) -> Option<Arc<dyn RangeMemory>> {
+        self.memory.as_ref().and_then(Weak::upgrade)
+    }
+
     /// Gives `bytes` bytes up, or what it can.
     fn give(&mut self, bytes: u64, wait: bool, asked: &mut AskedRanges) {
         if bytes == 0 || self.held == 0 {
             return;
         }
-        let Some(memory) = self.memory.as_ref().and_then(Weak::upgrade) else {
+        let Some(memory) = self.memory() else {
             return;
         };
         if let Some(held) = memory.shrink_to(self.held.saturating_sub(bytes), wait) {

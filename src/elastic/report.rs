@@ -7,14 +7,18 @@ use crate::config::quoted;
 pub struct Report {
     /// As `cpu` or `cuda:0`.
     pub device: String,
-    /// Bytes that all tenants may hold together.
+    /// Bytes that all tenants may hold together; where it follows what is free and no pass has looked yet, what a pass would find.
     pub cap: u64,
+    /// `false` where it follows what is free, and nobody is there who could look.
+    pub cap_is_known: bool,
     /// The cap follows what is free on the device.
     pub follows_free: bool,
     /// The rule that grants follow now.
     pub rule: &'static str,
     /// Bytes that ranges hold: what the tenants leave.
     pub ranges: u64,
+    /// Name and bytes of each range that holds some.
+    pub each_range: Vec<(String, u64)>,
     /// In the order in which they joined.
     pub tenants: Vec<TenantReport>,
 }
@@ -46,14 +50,23 @@ impl Report {
     /// As JSON, in one line.
     pub fn to_json(&self) -> String {
         let tenants: Vec<String> = self.tenants.iter().map(TenantReport::to_json).collect();
+        let range = |(name, bytes): &(String, u64)| {
+            format!("{{\"name\": {}, \"held_bytes\": {bytes}}}", quoted(name))
+        };
+        let ranges: Vec<String> = self.each_range.iter().map(range).collect();
+        let cap = match self.cap_is_known {
+            true => self.cap.to_string(),
+            false => "null".to_owned(),
+        };
         format!(
             "{{\"device\": {}, \"cap_bytes\": {}, \"follows_free_memory\": {}, \"held_bytes\": {}, \
-             \"range_bytes\": {}, \"rule\": {}, \"tenants\": [{}]}}",
+             \"range_bytes\": {}, \"ranges\": [{}], \"rule\": {}, \"tenants\": [{}]}}",
             quoted(&self.device),
-            self.cap,
+            cap,
             self.follows_free,
             self.tenants.iter().map(|tenant| tenant.held).sum::<u64>(),
             self.ranges,
+            ranges.join(", "),
             quoted(self.rule),
             tenants.join(", ")
         )

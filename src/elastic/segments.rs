@@ -38,7 +38,7 @@ impl<D: Units + 'static> Segments<D> {
         let alloc = range.alloc(bytes)?;
         match range.hold(alloc, stream)? {
             Answer::Refused(refusal) => Err(Error::OutOfMemory {
-                what: format!("a segment: {}", refusal.text()),
+                what: format!("a segment: {}", range.explain(refusal)?),
                 bytes,
             }),
             Answer::Hit(place) | Answer::Fill(place) => {

@@ -15,7 +15,7 @@ use crate::aoti::outputs::Output;
 use crate::config;
 use crate::delegate::{
     self, applies, mapped, place, program, Beside, DataSource, Delegate, InputTensor, LoadRequest,
-    Memory,
+    Memory, Program,
 };
 use crate::device::HostRoom;
 use crate::error::Error;
@@ -79,6 +79,9 @@ mod ffi {
         /// Runs the command `weightstream`; its exit status is `status`.
         fn command(arguments: &[String], status: &mut u8) -> Result<String>;
         fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<()>;
+        fn check_options(specs: Vec<RuntimeSpec>) -> Result<()>;
+        /// Least and largest size of each dimension, one after the other.
+        fn input_range(pte: &str, method: &str, input: usize) -> Result<Vec<i64>>;
         fn check_plan(method: &str, bytes: u64) -> Result<()>;
         /// The places of the inputs and of the room must be what they say, during the call.
         unsafe fn execute(
@@ -207,6 +210,23 @@ fn check_files(pte: &str, ptd: &str, specs: Vec<RuntimeSpec>) -> Result<(), Stri
     crossing(|| {
         let pin = options(specs)?.pte_sha256;
         Ok(program::check_files(pte.as_ref(), ptd.as_ref(), pin)?)
+    })
+}
+
+/// Whether the options are right by themselves.
+fn check_options(specs: Vec<RuntimeSpec>) -> Result<(), String> {
+    crossing(|| {
+        options(specs)?;
+        Ok(())
+    })
+}
+
+/// See [`Program::input_range`](crate::delegate::Program::input_range).
+fn input_range(pte: &str, method: &str, input: usize) -> Result<Vec<i64>, String> {
+    crossing(|| {
+        let ranges = Program::open(pte.as_ref())?.input_range(method, input)?;
+        let sizes = ranges.into_iter().flat_map(|(least, most)| [least, most]);
+        Ok(sizes.collect())
     })
 }
 

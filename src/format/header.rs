@@ -42,11 +42,24 @@ const DATA: Kind = Kind {
     other: "a .pte program",
 };
 
+/// What people give instead, by how it begins.
+const OTHERS: [(&[u8], &str); 2] = [
+    (
+        b"version https://git-lfs",
+        "a pointer of Git LFS, which stands for the file: `git lfs pull` brings the file itself",
+    ),
+    (
+        b"PK\x03\x04",
+        "a zip archive, as torch.save and torch.export.save write: export it with `weightstream export`",
+    ),
+];
+
 /// Reads the header of a `.pte`. A program without segments has none.
 pub(super) fn program(file: &str, bytes: &[u8]) -> Result<Extent> {
     let input = Input { file, bytes };
     input.check_identifier(&PROGRAM)?;
     if bytes.get(HEADER_AT..HEADER_AT + 4) != Some(b"eh00".as_slice()) {
+        input.check_root()?;
         return Ok(Extent {
             flatbuffer_end: input.len(),
             segments: None,
@@ -135,15 +148,32 @@ impl Input<'_> {
 
     fn truncated(&self, needed: u64) -> crate::Error {
         let what = format!(
-            "the file is truncated: its header says at least {needed} bytes, the file has {}",
+            "the file is truncated: its header says at least {needed} bytes, the file has {}; copy or download it again",
             self.len()
         );
         malformed(self.file, self.len(), what)
     }
 
+    /// The tables of a program without a header begin inside of the file.
+    fn check_root(&self) -> Result<()> {
+        let root = u64::from(u32::from_le_bytes(self.take(0)?));
+        match root + 4 <= self.len() && self.len() > HEADER_AT as u64 {
+            true => Ok(()),
+            false => Err(self.truncated(root.max(HEADER_AT as u64) + 4)),
+        }
+    }
+
     fn check_identifier(&self, kind: &Kind) -> Result<()> {
         if self.bytes.is_empty() {
-            return Err(malformed(self.file, 0u64, "the file is empty"));
+            let what = format!("the file is empty; expected {}", kind.what);
+            return Err(malformed(self.file, 0u64, what));
+        }
+        let known = OTHERS
+            .iter()
+            .find(|(begins, _)| self.bytes.starts_with(begins));
+        if let Some((_, other)) = known {
+            let what = format!("this is not {}, but {other}", kind.what);
+            return Err(malformed(self.file, 4u64, what));
         }
         let found: [u8; 4] = self.take(4)?;
         if found == *kind.identifier {

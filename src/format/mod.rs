@@ -33,7 +33,7 @@ pub use record::{
     Argument, BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
     RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants, BACKEND,
 };
-pub use scalar::{sizes_text, ScalarType};
+pub use scalar::{dtype_name, sizes_text, ScalarType};
 pub use wiring::{Source, Wiring};
 
 use crate::error::Error;

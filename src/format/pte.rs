@@ -109,13 +109,18 @@ impl<'a> Pte<'a> {
 
     /// The one delegate of `method`.
     pub fn delegate(&self, method: &str) -> Result<Delegate<'a>> {
-        let found = self.plan(method)?.delegates();
-        let found: Vec<_> = found.into_iter().flatten().collect();
+        let Some(plan) = self.plans.get(method) else {
+            return Err(Error::Missing {
+                name: method.to_owned(),
+                place: format!("{}; {}", self.file, self.methods_text()),
+            });
+        };
+        let found: Vec<_> = plan.delegates().into_iter().flatten().collect();
         match found.as_slice() {
             [one] => self.read_delegate(one),
             [] => Err(Error::Missing {
                 name: format!("delegate of method {method}"),
-                place: self.file.clone(),
+                place: format!("{}; {}", self.file, self.methods_text()),
             }),
             many => {
                 let names: Vec<_> = many.iter().map(|one| one.id().unwrap_or("?")).collect();
@@ -126,6 +131,18 @@ impl<'a> Pte<'a> {
                     found: format!("{} ({}) in {}", many.len(), names.join(", "), self.file),
                 })
             }
+        }
+    }
+
+    /// The methods that a backend runs, in a sentence.
+    fn methods_text(&self) -> String {
+        let runs =
+            |plan: &fb::ExecutionPlan<'a>| plan.delegates().is_some_and(|all| !all.is_empty());
+        let names = self.plans.iter().filter(|(_, plan)| runs(plan));
+        let names: Vec<_> = names.map(|(name, _)| format!("'{name}'")).collect();
+        match names.is_empty() {
+            true => "no method of it has a delegate".to_owned(),
+            false => format!("its methods are {}", names.join(", ")),
         }
     }
 

@@ -59,6 +59,17 @@ const TABLE: [(ScalarType, &str, u64); 23] = [
     (ScalarType::U64, "uint64", 8),
 ];
 
+/// The name in PyTorch of the type with this number, for messages; `number 99` of one that nobody knows.
+pub fn dtype_name(number: i32) -> String {
+    match number {
+        8 => "complex32".to_owned(),
+        9 => "complex64".to_owned(),
+        10 => "complex128".to_owned(),
+        _ => ScalarType::from_number(i64::from(number))
+            .map_or_else(|| format!("number {number}"), |known| known.to_string()),
+    }
+}
+
 impl ScalarType {
     /// The type with this number; `None` if ExecuTorch writes no such type.
     pub fn from_number(number: i64) -> Option<Self> {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::generated::program as fb;
 use super::{malformed, Pte};
-use crate::error::{Error, Result};
+use crate::error::{counted, Error, Result};
 
 /// Where an output of a method comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +74,10 @@ impl Wiring {
         let args = tensors(delegate_args(program, method, plan)?)?;
         if args.len() != inputs + outputs {
             let what = format!(
-                "its delegate is called with {} tensors, and was recorded with {inputs} inputs and {outputs} outputs",
-                args.len()
+                "its delegate is called with {}, and was recorded with {} and {}",
+                counted(args.len() as u64, "tensor"),
+                counted(inputs as u64, "input"),
+                counted(outputs as u64, "output")
             );
             return Err(bad(what));
         }

@@ -261,7 +261,7 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<H
     let bytes = data.bytes(&recorded.key)?;
     if bytes.len() != recorded.nbytes {
         return Err(differs(
-            "nbytes",
+            "number of bytes",
             recorded.nbytes.to_string(),
             bytes.len().to_string(),
         ));

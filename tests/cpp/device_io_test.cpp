@@ -229,7 +229,7 @@ TEST_F(DeviceIo, ExecuTorchInputsOnTheWrongDeviceAreNamed) {
   EXPECT_TRUE(error_has("input 0: expected a tensor on the cpu, found it on cuda:1")) << ws_last_error();
   // ExecuTorch counts the inputs as set by now; they are not taken for those of this call.
   EXPECT_EQ(module.forward(std::vector<EValue>()).error(), Error::InvalidArgument);
-  EXPECT_TRUE(error_has("inputs, 0 were given")) << ws_last_error();
+  EXPECT_TRUE(error_has(", 0 were given")) << ws_last_error();
   inputs[0] = EValue(tensors[0]);
   EXPECT_TRUE(module.forward(inputs).ok()) << weightstream::last_error();
 }

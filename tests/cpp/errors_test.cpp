@@ -6,7 +6,10 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "words.h"
 
 namespace {
 
@@ -36,6 +39,27 @@ TEST(Errors, TheCloseOnesAreTold) {
   EXPECT_EQ(to_error(WS_BUSY), Error::InvalidState);
   EXPECT_EQ(to_error(WS_OUT_OF_MEMORY), Error::MemoryAllocationFailed);
   EXPECT_EQ(to_error(static_cast<ws_status>(9999)), Error::Internal);
+}
+
+TEST(Errors, OneThingIsNotSeveral) {
+  using weightstream::counted;
+  using weightstream::given;
+  EXPECT_EQ(counted(0, "input") + counted(1, "input") + counted(2, "input"), "0 inputs1 input2 inputs");
+  EXPECT_EQ(given(1) + given(2), "1 was given2 were given");
+  EXPECT_EQ(weightstream::sizes_text(std::vector<int>{2, 3}), "[2, 3]");
+  EXPECT_EQ(weightstream::sizes_text(std::vector<int>{}), "[]");
+}
+
+// In the words of PyTorch, which the program's author knows.
+TEST(Errors, TypesHaveNames) {
+  using executorch::aten::ScalarType;
+  const std::vector<std::pair<ScalarType, std::string>> names = {{ScalarType::Float, "float32"},
+                                                                 {ScalarType::Long, "int64"},
+                                                                 {ScalarType::ComplexFloat, "complex64"},
+                                                                 {ScalarType::UInt16, "uint16"}};
+  for (const auto& [dtype, name] : names) {
+    EXPECT_EQ(weightstream::dtype_name(dtype), name);
+  }
 }
 
 TEST(Errors, LogLinesHoldWholeWords) {

@@ -72,12 +72,43 @@ TEST(Module, TwoModulesHaveTheirOwnCounters) {
   EXPECT_EQ(second.stats()->budget_bytes, required + 64);
 }
 
+TEST(Module, AMethodThatIsNotThereIsRefusedWithThoseThatAre) {
+  REQUIRE_MODEL(model);
+  Module module(model.pte, model.ptd);
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_NE(module.load_method("foward"), Error::Ok);
+    const std::string text = weightstream::last_error();
+    EXPECT_NE(text.find("'foward' is missing in " + model.pte), std::string::npos) << text;
+    EXPECT_NE(text.find("its methods are 'forward'"), std::string::npos) << text;
+    EXPECT_FALSE(module.execute("foward", std::vector<EValue>()).ok());
+    EXPECT_NE(weightstream::last_error().find("its methods are 'forward'"), std::string::npos);
+  }
+  EXPECT_EQ(module.load_method("forward"), Error::Ok) << weightstream::last_error();
+}
+
+TEST(Module, TheRangeOfAnInputIsTold) {
+  REQUIRE_MODEL(model);
+  Module module(model.pte, model.ptd);
+  const auto meta = module.method_meta("forward");
+  ASSERT_TRUE(meta.ok());
+  const auto largest = meta->input_tensor_meta(0)->sizes();
+  const auto range = module.input_range("forward", 0);
+  ASSERT_TRUE(range.ok()) << weightstream::last_error();
+  ASSERT_EQ(range->size(), largest.size());
+  for (std::size_t dim = 0; dim < largest.size(); ++dim) {
+    EXPECT_LE((*range)[dim].first, (*range)[dim].second);
+    EXPECT_EQ((*range)[dim].second, largest[dim]);
+  }
+  EXPECT_TRUE(module.input_range("forward", 99)->empty());
+  EXPECT_FALSE(module.input_range("foward", 0).ok());
+}
+
 TEST(Module, WrongInputsAreExplained) {
   REQUIRE_MODEL(model);
   Module module(model.pte, model.ptd);
   const std::vector<EValue> none;
   EXPECT_FALSE(module.forward(none).ok());
-  EXPECT_NE(weightstream::last_error().find("inputs, 0 were given"), std::string::npos) << weightstream::last_error();
+  EXPECT_NE(weightstream::last_error().find(", 0 were given"), std::string::npos) << weightstream::last_error();
   const auto meta = module.method_meta("forward");
   ASSERT_TRUE(meta.ok());
   const auto odd = executorch::extension::make_tensor_ptr({1, 1, 1, 1, 1, 3}, std::vector<double>(3));

@@ -23,9 +23,20 @@ TEST(Options, AreSpecsByName) {
   EXPECT_EQ(std::get<std::string>(options.specs()[0].second), "123");
 }
 
+// What is wrong by itself needs no program.
+TEST(Options, AreCheckedWithoutAProgram) {
+  EXPECT_EQ(Options().check(), Error::Ok);
+  EXPECT_EQ(Options().budget_mb(512).policy("lru").pte_sha256(std::string(64, '0')).check(), Error::Ok);
+  EXPECT_EQ(Options().set("weight_offload_budget_mb", std::string("0.5")).check(), Error::Ok);
+  EXPECT_EQ(Options().set("weight_offload_device", std::string("cuda:1")).check(), Error::Ok);
+  EXPECT_EQ(Options().policy("fifo").check(), Error::InvalidArgument);
+  EXPECT_NE(weightstream::last_error().find("'weight_offload_policy'"), std::string::npos);
+  EXPECT_EQ(Options().set("unknown", 1).check(), Error::InvalidArgument);
+}
+
 TEST(Options, WrongOnesAreRefusedByName) {
   REQUIRE_MODEL(model);
-  EXPECT_NE(refusal(model, Options().budget_mb(-1)).find("'weight_offload_budget_mb': takes an int from 0 up"),
+  EXPECT_NE(refusal(model, Options().budget_mb(-1)).find("'weight_offload_budget_mb': takes a number from 0 up"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().budget_mb(0)).find("weight budget of 0 bytes is too small"), std::string::npos);
   EXPECT_NE(refusal(model, Options().budget_mb(1).budget_bytes(1 << 20)).find("not two"), std::string::npos);
@@ -33,9 +44,9 @@ TEST(Options, WrongOnesAreRefusedByName) {
   EXPECT_NE(refusal(model, Options().set("weight_offload_budget", std::string("most"))).find("takes 'auto'"),
             std::string::npos);
   EXPECT_NE(refusal(model, Options().host("swapped")).find("'mapped', 'pinned', 'staged'"), std::string::npos);
-  EXPECT_NE(refusal(model, Options().staging_mb(0)).find("'weight_offload_staging_mb': takes an int from 1 up"),
+  EXPECT_NE(refusal(model, Options().staging_mb(0)).find("'weight_offload_staging_mb': takes a number from 1 up"),
             std::string::npos);
-  EXPECT_NE(refusal(model, Options().device(-1)).find("the index of a device"), std::string::npos);
+  EXPECT_NE(refusal(model, Options().device(-1)).find("the index of a GPU"), std::string::npos);
   EXPECT_NE(refusal(model, Options().policy("fifo")).find("'lru'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().policy("fifo")).find("'planned'"), std::string::npos);
   EXPECT_NE(refusal(model, Options().verify("always")).find("'off', 'load'"), std::string::npos);

@@ -122,6 +122,34 @@ TEST_F(Ranges, ModelsTakeMemoryFromEachOther) {
   EXPECT_NE(std::string(json).find("\"range_bytes\": 4194304"), std::string::npos) << json;
 }
 
+TEST_F(Ranges, ARefusalSaysWhoHoldsTheMemory) {
+  std::vector<std::uint64_t> of_a(6);
+  const ws_range* a = make("a", 6);
+  EXPECT_EQ(pass(a, 6, of_a), "ffff--");
+  const char* why = nullptr;
+  ASSERT_EQ(ws_range_why(a, WS_REFUSED_NOTHING_LOWER, &why), WS_OK) << last_error();
+  const std::string text = why;
+  for (const char* words : {"nothing of lower priority", "of the 4194304 bytes", "range 'a' holds 4194304 bytes"}) {
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  }
+  EXPECT_EQ(ws_range_why(a, 6, &why), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_range_why(a, -1, &why), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_range_why(nullptr, 0, &why), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_range_why(a, 0, nullptr), WS_INVALID_ARGUMENT);
+}
+
+TEST_F(Ranges, ATensorThatDoesNotFitIsNamedByItsType) {
+  const ws_range* range = make("typed", 1);
+  std::vector<std::uint64_t> signatures(1);
+  EXPECT_EQ(pass(range, 1, signatures), "f");
+  const std::int64_t sizes[] = {kMb, 2};
+  DLManagedTensor* tensor = nullptr;
+  EXPECT_EQ(ws_range_tensor(range, 0, 6, sizes, 2, nullptr, &tensor), WS_INVALID_INPUT);
+  EXPECT_NE(std::string(last_error()).find("a tensor of dtype float32 and sizes"), std::string::npos) << last_error();
+  EXPECT_EQ(ws_range_tensor(range, 0, 24, sizes, 2, nullptr, &tensor), WS_INVALID_INPUT);
+  EXPECT_NE(std::string(last_error()).find("no type for dtype float8_e4m3fn"), std::string::npos) << last_error();
+}
+
 TEST_F(Ranges, ABatchIsFaultedAndUnpinnedByOneCall) {
   const ws_range* range = make("batch", 5);
   const std::vector<std::uint32_t> allocs{0, 1, 2, 3, 4};

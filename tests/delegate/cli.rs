@@ -346,7 +346,7 @@ fn what_is_wrong_with_programs_together_is_named() {
         (&["--budget", &too_small], &least),
         (
             &["--budget", "1GB", "--rates", "1"],
-            "option '--rates': 1 rates for 2 programs",
+            "option '--rates': 1 rate for 2 programs",
         ),
         (
             &["--budget", "1GB", "--rates", "1,0"],
@@ -562,6 +562,49 @@ fn what_is_no_file_is_refused_at_once() {
     let gpu = Files::of(&gpu);
     let error = refused(&gpu.run("plan", &["--kernel-times", fifo.to_str().unwrap()]));
     assert!(error.contains("this is a FIFO"), "{error}");
+}
+
+/// 2 where arguments are wrong by what they say, 1 where what they lead to is.
+#[test]
+fn wrong_arguments_have_an_exit_code_of_their_own() {
+    let files = Files::new();
+    let code = |output: Output| {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap(), error)
+    };
+    let wrong: [&[&str]; 6] = [
+        &["--budget", "much"],
+        &["--budget", "floor", "--budget", "1GB"],
+        &["--method", "forward", "--method", "other"],
+        &["--pin", ","],
+        &["--method-share", "forward"],
+        &["--unknown"],
+    ];
+    for more in wrong {
+        let (found, error) = code(files.run("plan", more));
+        assert_eq!(found, 2, "{more:?}: {error}");
+    }
+    let failed: [&[&str]; 3] = [
+        &["--budget", "1"],
+        &["--method", "other"],
+        &["--kernel-times", "/nowhere"],
+    ];
+    for more in failed {
+        let (found, error) = code(files.run("plan", more));
+        assert_eq!(found, 1, "{more:?}: {error}");
+    }
+    let (found, error) = code(run("", &[], &[]));
+    assert_eq!(found, 2, "{error}");
+    for (flag, words) in [
+        ("-h", "Usage"),
+        ("--help", "Usage"),
+        ("-V", "0."),
+        ("--version", "0."),
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_weightstream"));
+        let text = printed(&program.arg(flag).output().unwrap());
+        assert!(text.contains(words), "{flag}: {text}");
+    }
 }
 
 #[test]

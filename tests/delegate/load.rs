@@ -146,7 +146,18 @@ fn a_budget_without_offload_names_the_cure() {
 #[test]
 fn patterns_that_name_no_weight_are_refused() {
     let (pin, stream) = ("weight_offload_pin", "weight_offload_stream");
-    let rows: [(&str, &str, &[&str]); 5] = [
+    let rows: [(&str, &str, &[&str]); 7] = [
+        // 'scale' stays anyway, so nobody meant it.
+        (
+            pin,
+            "scal",
+            &["'scal' matches no weight; `weightstream inspect MODEL.pte` lists the weights"],
+        ),
+        (
+            stream,
+            "encoder.*",
+            &["'encoder.*' matches no weight; `weightstream inspect MODEL.pte` lists the weights"],
+        ),
         (
             pin,
             "c.weight",
@@ -476,7 +487,7 @@ fn a_gpu_that_is_not_there_is_named_with_the_number_of_those_that_are() {
     let error = attempt.early_error();
     let expected = match weightstream::device::cuda::device_count() {
         Ok(count @ 1..) => format!(
-            "'cuda:4096' is missing in this machine, whose NVIDIA driver shows {count} device(s)"
+            "'cuda:4096' is missing in this machine, whose NVIDIA driver shows {count} device"
         ),
         _ => "GPU".to_owned(),
     };

@@ -5,6 +5,7 @@ mod support;
 
 mod cli;
 mod cli_graphs;
+mod cli_methods;
 mod files;
 mod graph_shapes;
 mod load;

@@ -196,3 +196,75 @@ fn a_device_that_is_full_refuses() {
     );
     done(&world);
 }
+
+/// Who reads a refusal wants to know whom to ask for memory.
+#[test]
+fn a_refusal_says_who_holds_the_memory() {
+    let world = world(4);
+    let (_membership, _store) = join(&world.pool, UNIT, 4 * UNIT).unwrap();
+    let a = range(&world, "a", 4);
+    assert_eq!(pass(&world, &a, 4), "fff-");
+    let Ok(Answer::Refused(refusal)) = a.fault(3, Actor::Compute) else {
+        panic!("there is no memory");
+    };
+    let why = a.explain(refusal).unwrap();
+    for words in [
+        "nothing of lower priority holds memory".to_owned(),
+        format!("of the {} bytes that", 4 * UNIT),
+        format!("range 'a' holds {} bytes", 3 * UNIT),
+        format!("'of {}' holds {UNIT} bytes", 4 * UNIT),
+    ] {
+        assert!(why.contains(&words), "'{words}' is not in: {why}");
+    }
+    // What others hold is not why, and is not told.
+    let why = a.explain(Refusal::BeingFilled).unwrap();
+    assert!(!why.contains("holds"), "{why}");
+    a.set_limit(Some(UNIT)).unwrap();
+    let why = a.explain(Refusal::OverLimit).unwrap();
+    assert!(why.contains(&format!("allows, {UNIT} bytes")), "{why}");
+    let report = world.pool.report();
+    assert_eq!(report.each_range, [("a".to_owned(), UNIT)]);
+    let json = report.to_json();
+    let expected = format!("\"ranges\": [{{\"name\": \"a\", \"held_bytes\": {UNIT}}}]");
+    assert!(json.contains(&expected), "{json}");
+    done(&world);
+}
+
+#[test]
+fn an_evicted_range_is_told_by_whom() {
+    let world = world(2);
+    let a = range(&world, "a", 2);
+    assert_eq!(pass(&world, &a, 2), "ff");
+    let b = range(&world, "b", 2);
+    assert_eq!(pass(&world, &b, 2), "ff");
+    let why = a.explain(Refusal::AboveWatermark).unwrap();
+    assert!(why.contains("by a fault of range 'b'"), "{why}");
+    done(&world);
+}
+
+/// Until a pass has looked at free memory the report does not go on telling the number of before.
+#[test]
+fn a_report_shows_no_cap_that_was_given_up() {
+    use weightstream::device::Device;
+    let world = world(3);
+    assert_eq!(world.pool.report().cap, 3 * UNIT);
+    world.pool.set_cap(None).unwrap();
+    let free = 300 << 20;
+    world
+        .ranges
+        .with_device(|sim| sim.set_budget(free).unwrap());
+    let report = world.pool.report();
+    assert!(report.follows_free && report.cap_is_known);
+    assert_eq!(report.cap, free);
+    // Nobody is there who could look.
+    let alone = weightstream::elastic::DevicePool::new("alone");
+    alone.set_cap(Some(7)).unwrap();
+    assert!(alone.report().to_json().contains("\"cap_bytes\": 7,"));
+    alone.set_cap(None).unwrap();
+    let json = alone.report().to_json();
+    assert!(
+        json.contains("\"cap_bytes\": null, \"follows_free_memory\": true"),
+        "{json}"
+    );
+    done(&world);
+}

@@ -188,7 +188,7 @@ impl NamedData for Lying {
 #[test]
 fn the_number_of_bytes_must_agree() {
     let error = Catalog::build(&record(|_| ()), &Lying).unwrap_err();
-    assert_mismatch(error, "a.weight", "nbytes", "48", "47 in map");
+    assert_mismatch(error, "a.weight", "number of bytes", "48", "47 in map");
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn a_method_has_exactly_one_delegate() {
     let error = program.delegate("plain").unwrap_err();
     let expected = Error::Missing {
         name: "delegate of method plain".to_owned(),
-        place: "m.pte".to_owned(),
+        place: "m.pte; its methods are 'forward'".to_owned(),
     };
     assert_eq!(error, expected);
 }
@@ -251,7 +251,10 @@ fn names_that_are_not_there_are_missing() {
     };
     assert_eq!(
         program.delegate("backward").unwrap_err(),
-        missing("backward")
+        Error::Missing {
+            name: "backward".to_owned(),
+            place: "m.pte; its methods are 'forward'".to_owned(),
+        }
     );
     assert_eq!(program.named_data("key").unwrap_err(), missing("key"));
     assert_eq!(

@@ -88,6 +88,10 @@ class WEIGHTSTREAM_EXPORT Options {
   // Any spec by name.
   Options& set(const std::string& key, Value value);
 
+  // Whether keys and values are right by themselves, which every load checks. last_error() says what is wrong. Whether
+  // an option can take effect, only a program tells.
+  executorch::runtime::Error check() const;
+
   const std::vector<std::pair<std::string, Value>>& specs() const { return specs_; }
 
  private:
@@ -118,7 +122,7 @@ WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(c
 // and otherwise is the Module it derives from. What failed is told by weightstream::last_error().
 //
 // Like ExecuTorch's, a Module is for one thread at a time; here a second execute while one runs is
-// refused with Error::InvalidState.
+// refused with Error::InvalidState. ExecuTorch's own does not check that, and crashes.
 //
 // Inputs lie where the program was saved to take them: on the CPU, or with device_io on the GPU. Inputs on the GPU must
 // be ready: the call waits for work on the default stream, and the caller waits for work on other streams. Outputs are
@@ -141,6 +145,13 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   executorch::runtime::Error load(const executorch::runtime::LoadBackendOptionsMap& backend_options,
                                   Verification verification = Verification::Minimal) override;
 
+  // Loads a method, as ExecuTorch's does. Of a method that is not there last_error() says which ones are.
+  executorch::runtime::Error load_method(const std::string& method_name,
+                                         executorch::runtime::HierarchicalAllocator* planned_memory = nullptr,
+                                         executorch::runtime::EventTracer* event_tracer = nullptr,
+                                         const executorch::runtime::LoadBackendOptionsMap* backend_options = nullptr,
+                                         std::vector<executorch::runtime::Kernel> kernel_registry = {});
+
   using Base::execute;
   executorch::runtime::Result<std::vector<executorch::runtime::EValue>> execute(
       const std::string& method_name, const std::vector<executorch::runtime::EValue>& input_values) override;
@@ -148,6 +159,11 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   // The methods of the program that run here, in the order of their names. They share weights, budget and state. Loads
   // nothing.
   executorch::runtime::Result<std::vector<std::string>> methods() const;
+
+  // The least and the largest size of each dimension of an input, by its place among the tensors that the method takes;
+  // nothing of one that is not read. Loads nothing.
+  executorch::runtime::Result<std::vector<std::pair<std::int64_t, std::int64_t>>> input_range(
+      const std::string& method_name, std::size_t input) const;
 
   // A session: a Module over the same weights and budget, with mutable buffers (KV caches) of its own. They lie outside
   // of the budget: `session_bytes` of the counters. This Module may end before it. Loads a method if none is loaded.

@@ -439,8 +439,9 @@ ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
 ws_status ws_set_device_budget(const char* device, uint64_t bytes);
 
 /*
- * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, and for each model its
- * floor, its grant, the bytes that it holds and a sentence.
+ * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, for each model its floor,
+ * its grant, the bytes that it holds and a sentence, and for each range its name and the bytes that it holds. The budget
+ * is null where it follows what is free and nothing shares the device yet.
  *
  * Parameters:
  *   device: as for ws_set_device_budget.
@@ -453,8 +454,9 @@ ws_status ws_device_report(const char* device, const char** json);
  * The name of a method that runs here, in the order of names. Loads nothing.
  *
  * Parameters:
- *   index: from 0.
- *   name:  receives the name, valid until the next call on the same thread.
+ *   pte_path: path of the `.pte`.
+ *   index:    from 0.
+ *   name:     receives the name, valid until the next call of this function on the same thread.
  * Returns: WS_OK; WS_MISSING where there are no more.
  */
 ws_status ws_method_name(const char* pte_path, size_t index, const char** name);
@@ -464,15 +466,16 @@ ws_status ws_method_name(const char* pte_path, size_t index, const char** name);
  *
  * Parameters:
  *   model:      a loaded model. It executes one call at a time: a second one on another thread returns
- *               WS_BUSY and changes nothing.
+ *               WS_BUSY and changes nothing. (ExecuTorch's own Module has no such check: two threads that execute one
+ *               crash inside of it.)
  *   inputs:     num_inputs tensors; may be NULL if num_inputs is 0. Strides may be any that are not negative. The
  *               program takes row-major tensors as they are; others are copied once, before it runs, and counted
  *               (`inputs_copied`). One in a device's memory goes through the host then.
  *   outputs:    receives the outputs.
  * Order: inputs and outputs are the tensors among those of the exported method, as ExecuTorch's Module takes and gives
  *   them. None, numbers and strings are part of the program, and have no place in either list. A method without outputs
- *   gives an empty list. A method
- *   that computes anything outside of its delegate cannot be loaded here (WS_UNSUPPORTED, by ws_init).
+ *   gives an empty list. A method that computes anything outside of its delegate cannot be loaded here (WS_UNSUPPORTED,
+ *   by ws_init).
  * Returns: WS_OK; WS_INVALID_INPUT if count, dtype, rank or extents are not what the program was
  *   exported for; or the failure of the pass. After a failure the model can be used again unless it
  *   answers WS_POISONED; buffers that the method updates (caches) then hold what the pass had written to them.
@@ -711,7 +714,8 @@ ws_status ws_range_deprioritize(const ws_range* range);
  * Frees `bytes` of a range, high addresses first, and says what it did and what kept the rest.
  *
  * Parameters:
- *   wait: not 0: waits for kernels that still use the memory.
+ *   wait:  not 0: waits for kernels that still use the memory.
+ *   freed: receives what was done.
  */
 ws_status ws_range_free_bytes(const ws_range* range, uint64_t bytes, int32_t wait, ws_freed* freed);
 
@@ -729,9 +733,21 @@ ws_status ws_range_invalidate(const ws_range* range, uint32_t alloc);
 /*
  * Up to where faults of a range take memory, and why: an empty text while nothing was evicted.
  *
- * Memory and lifetimes: the text is valid until the next ws_range_watermark or ws_range_residency on the same thread.
+ * Memory and lifetimes: the text is valid until the next ws_range_watermark, ws_range_why, ws_range_residency or
+ *   ws_graph_pool_report on the same thread.
  */
 ws_status ws_range_watermark(const ws_range* range, uint64_t* bytes, const char** why);
+
+/*
+ * Why a fault of this range was refused, in a sentence: with the budget of the device and who holds how much of it now,
+ * where that is the reason.
+ *
+ * Parameters:
+ *   reason: that of the refused ws_fault.
+ * Returns: WS_OK; WS_INVALID_ARGUMENT for a number that is no ws_refusal.
+ * Memory and lifetimes: as for ws_range_watermark.
+ */
+ws_status ws_range_why(const ws_range* range, int32_t reason, const char** why);
 
 /*
  * What a range holds, unit by unit, and what happened to it, as a JSON object.
@@ -841,7 +857,7 @@ void ws_segment_free(void* at, ptrdiff_t size, int device, void* stream);
  *
  *   ws_offload_begin, then for each call ws_offload_read, its kernels, ws_offload_release, and at last ws_offload_end.
  *
- * docs/elastic.md describes the same in Python. One pass at a time; calls may come from any thread.
+ * docs/eager.md describes the same in Python. One pass at a time; calls may come from any thread.
  */
 typedef struct ws_offload ws_offload;
 
@@ -875,8 +891,7 @@ typedef struct ws_offload_recorded {
   /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
   const char* device;
   const char* name;
-  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL is the default stream.
-   */
+  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read. NULL is the default stream. */
   void* stream;
   const ws_offload_weight* weights;
   size_t num_weights;
@@ -922,8 +937,9 @@ ws_status ws_offload_begin(const ws_offload* offload, ws_offload_pass* pass);
  *
  * Parameters:
  *   first, count: their numbers.
- *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the
- * stream from now on find the weights there. They only read. moved:        receives whether an address has changed.
+ *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the stream
+ *                 from now on find the weights there. They only read.
+ *   moved:        receives whether an address has changed.
  * Returns: WS_OK; WS_DIVERGENCE if other reads come next. After an error none of them has begun, and the pass has to
  *   be ended with `completed` = 0.
  */
@@ -940,7 +956,10 @@ ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t
  */
 ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
 
-/* Where each of the `count` reads of a pass finds its weight. Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
+/*
+ * Where each of the `count` reads of a pass finds its weight.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
  */
 ws_status ws_offload_addresses(const ws_offload* offload, uint64_t* addresses, size_t count);
 

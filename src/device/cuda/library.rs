@@ -4,7 +4,7 @@
 //! not in it. So everything here comes first: [`open`] asks for the library and for every function that is
 //! called later, and each failure is an error that names what was not found.
 
-use crate::error::{Error, Result};
+use crate::error::{counted, Error, Result};
 use cudarc::driver::sys::{self, CUdevice, CUresult};
 use std::ffi::{c_char, c_int, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -304,7 +304,10 @@ fn init_outcome(code: CUresult) -> Result<()> {
 fn no_such_device(index: u32, count: u32) -> Error {
     Error::Missing {
         name: format!("cuda:{index}"),
-        place: format!("this machine, whose NVIDIA driver shows {count} device(s), counted from 0"),
+        place: format!(
+            "this machine, whose NVIDIA driver shows {}, counted from 0",
+            counted(count.into(), "device")
+        ),
     }
 }
 
@@ -331,7 +334,7 @@ mod tests {
         );
         let none = no_such_device(3, 2).to_string();
         assert!(
-            none.contains("'cuda:3' is missing") && none.contains("2 device(s)"),
+            none.contains("'cuda:3' is missing") && none.contains("2 devices, counted"),
             "{none}"
         );
     }

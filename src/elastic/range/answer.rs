@@ -76,18 +76,31 @@ impl Refusal {
     }
 
     /// For people.
-    pub(in crate::elastic) fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
-            Refusal::AboveWatermark => "something below it was evicted",
-            Refusal::OverLimit => "a limit is reached",
+            Refusal::AboveWatermark => {
+                "it lies above the range's watermark: something at or below it was evicted, and it waits until the range is \
+                 prioritized"
+            }
+            Refusal::OverLimit => "the range holds what its limit allows",
             Refusal::NothingLower => {
                 "the device's budget is taken, and nothing of lower priority holds memory"
             }
-            Refusal::InUse => "what could go is in use",
-            Refusal::BeingFilled => "another caller writes it",
+            Refusal::InUse => {
+                "memory of lower priority is pinned, or kernels still use it: another time it may work"
+            }
+            Refusal::BeingFilled => "another caller was told to fill it, and has not unpinned it",
             Refusal::DeviceFull => {
                 "the device has no memory left, though its budget would allow it"
             }
+        }
+    }
+
+    /// Whether others hold what the fault needs.
+    pub(super) fn is_of_others(self) -> bool {
+        match self {
+            Refusal::NothingLower | Refusal::InUse | Refusal::DeviceFull => true,
+            Refusal::AboveWatermark | Refusal::OverLimit | Refusal::BeingFilled => false,
         }
     }
 }

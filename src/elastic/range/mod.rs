@@ -15,6 +15,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `answer` | what a fault comes to, and why |
+//! | `explain` | a refusal in words, with who holds the memory |
 //! | `alloc` | the contents of one allocation, and who uses them |
 //! | `table` | one range: units, allocations, watermark, limit |
 //! | `state` | all ranges of a device: faults, and the memory for them |
@@ -28,6 +29,7 @@
 mod alloc;
 mod answer;
 mod evict;
+mod explain;
 mod hold;
 mod lease;
 mod residency;
@@ -162,6 +164,14 @@ impl<D: Units> RangeMemory for Ranges<D> {
         }
         Some(state.held())
     }
+
+    fn holders(&self) -> Vec<(String, u64)> {
+        self.raw_lock().holders()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.raw_lock().device.free_bytes().ok()
+    }
 }
 
 impl<D: Units> Drop for Ranges<D> {
@@ -209,6 +219,11 @@ impl<D: Units> Range<D> {
             true => Ok(()),
             false => self.ranges.lock().unpin(self.id, allocs, stream),
         }
+    }
+
+    /// A refusal of this range in a sentence: with who holds the memory now, where that is why.
+    pub fn explain(&self, refusal: Refusal) -> Result<String> {
+        self.ranges.lock().explain(self.id, refusal)
     }
 
     /// A lease beside that of the fault: it ends when the value is dropped, on any thread. [`Range::used_on`] names further streams.

@@ -42,9 +42,7 @@ impl<D: Units> State<D> {
 
     /// Bytes that all ranges hold.
     pub fn held(&self) -> u64 {
-        let one =
-            |range: &Table<D>| range.resident + range.ring.as_ref().map_or(0, |ring| ring.held);
-        self.ranges.values().map(one).sum()
+        self.ranges.values().map(Table::held).sum()
     }
 
     /// The contents of an allocation, or memory for them. On a hit by the stream that wrote them nothing is asked of the device.
@@ -217,7 +215,7 @@ impl<D: Units> State<D> {
         let open = range.pinned().next();
         if let Some((what, pins)) = open {
             return Err(Error::InvalidInput(format!(
-                "range '{}' cannot end: {what} has {pins} leases or faults that were not unpinned",
+                "range '{}' cannot end: {what} has leases or faults that were not unpinned: {pins}",
                 range.name
             )));
         }

@@ -5,7 +5,7 @@ pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
 use super::ring::{Ring, SLOTS};
 use crate::device::{DevicePtr, Units};
-use crate::error::{Error, Result};
+use crate::error::{counted, Error, Result};
 use std::ops::Range as Span;
 
 /// A unit that is to be taken: its range, and its number there.
@@ -56,6 +56,11 @@ pub(super) struct Table<D: Units> {
 }
 
 impl<D: Units> Table<D> {
+    /// Bytes of memory, those of its ring too.
+    pub fn held(&self) -> u64 {
+        self.resident + self.ring.as_ref().map_or(0, |ring| ring.held)
+    }
+
     pub fn new(name: String, start: DevicePtr, bytes: u64, unit: u64) -> Self {
         let units = bytes.div_ceil(unit) as usize;
         Table {
@@ -115,7 +120,8 @@ impl<D: Units> Table<D> {
         let found = self.allocs.get_mut(id as usize);
         found.ok_or_else(|| {
             Error::InvalidInput(format!(
-                "range '{name}' has {count} allocations, and there is none of number {id}"
+                "range '{name}' has {}, and there is none of number {id}",
+                counted(count as u64, "allocation")
             ))
         })
     }

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use crate::device::DevicePtr;
 use crate::elastic::range::Lease;
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
+use crate::format::dtype_name;
 
 #[repr(C)]
 struct Device {
@@ -66,8 +67,9 @@ fn data_type(number: i32) -> Result<DataType> {
         15 => (4, 16),
         _ => {
             return Err(Error::InvalidInput(format!(
-            "DLPack has no type for dtype {number}: take a tensor of bytes (dtype 0), and view it"
-        )))
+                "DLPack has no type for dtype {}: take a tensor of uint8, and view it",
+                dtype_name(number)
+            )))
         }
     };
     Ok(DataType {
@@ -85,7 +87,9 @@ pub(super) fn check(dtype: i32, sizes: &[i64], bytes: u64) -> Result<()> {
     match needed {
         Some(needed) if needed <= bytes => Ok(()),
         _ => Err(Error::InvalidInput(format!(
-            "a tensor of dtype {dtype} and sizes {sizes:?} does not fit into an allocation of {bytes} bytes"
+            "a tensor of dtype {} and sizes {sizes:?} does not fit into an allocation of {}",
+            dtype_name(dtype),
+            bytes_text(bytes)
         ))),
     }
 }

@@ -6,7 +6,7 @@ use super::types::ws_tensor;
 use crate::aoti::outputs::Output as PassOutput;
 use crate::delegate::contiguous_strides;
 use crate::device::HostRoom;
-use crate::error::Error;
+use crate::error::{counted, Error};
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// Outputs of one execution, copied out of the pass; `ws_outputs` in the header.
@@ -132,8 +132,8 @@ pub unsafe extern "C" fn ws_outputs_get(
         };
         let output = outputs.items.get(index).ok_or_else(|| {
             Failure::Argument(format!(
-                "index is {index}, there are {} outputs",
-                outputs.items.len()
+                "index is {index}, of {}",
+                counted(outputs.items.len() as u64, "output")
             ))
         })?;
         *tensor = ws_tensor {

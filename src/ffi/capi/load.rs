@@ -251,7 +251,7 @@ pub unsafe extern "C" fn ws_method_name(
         let names = Program::open(&path)?.methods()?;
         let found = names.get(index).ok_or_else(|| Error::Missing {
             name: format!("method {index}"),
-            place: format!("{}: {} methods run here", path.display(), names.len()),
+            place: format!("{}: methods that run here: {}", path.display(), names.len()),
         })?;
         let text = CString::new(found.as_str());
         let text = text.map_err(|_| Failure::Argument("a name holds a NUL".to_owned()))?;

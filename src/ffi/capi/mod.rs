@@ -41,7 +41,7 @@ pub use range::{
 };
 pub use range_memory::{
     ws_freed, ws_range_deprioritize, ws_range_free_bytes, ws_range_invalidate, ws_range_prioritize,
-    ws_range_residency, ws_range_set_limit, ws_range_watermark,
+    ws_range_residency, ws_range_set_limit, ws_range_watermark, ws_range_why,
 };
 pub use range_ring::{ws_range_set_ring, ws_range_slot};
 pub use stats::{ws_stats, ws_stats_json};

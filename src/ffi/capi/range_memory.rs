@@ -6,8 +6,8 @@ use std::ffi::{c_char, CString};
 
 use super::args;
 use super::range::{opened, ws_range};
-use crate::elastic::range::Freed;
-use crate::ffi::status::{guarded, Status};
+use crate::elastic::range::{Freed, Refusal};
+use crate::ffi::status::{guarded, Failure, Status};
 
 /// `WS_RANGE_NO_LIMIT` in the header.
 const NO_LIMIT: u64 = u64::MAX;
@@ -136,6 +136,29 @@ pub unsafe extern "C" fn ws_range_watermark(
         let watermark = range.watermark()?;
         *bytes = watermark.bytes;
         *why = kept_text(watermark.why.unwrap_or_default());
+        Ok(())
+    })
+}
+
+/// A refusal in words.
+///
+/// # Safety
+/// `range` is NULL or live; `why` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_range_why(
+    range: *const ws_range,
+    reason: i32,
+    why: *mut *const c_char,
+) -> Status {
+    guarded(|| {
+        // SAFETY: both by this function's contract.
+        let (range, why) = unsafe { (opened(range)?, args::output("why", why)?) };
+        let known = usize::try_from(reason).ok();
+        let known = known.and_then(|at| Refusal::ALL.get(at).copied());
+        let refusal = known.ok_or_else(|| {
+            Failure::Argument(format!("{reason} is no reason of a refused fault"))
+        })?;
+        *why = kept_text(range.explain(refusal)?);
         Ok(())
     })
 }

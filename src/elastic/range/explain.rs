@@ -1,0 +1,60 @@
+//! A refusal in words: why, and who holds the memory.
+
+use super::answer::Refusal;
+use super::state::State;
+use super::table::Table;
+use crate::device::Units;
+use crate::error::{bytes_text, Result};
+
+/// Of more holders the number is told.
+const NAMED: usize = 8;
+
+impl<D: Units> State<D> {
+    /// Name and bytes of each range that holds some.
+    pub fn holders(&self) -> Vec<(String, u64)> {
+        let held = |range: &Table<D>| range.held();
+        let ranges = self.ranges.values();
+        let all = ranges.map(|range| (range.name.clone(), held(range)));
+        all.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// A refusal of a range.
+    pub fn explain(&mut self, id: u64, refusal: Refusal) -> Result<String> {
+        let (why, range) = (refusal.text(), self.range(id)?);
+        Ok(match refusal {
+            Refusal::AboveWatermark => match &range.why {
+                Some(cause) => format!("{why}; it was evicted by {cause}"),
+                None => why.to_owned(),
+            },
+            Refusal::OverLimit => format!("{why}, {}", bytes_text(range.limit)),
+            _ if refusal.is_of_others() => format!("{why}; {}", self.who_holds()),
+            _ => why.to_owned(),
+        })
+    }
+
+    /// The budget of the device, and who holds it: the largest holders first.
+    fn who_holds(&self) -> String {
+        let (cap, mut all) = self.pool.holders();
+        let ranges = self.holders().into_iter();
+        all.extend(ranges.map(|(name, bytes)| (format!("range '{name}'"), bytes)));
+        all.retain(|(_, bytes)| *bytes > 0);
+        all.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        let named = all.iter().take(NAMED);
+        let mut words: Vec<String> = named
+            .map(|(name, bytes)| format!("{name} holds {}", bytes_text(*bytes)))
+            .collect();
+        match all.len().saturating_sub(NAMED) {
+            0 => {}
+            more => words.push(format!("{more} more hold the rest")),
+        }
+        let who = match words.is_empty() {
+            true => "nobody holds any of it".to_owned(),
+            false => words.join(", "),
+        };
+        format!(
+            "of the {} that '{}' has for weights, {who}",
+            bytes_text(cap),
+            self.device.name()
+        )
+    }
+}
