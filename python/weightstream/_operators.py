@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Callable
@@ -139,9 +138,39 @@ def _check_errors(info: Tensor, name: str, *, is_matrix: bool) -> None:
 
 
 def _roi_align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, sampling: int, aligned: bool) -> Tensor:
-    """torchvision's own form for compilers, without its decorator, which would compile it here."""
-    module = importlib.import_module("torchvision.ops.roi_align")
-    return module._roi_align.__wrapped__(x, rois, scale, height, width, sampling, aligned)
+    """As torchvision's kernels, not as its form for compilers: that one extends the picture beyond its edge."""
+    edges = rois[:, 1:] * scale - (0.5 if aligned else 0.0)
+    rows, row_weights, row_count = _roi_samples(edges[:, 1], edges[:, 3], x.shape[2], height, sampling, aligned)
+    columns, column_weights, column_count = _roi_samples(edges[:, 0], edges[:, 2], x.shape[3], width, sampling, aligned)
+    # [boxes, channels, rows and columns of the result, samples of both]
+    rows, row_weights = (one[:, None, :, None, :, None] for one in (rows, row_weights))
+    columns, column_weights = (one[:, None, None, :, None, :] for one in (columns, column_weights))
+    picture = rois[:, 0].to(torch.int64).reshape(-1, 1, 1, 1, 1, 1)
+    channel = torch.arange(x.shape[1], device=x.device).reshape(1, -1, 1, 1, 1, 1)
+    found = x[picture, channel, rows.clamp(min=0), columns.clamp(min=0)] * (row_weights * column_weights)
+    total = torch.where((rows >= 0) & (columns >= 0), found, 0).sum((-1, -2))
+    return (total / (row_count * column_count).clamp(min=1).reshape(-1, 1, 1, 1)).to(x.dtype)
+
+
+def _roi_samples(start: Tensor, end: Tensor, size: Any, bins: int, sampling: int, aligned: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The two pixels on both sides of each sample of each bin, -1 outside of the picture; their weights; the samples of a bin."""
+    length = end - start if aligned else (end - start).clamp(min=1)
+    step = (length / bins).reshape(-1, 1, 1)
+    count = torch.full_like(step, sampling) if sampling > 0 else step.ceil()
+    begin = start.reshape(-1, 1, 1) + torch.arange(bins, device=start.device).unsqueeze(1) * step
+    if sampling > 0:
+        number = torch.arange(sampling, device=start.device)
+    else:
+        # A box far larger than the picture has more samples than there are pixels. At most `size + 2` in a row are inside.
+        first = ((-1 - begin) / step * count - 2).floor().clamp(min=0)
+        number = first + torch.arange(size + 5, device=start.device)
+    place = begin + (number + 0.5) * step / count
+    inside = (place >= -1) & (place <= size) & (number < count)
+    place = torch.where(inside, place, 0).clamp(0, size - 1)
+    low = place.to(torch.int64)
+    part = place - low
+    pixels = torch.where(inside, low, -1), torch.where(inside, (low + 1).clamp(max=size - 1), -1)
+    return torch.cat(pixels, -1), torch.cat((1 - part, part), -1), count.reshape(-1)
 
 
 def _aa_weights(size: Any, out: Any, align: bool, scale: float | None, cubic: bool, like: Tensor) -> Tensor:
