@@ -11,6 +11,7 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 from torch.export import ExportedProgram
 
+from . import _asked
 from ._backend import WeightStreamPartitioner
 from ._errors import ExportError
 from ._examples import examples
@@ -109,7 +110,9 @@ def _program(model: torch.nn.Module | ExportedProgram, inputs: Any, **options: A
         raise TypeError(f"export takes a torch.nn.Module or an ExportedProgram, not {type(model).__name__}")
     given, options["kwargs"] = examples(model, inputs, options["kwargs"])
     with step("tracing the model with torch.export"), _evaluating(model), torch.no_grad():
-        return torch.export.export(model, given, **options)
+        program = torch.export.export(model, given, **options)
+    _asked.say(model, given, options["kwargs"], options["dynamic_shapes"], program)
+    return program
 
 
 @contextlib.contextmanager

@@ -44,6 +44,8 @@ def lower(method: str, program: ExportedProgram, target: Target, offload: bool, 
         compiled, facts = cross.compile_apart(program, target.sm, compile_here)
     else:
         compiled, facts = compile_here(move_to_device_pass(program, target.device))
+    for remark in facts.remarks:
+        note(f"method '{method}': {remark}")
     _keep_calls_without_outputs(program)
     constants = _method.stored(compiled, offload, spool)
     for constant in compiled.trace.constants.values():

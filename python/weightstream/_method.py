@@ -101,11 +101,13 @@ class Facts:
     gathers: dict[int, int]
     #: Fields of inputs, outputs and sizes.
     signature: Fields
+    #: What the user should know of the sizes.
+    remarks: list[str]
 
 
 def facts_of(program: ExportedProgram, offload: bool) -> Facts:
     """The facts of a program that has its final probes."""
-    return Facts(offload, row_reads(program), _signature(program))
+    return Facts(offload, row_reads(program), *_signature(program))
 
 
 def record_of(
@@ -183,7 +185,8 @@ def _flatten(rows: Iterable[tuple[int, ...]]) -> list[int]:
     return [number for row in rows for number in row]
 
 
-def _signature(program: ExportedProgram) -> Fields:
+def _signature(program: ExportedProgram) -> tuple[Fields, list[str]]:
+    """The fields of inputs, outputs and sizes, and remarks about the sizes."""
     inputs: list[int] = []
     names: list[str] = []
     sizes = sizes_of(program)
@@ -207,4 +210,5 @@ def _signature(program: ExportedProgram) -> Fields:
             value = node.meta["val"]
             outputs += [int(scalar_type_enum(value.dtype)), value.dim()]
             shapes.append(tuple(value.shape))
-    return {"inputs": inputs, "input_names": names, "outputs": outputs, **sizes.fields(shapes)}
+    fields: Fields = {"inputs": inputs, "input_names": names, "outputs": outputs, **sizes.fields(shapes)}
+    return fields, sizes.remarks()
