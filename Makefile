@@ -1,7 +1,10 @@
 # The commands of this project. Each prepares what it needs; the second time that takes a second.
 .DEFAULT_GOAL := help
-PYTHON := .venv/bin/python
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# TORCH=2.15 works with that release of torch, in .venv-2.15 and build-2.15, beside the one of .venv.
+export TORCH
+VENV := .venv$(TORCH:%=-%)
+PYTHON := $(VENV)/bin/python
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: help bootstrap build wheel demo test zoo mutants fuzz soak generate lint check sanitize format bench gpu-bundle clean distclean
 
@@ -20,7 +23,7 @@ wheel: bootstrap ## build the wheel of the Python package into dist/
 demo: build ## export a transformer, run it at five budgets, compared with eager PyTorch; then an LLM that generates text
 	@$(PYTHON) scripts/demo.py
 
-test: bootstrap ## build, then run all tests: Rust, C++, Python
+test: bootstrap ## build, then run all tests: Rust, C++, Python (TORCH=2.15: with another torch, in an environment of its own)
 	@scripts/run_tests
 
 zoo: build ## export 65 models of transformers, timm, torchvision and diffusers, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
@@ -63,7 +66,7 @@ gpu-bundle: bootstrap ## make gpu-bundle/: the GPU tests and benches for a machi
 
 clean: ## remove everything built, but not .venv
 	cargo clean
-	rm -rf build dist .demo gpu-bundle
+	rm -rf build build-* dist .demo gpu-bundle
 
 distclean: clean ## remove .venv too
-	rm -rf .venv
+	rm -rf .venv .venv-*

@@ -3,11 +3,24 @@
 include(CMakePackageConfigHelpers)
 
 # The wheel of ExecuTorch may lie anywhere: keep the place it was found in, and look beside the library first. A wheel of ours
-# lies beside ExecuTorch's.
+# has a copy of its runtime, 0.6 MB, so that running needs nothing else.
 if(SKBUILD)
-  set(executorch_rpath "$ORIGIN/../../executorch/lib")
+  set(executorch_copy ${CMAKE_INSTALL_LIBDIR}/executorch)
+  install(FILES "${executorch_library}" "${executorch_library_dir}/libexecutorch_threadpool.so"
+    DESTINATION ${executorch_copy} COMPONENT runtime)
+  file(GLOB executorch_licence "${EXECUTORCH_PREFIX}/../executorch-*.dist-info/licenses/LICENSE")
+  install(FILES ${executorch_licence} DESTINATION ${executorch_copy} COMPONENT runtime)
+  # ExecuTorch's package asks for its own place in what links with it, which would be the builder's.
+  foreach(part executorch::runtime executorch::threadpool)
+    get_target_property(options ${part} INTERFACE_LINK_OPTIONS)
+    list(FILTER options EXCLUDE REGEX "^LINKER:-rpath,")
+    set_target_properties(${part} PROPERTIES INTERFACE_LINK_OPTIONS "${options}")
+  endforeach()
+  set(executorch_rpath "$ORIGIN/executorch")
+  set(executorch_tools_rpath "$ORIGIN/../${executorch_copy}")
 else()
   set(executorch_rpath "${executorch_library_dir}")
+  set(executorch_tools_rpath "${executorch_library_dir}")
 endif()
 set_target_properties(weightstream PROPERTIES INSTALL_RPATH "$ORIGIN;${executorch_rpath}")
 
@@ -17,7 +30,7 @@ install(DIRECTORY cpp/include/weightstream DESTINATION ${CMAKE_INSTALL_INCLUDEDI
   FILES_MATCHING PATTERN "*.h" PATTERN "detail" EXCLUDE)
 if(TARGET weightstream-run)
   set(tools weightstream-run weightstream-generate)
-  set_target_properties(${tools} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${executorch_rpath}")
+  set_target_properties(${tools} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${executorch_tools_rpath}")
   install(TARGETS ${tools} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 endif()
 

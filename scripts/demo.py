@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+#: With $TORCH another release of torch, in an environment and a build folder of its own.
+BUILD = ROOT / (f"build-{release}" if (release := os.environ.get("TORCH")) else "build")
 sys.path[:0] = [str(ROOT / "python" / "tests"), str(ROOT / "python" / "examples")]
 MB = 1 << 20
 Columns = list[tuple[str, int]]
@@ -56,7 +59,7 @@ def say(text: str) -> None:
 
 def find(tool: str) -> Path:
     """A program that CMake built."""
-    program = ROOT / "build" / tool
+    program = BUILD / tool
     if not program.is_file():
         raise DemoFailed(f"{program} is missing: run `make build` first")
     return program

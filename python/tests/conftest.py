@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ ABSENT = pytest.StashKey[list[str]]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "models(*names): exported models this test asks for, so that they start early")
     config.addinivalue_line("markers", "no_runtime: needs no native library, only the export side or neither")
+    config.addinivalue_line("markers", "no_export: needs nothing that exports, so that it runs with a torch that cannot")
     config.addinivalue_line("markers", "no_package: needs nothing of weightstream")
     config.addinivalue_line("markers", "gpu: runs where WEIGHTSTREAM_TEST_DEVICE=cuda")
     config.addinivalue_line("markers", "cpu_only(reason): not run there")
@@ -48,7 +51,22 @@ def absence(item: pytest.Item) -> str | None:
     """What this test needs and does not find."""
     if item.get_closest_marker("no_package"):
         return None
-    return export_problem() if item.get_closest_marker("no_runtime") else runtime_problem() or export_problem()
+    runtime = None if item.get_closest_marker("no_runtime") else runtime_problem()
+    return runtime or (None if item.get_closest_marker("no_export") else export_problem())
+
+
+class LeftOut(pytest.Module):
+    """A file that is not imported, since it imports what exports."""
+
+    def collect(self) -> list[pytest.Item]:
+        self.config.stash[ABSENT].append(reason := export_problem() or "")
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if export_problem() is None or os.environ.get("CI") == "true" or re.search(r"\.no_(export|package)\b", module_path.read_text()):
+        return None
+    return LeftOut.from_parent(parent, path=module_path)
 
 
 def elsewhere(item: pytest.Item) -> str | None:

@@ -26,7 +26,7 @@ def export_problem() -> str | None:
 
         for name in ("apply_weight_offload", "WeightStreamPartitioner", "edge_compile_config", "save"):
             getattr(ws, name)
-    except (ImportError, AttributeError, OSError) as problem:
+    except (ImportError, AttributeError, OSError, RuntimeError) as problem:  # an ExportError is a RuntimeError
         return f"the weightstream package cannot export here: {problem}"
     return None
 

@@ -17,7 +17,7 @@ from llm_models import CONTEXT, END, example, small
 from support import error_of
 from torch import nn
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
+BUILD = Path(os.environ.get("WEIGHTSTREAM_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
 COUNT = 32
 #: Two texts with many different tokens, whose largest logits are far apart.
 PROMPTS = [[0, 77, 301], [0, *range(20, 40)]]

@@ -21,6 +21,7 @@ from support import error_of
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+pytestmark = pytest.mark.no_export
 DEVICE = "cuda:0" if ON_GPU else "cpu"
 #: Pages of a device: with smaller weights there would be nothing to plan.
 PAGE = (2 << 20) if ON_GPU else 4096

@@ -15,6 +15,7 @@ import weightstream as ws
 from device_under_test import ON_GPU
 from torch import nn
 
+pytestmark = pytest.mark.no_export
 DEVICE = "cuda:0" if ON_GPU else "cpu"
 WIDTH = 1024 if ON_GPU else 64
 CASES = int(os.environ.get("PROPTEST_CASES", "12"))

@@ -12,6 +12,7 @@ import weightstream as ws
 from device_under_test import ON_GPU
 from support import error_of
 
+pytestmark = pytest.mark.no_export
 MB = 1 << 20
 DEVICE = "cuda:0" if ON_GPU else "cpu"
 #: A page of a range on the device under test.

@@ -12,6 +12,7 @@ import torch
 import weightstream as ws
 from support import error_of
 
+pytestmark = pytest.mark.no_export
 MB = 1 << 20
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 

@@ -24,7 +24,7 @@ def test_every_patch_of_a_release_is_supported(release):
         version.check(text)
 
 
-@pytest.mark.parametrize("other", ["2.10.0", "2.12.1", "2.15.0+cpu", "2.110.0", "3.0.0"])
+@pytest.mark.parametrize("other", ["2.10.0", "2.12.1", "2.16.0+cpu", "2.110.0", "3.0.0"])
 def test_another_release_is_refused_by_name_unless_asked_for(other, monkeypatch):
     monkeypatch.delenv(version.OVERRIDE, raising=False)
     with pytest.raises(ws.ExportError, match=re.escape(f"torch {other} is installed")) as caught:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 import torch
 from torch._inductor import ir
@@ -32,9 +30,14 @@ def _example(held: torch.Tensor, probed: bool) -> torch.Tensor:
             made = _lower_probe(made, 0)
         buffer = ir.InputsKernel.unwrap_storage_for_input(made)
         name, lines = buffer.get_name(), IndentedBuffer()
-        wrapper = types.SimpleNamespace(args_to_buffers={name: buffer}, kernel_autotune_calls=lines, kernel_autotune_tmp_arg_idx=0)
+        wrapper = PythonWrapperCodegen.__new__(PythonWrapperCodegen)
+        wrapper.args_to_buffers, wrapper.kernel_autotune_calls = {name: buffer}, lines
+        wrapper.kernel_autotune_tmp_arg_idx = wrapper.kernel_autotune_storage_idx = 0
+        storage = {}
+        if hasattr(wrapper, "_get_autotune_storage_arg"):  # since torch 2.15: arguments with one storage share it
+            storage = {"kernel_name": "kernel", "storage_cache": {}, "storage_arg": wrapper._get_autotune_storage_arg(buffer, None)}
         with held_integers():
-            result = PythonWrapperCodegen.generate_example_arg_value(wrapper, name, held.dtype)
+            result = wrapper.generate_example_arg_value(name, held.dtype, **storage)
         scope = {"torch": torch, "generate_example_value": AlgorithmSelectorCache.generate_example_value}
     with V.set_graph_handler(graph):
         exec(lines.getvalue(), scope)

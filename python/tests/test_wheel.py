@@ -25,8 +25,8 @@ def run(*command: object, **options) -> str:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
     """An environment that has the wheel, and of this one only what the wheel depends on."""
-    if not (ROOT / "scripts" / "wheel").is_file() or not (ROOT / ".venv").exists():
-        pytest.skip("needs the project's sources and .venv")
+    if not (ROOT / "scripts" / "wheel").is_file() or Path(sys.prefix).parent != ROOT:
+        pytest.skip("needs the project's sources, and runs in its environment")
     folder = tmp_path_factory.mktemp("wheel")
     run(ROOT / "scripts" / "wheel", folder)
     (wheel,) = folder.glob("weightstream-*-py3-none-*.whl")
@@ -99,6 +99,48 @@ def built(python: Path, source: Path, build: Path, target: str) -> Path:
     run(cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix};{executorch}", env=environment(python))
     run(cmake, "--build", build, "--target", target)
     return build / target
+
+
+#: An environment that has torch, and nothing of ExecuTorch.
+PLAIN = """
+import sys
+sys.modules["executorch"] = None
+import torch, weightstream as ws
+with torch.inference_mode():
+    model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).eval(), torch.randn(2, 64)
+    expected = model(x)
+    with ws.torch.offload(model, device="cpu"):
+        assert all(torch.equal(model(x), expected) for _ in range(3))
+with ws.Range("cpu", 1 << 20) as weights:
+    assert weights.fault(weights.alloc(1 << 20)).fill
+assert ws.Module("model.pte", "model.ptd").forward(torch.randn(8, 256)).shape == (8, 256)
+(runtime,) = {line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/libexecutorch.so")}
+assert runtime.startswith(sys.prefix), runtime
+try:
+    ws.export
+except ws.ExportError as error:
+    assert "pip install 'weightstream[export]'" in str(error), error
+else:
+    raise AssertionError("nothing was refused")
+"""
+
+
+def test_running_needs_torch_alone(python, files):
+    asked = "import importlib.metadata as m; print(*(r for r in m.requires('weightstream') if 'extra' not in r), sep='\\n')"
+    assert run(python, "-c", asked, env=environment(python)).split() == ["torch>=2.6"]
+    run(python, "-c", PLAIN, cwd=files, env=environment(python))
+
+
+def test_programs_of_the_wheel_look_for_libraries_in_the_wheel_alone(python):
+    folder = Path(run(python, "-c", "import weightstream; print(weightstream.__path__[0])").strip())
+    own = [*folder.glob("lib/**/*.so"), *folder.glob("bin/*")]
+    assert {path.name for path in own} >= {"libweightstream.so", "libexecutorch.so", "weightstream-run", "weightstream-generate"}
+    system = {"libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}
+    for path in own:
+        text = run("readelf", "--dynamic", "--wide", path)
+        assert set(re.findall(r"\(NEEDED\).*\[(.+)\]", text)) <= system | {other.name for other in own}
+        for places in re.findall(r"\(RUNPATH\).*\[(.+)\]", text):
+            assert all(place.startswith("$ORIGIN") for place in places.split(":")), f"{path.name}: {places}"
 
 
 def test_a_project_in_cpp_finds_the_wheel(python, tmp_path):

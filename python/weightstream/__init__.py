@@ -21,7 +21,8 @@ Run an eager module under a budget, without export::
 
     handle = ws.torch.offload(model, budget=4 << 30)
 
-Running needs neither torch's compiler nor the export side: both are imported at first use.
+Running needs torch alone. Exporting needs ExecuTorch's package too (``pip install 'weightstream[export]'``), and one of some releases
+of torch. Both are asked for where they are first used.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _EXPORTS = {
     "device_report": "_pool",
     "Range": "_range",
 }
+#: The modules of these that export.
+_EXPORTING = {"_offload", "_backend", "_save", "_export"}
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"
 #: For CMake: `-DCMAKE_PREFIX_PATH="$(python -c 'import weightstream; print(weightstream.cmake_prefix_path)')"`.
@@ -56,7 +59,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(".torch", __name__)
     if name not in _EXPORTS:
         raise AttributeError(f"module 'weightstream' has no attribute '{name}'")
-    return getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)
+    module = _EXPORTS[name]
+    if module in _EXPORTING:
+        # Refuses a torch or an ExecuTorch that cannot export, before a module asks for something that is not there.
+        importlib.import_module("._torch", __name__)
+    return getattr(importlib.import_module(f".{module}", __name__), name)
 
 
 def __dir__() -> list[str]:

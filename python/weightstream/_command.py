@@ -98,22 +98,14 @@ def _export(arguments: list[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     defaults = _defaults(parser, given.default)
-    # Late: `plan` and `inspect` need no torch.
-    import torch
-
     from ._errors import ExportError
-    from ._export import export
 
     try:
-        # It would log a traceback beside what it raises.
-        with unittest.mock.patch.object(torch.export.log, "disabled", True):
-            program = torch.export.load(given.program)
-    except Exception as error:  # torch raises what its parts raise
-        print(f"weightstream export: cannot load {given.program}: {error}", file=sys.stderr)
-        return 1
-    try:
+        # Late: `plan` and `inspect` need nothing that exports.
+        from . import export
+
         export(
-            program,
+            _load(given.program),
             None,
             given.pte,
             given.ptd,
@@ -129,3 +121,17 @@ def _export(arguments: list[str]) -> int:
         print(f"weightstream export: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _load(path: str) -> Any:
+    """The program that ``torch.export.save`` wrote."""
+    import torch
+
+    from ._errors import ExportError
+
+    try:
+        # It would log a traceback beside what it raises.
+        with unittest.mock.patch.object(torch.export.log, "disabled", True):
+            return torch.export.load(path)
+    except Exception as error:  # torch raises what its parts raise
+        raise ExportError(f"cannot load {path}: {error}") from None

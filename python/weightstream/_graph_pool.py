@@ -20,6 +20,9 @@ from ._range import _NO_LIMIT, _whole
 
 __all__ = ["GraphPool", "pool"]
 
+#: The oldest torch with which these ran on a GPU: they follow its allocator's inside.
+_LEAST_TORCH = (2, 11)
+
 #: Handles of pools that were dropped while tensors of their captures lived.
 _left: list[ctypes.c_void_p] = []
 #: Graphs that PyTorch points to without keeping them.
@@ -44,11 +47,12 @@ class GraphPool:
         y = outputs[8].clone()                     # before the next replay
 
     ``cap_bytes`` is the most that a capture may take; None for what is free on the device now. The memory counts in the device's
-    budget, and weights of ranges make room for it.
+    budget, and weights of ranges make room for it. Needs torch 2.11 or later, and so does :func:`pool`.
     """
 
     def __init__(self, device: str = "cuda", cap_bytes: int | None = None, name: str = "graphs"):
         self._handle: ctypes.c_void_p | None = None
+        _check_torch("GraphPool")
         self.device, self.name = _full_name(device), name
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         #: One thread at a time says where it replays, and replays.
@@ -160,7 +164,7 @@ def pool() -> Any:
 
     What is allocated in it takes the place of weights of ranges, high addresses of the lowest range first, instead of failing. PyTorch
     keeps what it was given until the pool ends, or ``torch.cuda.empty_cache()`` finds it unused. Weights that went stay out until
-    then, and come back after ``Range.prioritize()``::
+    then, and come back after ``Range.prioritize()``. Needs torch 2.11 or later::
 
         activations = weightstream.torch.pool()
         with torch.cuda.use_mem_pool(activations):
@@ -168,7 +172,17 @@ def pool() -> Any:
     """
     import torch
 
+    _check_torch("pool()")
     return torch.cuda.MemPool(_allocator("segment"))
+
+
+def _check_torch(what: str) -> None:
+    import torch
+
+    release = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
+    if release < _LEAST_TORCH:
+        least = ".".join(map(str, _LEAST_TORCH))
+        raise Error(f"weightstream.torch.{what} needs torch {least} or later, the oldest that it was run with; found {torch.__version__}")
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import operator
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,21 +225,38 @@ _SIGNATURES = {
 }
 
 
-def _executorch_libraries() -> list[Path]:
-    """The shared libraries of the executorch wheel that the runtime needs, in the order of loading.
+#: The release of ExecuTorch that the library is built with. The C++ classes of another one may be laid out otherwise.
+EXECUTORCH = "1.5.1"
+#: Its shared libraries that ours needs, in the order of loading.
+_RUNTIME = ("libexecutorch.so", "libexecutorch_threadpool.so")
 
-    They are loaded by path first, so that ours and ExecuTorch's own Python extension share one copy and
-    with it one registry of backends.
-    """
+
+def executorch_package() -> Path | None:
+    """The folder of the installed package executorch; None if there is none. Raises :class:`Error` for another release than ours."""
     spec = importlib.util.find_spec("executorch")
-    if spec is None or not spec.submodule_search_locations:
-        raise Error("the package executorch is not installed; install executorch==1.5.1")
-    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
-    runtime = folder / "libexecutorch.so"
-    if not runtime.is_file():
-        raise Error(f"{runtime} is missing: this executorch package has no C++ runtime")
-    threadpool = folder / "libexecutorch_threadpool.so"
-    return [runtime] + ([threadpool] if threadpool.is_file() else [])
+    for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+        # A folder that is called executorch and lies on Python's path would do for a package.
+        if (folder / "lib" / _RUNTIME[0]).is_file():
+            found = re.search(r'^__version__ = "([^"+]*)', (folder / "version.py").read_text(), re.MULTILINE)
+            if found is None or found[1] != EXECUTORCH:
+                raise Error(
+                    f"{folder} is executorch {found[1] if found else 'of an unknown release'}; weightstream was built with {EXECUTORCH}, "
+                    f"and a process holds only one: pip install executorch=={EXECUTORCH}, or pip uninstall executorch to run without it"
+                )
+            return folder
+    return None
+
+
+def _executorch_libraries() -> list[Path]:
+    """ExecuTorch's C++ runtime, which is loaded by its path before ours: that of the installed package, so that its Python extension and
+    our library share one copy and with it one registry of backends; without that package the copy that lies beside our library."""
+    package = executorch_package()
+    folder = package / "lib" if package is not None else _library_path().parent / "executorch"
+    libraries = [folder / name for name in _RUNTIME]
+    for path in libraries:
+        if not path.is_file():
+            raise Error(f"{path} is missing: install weightstream's wheel with pip, or pip install executorch=={EXECUTORCH}")
+    return libraries
 
 
 def _library_path() -> Path:
@@ -254,13 +272,11 @@ def _library_path() -> Path:
 @functools.cache
 def library() -> ctypes.CDLL:
     """The loaded library. RTLD_LOCAL, the default: its symbols must not meet torch's."""
-    for path in _executorch_libraries():
-        ctypes.CDLL(str(path))
-    path = _library_path()
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise Error(f"cannot load {path}: {error}") from error
+    for path in (*_executorch_libraries(), _library_path()):
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise Error(f"cannot load {path}: {error}") from error
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

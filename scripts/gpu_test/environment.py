@@ -18,7 +18,7 @@ BUNDLE = Path(__file__).resolve().parents[1]
 ARCHIVE = "bundle.tar.xz"
 #: What exporting imports, as `pip install` names it (with ExecuTorch's own long list left out) and as Python does.
 PACKAGES = {
-    "torch, 2.11 or 2.14": "torch",
+    "torch, 2.11, 2.14 or 2.15": "torch",
     "executorch==1.5.1 (with --no-deps)": "executorch.exir",
     "numpy": "numpy",
     "flatbuffers": "flatbuffers",
@@ -137,7 +137,7 @@ def look_at_packages(path: str) -> dict:
 def check_packages(seen: dict) -> str:
     """The folder of ExecuTorch; an error names everything that is missing at once."""
     lines = [f"  {name:36} {why}" for name, why in seen["problems"].items() if why]
-    for name, wanted in (("torch", ("2.11.", "2.14.")), ("executorch", ("1.5.1",))):
+    for name, wanted in (("torch", ("2.11.", "2.14.", "2.15.")), ("executorch", ("1.5.1",))):
         found = seen["versions"].get(name)
         if found is not None and not found.startswith(wanted):
             lines.append(f"  {name} {' or '.join(w.rstrip('.') for w in wanted)}: found {found}")

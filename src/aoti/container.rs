@@ -139,14 +139,18 @@ impl Container {
             Ok(())
         });
         let result = made.and_then(|()| self.update(&given));
-        // The compiled code made a handle of its own from each given one, and never deletes it.
+        // The compiled code made a handle of its own from each given one.
         let taken = self.slab.leftovers();
         for handle in &taken {
             self.slab.keep(*handle).map_err(Error::Internal)?;
         }
-        let unused = given.into_iter().chain(before);
-        // After a failure the compiled code may hold some of the new ones: they stay until the slab ends,
-        // and the program stays unbound.
+        let mut unused = given;
+        // After a failure the compiled code may hold some of its old handles and of the new ones: they stay until
+        // the slab ends, and the program stays unbound.
+        if result.is_ok() {
+            // Code of torch 2.15 deletes what it made before, older code leaves it.
+            unused.extend(before.into_iter().filter(|old| self.slab.is_live(*old)));
+        }
         unused
             .into_iter()
             .try_for_each(|handle| self.slab.delete(handle).map(drop))
@@ -360,7 +364,7 @@ impl Drop for Container {
         }
         let (delete, own) = (self.functions.delete, self.handle);
         let mut context = Context::new(&mut self.slab, None, self.device);
-        // SAFETY: made by `create`, deleted once. It does not delete the handles of its constants.
+        // SAFETY: made by `create`, deleted once. What it deletes of its constants' handles is in the slab still.
         let code = context.with(|| unsafe { delete(own) });
         if let Err(error) = outcome(&mut context, "AOTInductorModelContainerDelete", code) {
             log::error!("{error}");

@@ -171,6 +171,11 @@ impl Slab {
         Ok(())
     }
 
+    /// Whether a handle was not deleted yet.
+    pub fn is_live(&self, handle: Handle) -> bool {
+        self.locate(handle).is_ok()
+    }
+
     /// The tensor of a handle.
     pub fn tensor(&self, handle: Handle) -> Result<&Tensor, String> {
         Ok(&self.slot(handle)?.tensor)

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::Target;
 
 /// The torch releases whose compiled code this runtime serves.
-const TORCH: [&str; 2] = ["2.11", "2.14"];
+const TORCH: [&str; 3] = ["2.11", "2.14", "2.15"];
 /// The environment variable that lets code of another release through, as at export.
 const ANY_TORCH: &str = "WEIGHTSTREAM_ANY_TORCH";
 
@@ -125,7 +125,7 @@ pub fn check_target(program: &str, target: &Target, host: &Host) -> Result<()> {
         return refuse(format!(
             "was compiled with torch {}, this runtime serves code of torch {}; export it again, or set {ANY_TORCH}=1 to try it",
             target.torch,
-            TORCH.join(" and ")
+            TORCH.join(", ")
         ));
     }
     Ok(())

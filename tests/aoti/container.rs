@@ -313,6 +313,31 @@ fn constants_are_listed_and_bad_bindings_name_the_constant() {
     );
 }
 
+/// The compiled code of one release of torch deletes the handles that it made before, that of another leaves them.
+#[test]
+fn constants_are_bound_again_also_after_a_failure() {
+    let model = open!("decoder");
+    let mut container = model.container();
+    let mut hooks = Hooks::new(&model);
+    let mut failed = 0;
+    for n in 1..200 {
+        fail_call(n);
+        let result = model.try_bind(&mut container);
+        fail_call(0);
+        if result.is_ok() {
+            break;
+        }
+        failed += 1;
+        let unbound = model.run(&mut container, &mut hooks, &model.calls[0].0);
+        assert!(matches!(unbound, Err(Error::Internal(_))), "call {n}");
+        model.bind(&mut container);
+        model.bind(&mut container);
+        assert_eq!(container.live_handles(), 0, "call {n}");
+        model.check(&mut container, &mut hooks, 0);
+    }
+    assert!((5..199).contains(&failed), "{failed} calls");
+}
+
 /// To be run by itself, in release. Two ways to another session's state: a container for each session, or all constants bound
 /// again at each switch.
 #[test]

@@ -34,6 +34,10 @@ fn compile() -> Option<PathBuf> {
         hash.update(std::fs::read(file).unwrap());
     }
     hash.update(include_str!("../../python/weightstream/shims.txt"));
+    // Another torch compiles other code.
+    let release = "import importlib.metadata; print(importlib.metadata.version('torch'))";
+    let asked = Command::new(&python).args(["-c", release]).output();
+    hash.update(asked.unwrap().stdout);
     let key: String = hash.finalize()[..8]
         .iter()
         .map(|b| format!("{b:02x}"))
@@ -190,6 +194,10 @@ impl Model {
 
     /// Gives a container of this model its constants; the model must outlive it.
     pub fn bind(&self, container: &mut Container) {
+        self.try_bind(container).unwrap();
+    }
+
+    pub fn try_bind(&self, container: &mut Container) -> Result<()> {
         let infos = container.constants().to_vec();
         let bindings: Vec<_> = infos
             .iter()
@@ -204,7 +212,7 @@ impl Model {
             })
             .collect();
         // SAFETY: the constants' values live as long as the model.
-        unsafe { container.bind_constants(&bindings) }.unwrap();
+        unsafe { container.bind_constants(&bindings) }
     }
 
     /// Runs one call and gives dense copies of its outputs.

@@ -12,8 +12,9 @@ import torch
 
 from . import version
 
-# Before any other module of this package asks the compiler for something that another release may lack.
+# Before any other module of the export side asks for something that another release may lack.
 version.check(torch.__version__)
+version.check_executorch()
 
 # torch 2.11 warns of its own code whenever a graph is copied, which lowering does a hundred times.
 warnings.filterwarnings("ignore", message=r"`torch\._prims_common\.check` is deprecated", category=FutureWarning)

@@ -25,8 +25,8 @@ def held_integers() -> Iterator[None]:
     """
     original = PythonWrapperCodegen.generate_example_arg_value
 
-    def with_held_integers(self: Any, arg: Any, arg_type: Any, raw_arg: Any = None) -> Any:
-        made = original(self, arg, arg_type, raw_arg)
+    def with_held_integers(self: Any, arg: Any, arg_type: Any, raw_arg: Any = None, **storage: Any) -> Any:
+        made = original(self, arg, arg_type, raw_arg, **storage)
         source = _source(arg, self.args_to_buffers.get(arg)) if isinstance(arg_type, torch.dtype) else None
         if source in V.graph.constants and not arg_type.is_floating_point:
             self.kernel_autotune_calls.writeline(f"{made}.copy_(torch._inductor.virtualized.V.graph.constants[{source!r}])")

@@ -1,13 +1,14 @@
-"""Which releases of torch can export, and the refusal of the others."""
+"""Which releases of torch and ExecuTorch can export, and the refusal of the others."""
 
 from __future__ import annotations
 
 import os
 
+from .. import _native
 from .._errors import ExportError
 
 #: Releases whose compiler every cure was tried with. `src/weights/target.rs` lists those whose code the runtime serves.
-SUPPORTED = ("2.11", "2.14")
+SUPPORTED = ("2.11", "2.14", "2.15")
 #: Set to 1 to export with another release. The checks on the compiled program stay.
 OVERRIDE = "WEIGHTSTREAM_ANY_TORCH"
 
@@ -18,6 +19,16 @@ def check(version: str) -> None:
     if release in SUPPORTED or os.environ.get(OVERRIDE) == "1":
         return
     raise ExportError(
-        f"torch {version} is installed; exports were tried with torch {' and '.join(SUPPORTED)} only, and use its compiler's internals: "
+        f"torch {version} is installed; exports were tried with torch {', '.join(SUPPORTED)} only, and use its compiler's internals: "
         f"pip install 'torch=={SUPPORTED[-1]}.*', or set {OVERRIDE}=1 to try (the runtime then refuses the program unless it is set there too)"
     )
+
+
+def check_executorch() -> None:
+    """Raises :class:`ExportError` unless the package executorch is installed, in the one release that this package was built with."""
+    try:
+        package = _native.executorch_package()
+    except _native.Error as error:
+        raise ExportError(str(error)) from None
+    if package is None:
+        raise ExportError("exporting needs the package executorch, which is not installed: pip install 'weightstream[export]'")

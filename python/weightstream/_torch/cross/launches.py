@@ -46,6 +46,8 @@ OPTIONS = {
     # Opens cubins with the real driver.
     "use_static_cuda_launcher": False,
 }
+#: Those whose name another release has changed.
+_RENAMED = {"benchmark_epilogue_fusion": "benchmark_template_fusion"}
 
 
 class Launches:
@@ -132,6 +134,7 @@ def _chosen(kernel: Any) -> Any:
 def options() -> dict[str, Any]:
     """:data:`OPTIONS`; an option that another release lacks would be an error of its own, and is named here."""
     known = config.get_config_copy()
-    if absent := [name for name in OPTIONS if name not in known]:
+    named = {name if name in known else _RENAMED.get(name, name): value for name, value in OPTIONS.items()}
+    if absent := [name for name in named if name not in known]:
         raise ExportError(f"this release of torch has no option {', '.join(absent)}: what it measures at export is not known")
-    return OPTIONS
+    return named
