@@ -1,6 +1,9 @@
 //! Compiled models for tests, and hooks that serve them and notice misuse.
 #![allow(dead_code)] // not every test file uses everything
 
+#[path = "../support/lock.rs"]
+mod lock;
+
 use std::alloc::{alloc, dealloc, Layout};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -43,8 +46,12 @@ fn compile() -> Option<PathBuf> {
         .map(|b| format!("{b:02x}"))
         .collect();
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("aoti_models_{key}"));
+    let _lock = lock::exclusive(&out.with_extension("lock"));
     if !out.join("done").exists() {
+        // The compiler of `make test`, which keeps the headers that all these models include.
+        let ours = std::env::var_os("WEIGHTSTREAM_TEST_HEADERS").map(|_| "python/tests/cxx");
         let status = Command::new(python)
+            .envs(ours.map(|cxx| ("CXX", root.join(cxx))))
             .arg(&script)
             .arg(&out)
             .status()

@@ -1,7 +1,9 @@
 //! Exported programs for tests, their inputs, and their outputs as bytes.
 #![allow(dead_code)] // not every test file uses everything
 
-use std::os::fd::AsRawFd;
+#[path = "../support/lock.rs"]
+mod lock;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -108,10 +110,7 @@ fn exported(name: &str) -> Option<PathBuf> {
         return None;
     };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exported_models");
-    std::fs::create_dir_all(&folder).unwrap();
-    let lock = std::fs::File::create(folder.join(format!("{name}.lock"))).unwrap();
-    // SAFETY: an open descriptor; the lock ends with it.
-    assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
+    let _lock = lock::exclusive(&folder.join(format!("{name}.lock")));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/tests/exports.py");
     let status = Command::new(python)
         .arg(script)
