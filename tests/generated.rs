@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::Path;
-use weightstream::config::{Row, ROWS};
+use weightstream::config::{Row, Values, ROWS};
 use weightstream::counters::{Counter, COUNTERS};
 
 const HEADER: &str = "cpp/include/weightstream/weightstream.h";
@@ -62,10 +62,10 @@ fn option_comment(row: &Row) -> String {
         "" => String::new(),
         value => format!("; the default is {value}"),
     };
-    let kind = if row.values.are_ints() {
-        "int"
-    } else {
-        "string"
+    // What an application in C++ or C gives. Texts that say a number are taken too.
+    let kind = match row.values {
+        Values::Mb { .. } | Values::Index | Values::Switch | Values::Whole => "int",
+        _ => "string",
     };
     let values = format!("{takes}{default}. For {}.", row.reach.name());
     let texts = [values.as_str(), row.meaning].map(|text| wrapped(text, " *       "));
