@@ -140,7 +140,9 @@ def sizes():
 
 
 class Names(nn.Module):
-    """Weights in a plain list, under a second name and detached; strided buffers that are not persistent; outputs that are one."""
+    """Weights in a plain list, under a second name and detached; strided buffers that are not persistent; outputs that are one.
+
+    And bytes that are seen as another type, with items of the same size and of others."""
 
     def __init__(self):
         super().__init__()
@@ -149,11 +151,15 @@ class Names(nn.Module):
         self.register_buffer("scale", torch.randn(16))
         self.original_scale = self.scale
         self.register_buffer("strided", torch.randn(4, 24).t()[:16], persistent=False)
+        self.register_buffer("bytes", torch.arange(120, 184, dtype=torch.uint8))
 
     def forward(self, x):
         y = self.mix(x) @ self.listed[0] + x @ self.listed[1] + self.scale * self.original_scale
         y = y + self.mix.weight.detach().sum() + self.strided.sum(1)
-        return y * 1, y, y.chunk(2, 1)[-1], y, x
+        seen = self.bytes.view(torch.int8)[:16] + x, self.bytes.view(torch.int16) + 1, self.scale.view(torch.int32) >> 23
+        given = x.view(torch.int32), (y * 2).view(torch.float16)[:, 1::2] > 0, x.to(torch.bfloat16).view(torch.int16)
+        weight = self.mix.weight.view(torch.int16)[:, 1::2] >> 7
+        return y * 1, y, y.chunk(2, 1)[-1], y, x, *seen, *given, weight
 
 
 class Recurrent(nn.Module):

@@ -50,6 +50,8 @@ def transposed(
     """A transposed convolution as a plain one: zeros between the input's elements, and a weight that is turned around."""
     if not is_transposed:
         return NotImplemented
+    if x.dim() < weight.dim():
+        return transposed(x.unsqueeze(0), weight, bias, stride, padding, dilation, True, output_padding, groups).squeeze(0)
     dims = x.dim() - 2
     stride, padding, dilation, output_padding = (
         list(one) * (dims if len(one) == 1 else 1) for one in (stride, padding, dilation, output_padding)

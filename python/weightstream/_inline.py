@@ -74,6 +74,8 @@ def inline(graph: Graph, node: Node, function: Callable[..., Any], table: Table,
             inner = make_fx(torch.func.functionalize(run), decomposition_table=table)(*fakes).graph
     except Refusal as why:
         raise ExportError(f"{node_name(node)}: {why}") from None
+    except Exception as problem:
+        raise ExportError(f"{node_name(node)} cannot be written with other operators: {type(problem).__name__}: {problem}") from problem
     return _copy(graph, node, inner, sources)
 
 

@@ -12,7 +12,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from . import _attention, _convolution, _method, _offload
+from . import _attention, _convolution, _method, _offload, _prepare
 from ._compile import Compiled, compile_program
 from ._progress import note
 from ._spool import Spool
@@ -58,6 +58,7 @@ def _compile(program: ExportedProgram, offload: bool, target: Target, state: Set
     """Compiles what ``to_edge`` left, whose values are on the target's device."""
     # Signature, mutation and ties are final here; the user's probes served to show and to mark.
     _offload.remove_probes(program)
+    _prepare.forget_same(program)
     ReplaceViewCopyWithViewPass()(program.graph_module)
     if target.device == "cuda":
         _convolution.widen(program)

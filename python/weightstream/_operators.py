@@ -35,8 +35,12 @@ def c_shims(device: str) -> dict[Any, list[str]]:
 
 def _histc(x: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Tensor:
     x = x.reshape(-1)
+    if low > high:
+        raise Refusal(f"its least value is {low}, and its largest one {high}")
     if low == high:
-        low, high = x.amin(), x.amax()
+        ends = x.new_full((1,), math.inf)  # Of no elements.
+        low, high = torch.cat((x, ends)).amin(), torch.cat((x, -ends)).amax()
+        aten._assert_async.msg((high - low).isfinite() | (low > high), "histc: the range of the values is not finite")
         low, high = torch.where(low == high, low - 1, low), torch.where(low == high, high + 1, high)
     inside = (x >= low) & (x <= high)
     place = torch.where(inside, ((x - low) * bins / (high - low)).to(torch.int64).clamp(max=bins - 1), -1)
@@ -64,7 +68,7 @@ def _adaptive_max_pool2d(x: Tensor, output_size: list[int]) -> tuple[Tensor, Ten
 
 
 def _windows(size: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    longest = max(-(-((i + 1) * size) // count) - i * size // count for i in range(count))
+    longest = max((-(-((i + 1) * size) // count) - i * size // count for i in range(count)), default=1)
     i = torch.arange(count, device=device).unsqueeze(1)
     start, end = i * size // count, ((i + 1) * size + count - 1) // count
     place = start + torch.arange(longest, device=device)
@@ -73,8 +77,10 @@ def _windows(size: int, count: int, device: torch.device) -> tuple[Tensor, Tenso
 
 def _raised_cosine(n: int, periodic: bool, alpha: float, beta: float, **how: Any) -> Tensor:
     dtype = how.get("dtype") or torch.get_default_dtype()
-    if n == 1:
-        return torch.ones(1, dtype=dtype, device=how.get("device"))
+    if not dtype.is_floating_point:
+        raise Refusal(f"a window of {dtype}")
+    if n <= 1:
+        return torch.ones(n, dtype=dtype, device=how.get("device"))
     steps = torch.arange(n, dtype=torch.float64, device=how.get("device"))
     return (alpha - beta * torch.cos(steps * (2 * math.pi / (n if periodic else n - 1)))).to(dtype)
 
@@ -98,15 +104,16 @@ def _stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Tensor:
-    if align_to_window or not return_complex:
-        raise Refusal("align_to_window, or return_complex=False; take torch.view_as_real of the complex result")
+    if align_to_window:
+        raise Refusal("align_to_window")
     length = length or n
     if window is None:
         window = torch.ones(length, dtype=x.dtype, device=x.device)
     before = (n - length) // 2
     frames = x.unfold(-1, n, hop or n // 4) * torch.nn.functional.pad(window, (before, n - length - before))
-    transform = torch.fft.fft if onesided is False else torch.fft.rfft
-    return transform(frames, norm="ortho" if normalized else None).transpose(-1, -2)
+    whole = frames.is_complex() or onesided is False
+    found = (torch.fft.fft if whole else torch.fft.rfft)(frames, norm="ortho" if normalized else None).transpose(-1, -2)
+    return found if return_complex or (return_complex is None and frames.is_complex()) else torch.view_as_real(found)
 
 
 def _int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -180,14 +187,14 @@ def _aa_weights(size: Any, out: Any, align: bool, scale: float | None, cubic: bo
     if align:
         step = (size - 1) / (out - 1) if out > 1 else 0.0
     support = (2.0 if cubic else 1.0) * max(step, 1.0)
-    center = (torch.arange(out, device=like.device, dtype=torch.float32) + 0.5).unsqueeze(1) * step
+    center = (torch.arange(out, device=like.device, dtype=like.dtype) + 0.5).unsqueeze(1) * step
     place = torch.arange(size, device=like.device).unsqueeze(0)
     first = (center - support + 0.5).to(torch.int64).clamp(min=0)
     last = (center + support + 0.5).to(torch.int64).clamp(max=size)
     distance = ((place + 0.5 - center) / max(step, 1.0)).abs()
     weight = _cubic(distance) if cubic else (1 - distance).clamp(min=0)
     weight = torch.where((place >= first) & (place < last), weight, 0)
-    return (weight / weight.sum(1, keepdim=True)).to(like.dtype)
+    return weight / weight.sum(1, keepdim=True)
 
 
 def _cubic(x: Tensor, a: float = -0.5) -> Tensor:
@@ -198,9 +205,12 @@ def _cubic(x: Tensor, a: float = -0.5) -> Tensor:
 
 def _resize_aa(cubic: bool) -> Callable[..., Tensor]:
     def resize(x: Tensor, size: list[int], align: bool, scale_h: float | None = None, scale_w: float | None = None) -> Tensor:
-        rows = _aa_weights(x.shape[-2], size[0], align, scale_h, cubic, x)
-        columns = _aa_weights(x.shape[-1], size[1], align, scale_w, cubic, x)
-        return rows @ (x @ columns.t())
+        if not x.is_floating_point():
+            raise Refusal(f"a picture of {x.dtype}, of which the kernel rounds otherwise; make it float first")
+        wide = x if x.dtype is torch.float64 else x.float()
+        rows = _aa_weights(x.shape[-2], size[0], align, scale_h, cubic, wide)
+        columns = _aa_weights(x.shape[-1], size[1], align, scale_w, cubic, wide)
+        return (rows @ (wide @ columns.t())).to(x.dtype)
 
     return resize
 
@@ -288,7 +298,9 @@ def _transposed_as_in_eager(
 def table_of_operators() -> Table:
     table = {
         aten.detach.default: lambda x: x,
-        aten.detach_copy.default: lambda x: x,
+        aten._neg_view.default: torch.neg,
+        aten._neg_view_copy.default: torch.neg,
+        aten._reshape_alias_copy.default: lambda x, size, stride: x.reshape(size),
         aten.histc.default: _histc,
         aten.masked_scatter.default: _masked_scatter,
         aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,

@@ -10,13 +10,13 @@ from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
 from . import _constants, _convolution, _every_size, _index, _layout, _masks, _numbers, _overlap, _state, _tensors
 from ._errors import ExportError
-from ._names import place_of
+from ._names import operator_of, place_of
 from ._torch import build, recurrent
 from ._torch.shapes import widen
 
 _ATEN = torch.ops.aten
 #: Operators that give their input as it is.
-_SAME = (_ATEN.detach.default, _ATEN.alias.default)
+_SAME = (_ATEN.detach.default, _ATEN.alias.default, _ATEN.detach_copy.default, _ATEN.alias_copy.default)
 
 
 def prepare(program: ExportedProgram) -> ExportedProgram:
@@ -28,7 +28,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     _tensors.refuse_kinds(program)
     widen(program)
     prepared = copy_of(program)
-    _forget_same(prepared)
+    forget_same(prepared)
     memory = _constants.own_constants(prepared)
     _state.separate_stores(prepared)
     # Mutation becomes functional first, in the user's layouts: they decide whether a `reshape` shares memory that is written later.
@@ -73,9 +73,10 @@ def copy_of(program: ExportedProgram) -> ExportedProgram:
     return own
 
 
-def _forget_same(program: ExportedProgram) -> None:
+def forget_same(program: ExportedProgram) -> None:
+    """Removes operators that give their input as it is. ``to_edge`` adds some: it detaches a tensor whose bytes are seen as another type."""
     for node in list(program.graph.nodes):
-        if node.op == "call_function" and node.target in _SAME:
+        if operator_of(node) in _SAME:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
 
