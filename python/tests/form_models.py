@@ -163,19 +163,27 @@ class Names(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Layers that return their states: both directions, several layers, batches of one and more."""
+    """Layers that return their states: both directions, several layers, batches of one and more, smaller states; and cells."""
 
     def __init__(self):
         super().__init__()
-        self.long = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.long = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True, dropout=0.5)
         self.single = nn.LSTM(8, 6)
+        self.projected = nn.LSTM(8, 6, proj_size=3)
         self.gated = nn.GRU(8, 6, bidirectional=True)
+        self.plain = nn.RNN(8, 6, nonlinearity="relu", batch_first=True)
+        self.gru_cell, self.lstm_cell = nn.GRUCell(8, 6), nn.LSTMCell(8, 6)
+        self.tanh_cell, self.relu_cell = nn.RNNCell(8, 6), nn.RNNCell(8, 6, bias=False, nonlinearity="relu")
 
     def forward(self, x):
         y, (h, c) = self.long(x)
         z, (hs, cs) = self.single(x[:1].transpose(0, 1))
+        p, (hp, cp) = self.projected(x[:, :2].transpose(0, 1))
         g, hg = self.gated(x.transpose(0, 1))
-        return y, h, c, z, hs, cs, g, hg
+        r, hr = self.plain(x[:, :2])
+        now, kept = x[:, 0], hg[0]
+        cells = self.gru_cell(now, kept), *self.lstm_cell(now, (kept, hg[1])), self.tanh_cell(now, kept), self.relu_cell(now)
+        return y, h, c, z, hs, cs, g, hg, p, hp, cp, r, hr, *cells
 
 
 class Convolutions(nn.Module):

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 import torch
 from complex_rows import COMPLEX_ROWS
+from form_models import Recurrent
 from rewrite_rows import PARTS, ROWS, Draw
+from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 from weightstream import _complex_forms, _convolution, _masks
+from weightstream._decompose import decompose
 from weightstream._inline import Pair
 from weightstream._operators import table_of_operators
+from weightstream._prepare import prepare
 from weightstream._torch import recurrent
 
 pytestmark = [pytest.mark.no_runtime, pytest.mark.cpu_only("kernels of the CPU are what is compared with")]
@@ -82,6 +86,19 @@ def test_every_rewrite_has_a_row():
     covered = {table[name] for name in ROWS if name in table}
     missing = [name for name, function in table.items() if name not in {*ROWS, *PARTS} and function not in covered]
     assert not missing, f"rows of python/tests/rewrite_rows.py are missing for {missing}"
+
+
+def test_cells_on_a_gpu_leave_nothing_fused():
+    """Export on a GPU: ATen takes its fused operators there, and they have no function in the runtime."""
+    with torch.library._scoped_library("aten", "IMPL", "Meta") as library, FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        # On a GPU its kernel tells the shapes.
+        library.impl("_thnn_fused_gru_cell", lambda x, h, kept, *bias: (torch.empty_like(kept), torch.empty_like(x)))
+        model, x = Recurrent().eval(), torch.empty(2, 2, 8)
+        with torch.no_grad():
+            program = torch.export.export(model, (x,))
+        for exported in (program, program.run_decompositions()):
+            left = {str(node.target) for node in decompose(prepare(exported), "cuda").graph.nodes if node.op == "call_function"}
+            assert not [name for name in left if any(word in name for word in ("gru", "lstm", "fused", "cudnn"))]
 
 
 # --- complex numbers
