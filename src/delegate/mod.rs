@@ -65,7 +65,6 @@ pub(crate) use host_storage::HostStorage;
 pub use keep::mark;
 pub use load::applies;
 pub use open::program_of;
-pub(crate) use option_checks::differs;
 pub use place::ProgramPlace;
 pub use program::Program;
 pub use request::{Beside, DataSource, LoadRequest};
