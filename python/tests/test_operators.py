@@ -93,7 +93,13 @@ REFUSED = {
     "large transform": (lambda x: torch.fft.rfft(x, n=5000).abs(), "_fft_r2c", "at most 4096"),
     "large inverse": (lambda x: torch.linalg.inv(x @ x.T + torch.eye(33)), "linalg_inv", "at most 32"),
     "complex operator": (lambda x: _complex(x).cosh().abs(), "aten.cosh", "view_as_real"),
-    "complex power": (lambda x: (_complex(x) ** 3).abs(), "aten.pow", "only squares"),
+    "complex cast": (lambda x: _complex(x).to(torch.float32), "aten._to_copy", "take .real"),
+    "bytes of complex numbers": (lambda x: _complex(x).view(torch.int32), "aten.view", "take torch.view_as_real"),
+    "uint8 picture": (
+        lambda x: torch.nn.functional.interpolate(x.to(torch.uint8)[None, None], (4, 4), mode="bilinear", antialias=True),
+        "_upsample_bilinear2d_aa",
+        "make it float",
+    ),
     "groups of columns": (
         lambda x: torch._grouped_mm(x.T.bfloat16(), x.bfloat16(), offs=torch.full((2,), 16, dtype=torch.int32)),
         "_grouped_mm",

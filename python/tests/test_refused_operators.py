@@ -126,3 +126,45 @@ def test_the_test_models_that_a_gpu_refuses_say_why(name):
     partitioner = ws.WeightStreamPartitioner(device="cuda", sm="90")
     text = error_of(lambda: partitioner.transform_for_pre_decomposition(ZOO[name].export()), ws.ExportError)
     assert f"'{ZOO[name].refused_on_a_gpu}'" in text
+
+
+class Boxes(nn.Module):
+    """Operators of torchvision's library, each in a module of its own."""
+
+    def __init__(self):
+        super().__init__()
+        library = torch.ops.torchvision
+        self.nms = Call(lambda boxes: boxes[library.nms(boxes[:, 1:], boxes[:, 0], 0.5)])
+        self.pool = Call(lambda x: library.roi_pool(x[0], x[1], 1.0, 2, 2)[0])
+        self.aligned = Call(lambda x: library.ps_roi_align(x[0], x[1], 1.0, 2, 2, 2)[0])
+        self.pooled = Call(lambda x: library.ps_roi_pool(x[0], x[1], 1.0, 2, 2)[0])
+        self.fine = Call(lambda x: library.roi_align(x[0], x[1], 1.0, 2, 2, 2, False))
+        self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
+        self.deform = Call(lambda x: library.deform_conv2d(*x, x[0][:, :0], x[0][0, :, 0, 0], *[1, 1, 0, 0, 1, 1, 1, 1], False))
+
+    def forward(self, x, boxes, offset):
+        both = x, boxes
+        return (
+            self.nms(boxes),
+            self.pool(both),
+            self.aligned(both),
+            self.pooled(both),
+            self.fine(both),
+            self.deform((x, self.weight, offset)),
+        )
+
+
+def test_operators_of_torchvisions_library_are_refused_by_name_or_rewritten():
+    pytest.importorskip("torchvision")
+    boxes = torch.cat((torch.zeros(5, 1), torch.rand(5, 4) * 8), 1)
+    program = torch.export.export(Boxes().eval(), (torch.randn(1, 4, 8, 8), boxes, torch.randn(1, 18, 6, 6)))
+    text = error_of(lambda: ws.WeightStreamPartitioner().transform_for_pre_decomposition(program), ws.ExportError)
+    for name, module in (
+        ("nms", "nms"),
+        ("roi_pool", "pool"),
+        ("ps_roi_align", "aligned"),
+        ("ps_roi_pool", "pooled"),
+        ("deform_conv2d", "deform"),
+    ):
+        assert f"operator 'torchvision.{name}' in {module}" in text
+    assert "in fine" not in text

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
-from . import _constants, _convolution, _every_size, _index, _layout, _masks, _numbers, _overlap, _state, _tensors
+from . import _constants, _convolution, _every_size, _index, _layout, _masks, _numbers, _overlap, _refusals, _state, _tensors
 from ._errors import ExportError
 from ._names import operator_of, place_of
 from ._torch import build, recurrent
@@ -25,6 +25,7 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     ``program`` is left as it is, but for its symbols' ranges: these become what they were when the user exported it.
     Preparing a program twice changes nothing. Raises :class:`ExportError` for what cannot be served.
     """
+    _refusals.refuse_torchvision(program)
     _tensors.refuse_kinds(program)
     widen(program)
     prepared = copy_of(program)

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from ._errors import ExportError
 from ._index import NUMBERS
 from ._names import module_of, operator_of, packet_of, place_of
+from ._operators import table_of_operators
 
 #: What the compiled code calls for every operator that has no C function of its own.
 _PROXY = "aoti_torch_proxy_executor_call_function"
@@ -42,6 +43,19 @@ _NOT_ON_A_GPU = {
     "transformers.grouped_mm_fallback": _GROUPED,
     **dict.fromkeys((str(number.overloadpacket) for number in NUMBERS), _NUMBER),
 }
+
+
+def refuse_torchvision(program: ExportedProgram) -> None:
+    """Raises :class:`ExportError` for operators of torchvision's own library that are not rewritten, all of them at once.
+
+    The sizes of some (``nms``) depend on data, and would be refused for that."""
+    own = [node for node in program.graph.nodes if (operator := operator_of(node)) and operator.namespace == "torchvision"]
+    rewritten = table_of_operators()
+    if found := [place_of(node) for node in own if operator_of(node) not in rewritten]:
+        raise ExportError(
+            f"{'; '.join(dict.fromkeys(found))}: of torchvision's operators only roi_align runs without torchvision's library; "
+            "choose boxes (nms) after the program"
+        )
 
 
 def refuse_on_a_gpu(program: ExportedProgram, device: str) -> None:
