@@ -191,6 +191,25 @@ def test_each_method_names_its_own_inputs(quick, tmp_path):
 
 
 @pytest.mark.no_runtime
+def test_a_model_may_take_any_keywords():
+    """torch's own assertions of its sizes fail where a model that takes `**kwargs` is traced again."""
+
+    class Open(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, **named):
+            return self.linear(named["b"]), named["a"] + 1
+
+    n = torch.export.Dim("n", min=0, max=9)
+    named = {"b": torch.ones(4, 8), "a": torch.ones(5, 8)}
+    program = torch.export.export(Open(), (), kwargs=named, dynamic_shapes={"named": {"b": {0: n}, "a": {0: n + 1}}})
+    call = _signature.call_of(ws.apply_weight_offload(program))
+    assert (call["x_call"], call["x_call_places"]) == (["b", "a"], [-1, -1])
+
+
+@pytest.mark.no_runtime
 def test_a_structure_that_cannot_be_built_again_leaves_inputs_unnamed(capfd):
     class Fragile:
         def __init__(self, one, built=None):
