@@ -37,7 +37,7 @@ class Experts(nn.Module):
 
 
 class Complex(nn.Module):
-    """Rotary positions as complex numbers, complex arithmetic, and Fourier transforms."""
+    """Rotary positions as complex numbers, arithmetic with Python's complex numbers, and Fourier transforms; a sound of any length."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ class Complex(nn.Module):
         self.register_buffer("turns", torch.polar(torch.ones(12, 8), torch.rand(12, 8)))
         self.register_buffer("window", torch.hann_window(16))
 
-    def forward(self, x, angle):
+    def forward(self, x, angle, noise):
         y = self.mix(x)
         turned = torch.view_as_complex(y.reshape(*y.shape[:-1], 8, 2)) * self.turns * torch.polar(torch.ones_like(angle), angle)
         other = torch.complex(x[..., :8], y[..., 8:])
@@ -65,7 +65,24 @@ class Complex(nn.Module):
             torch.fft.irfft2(plane * 2, s=(12, 16), norm="ortho"),
             torch.fft.irfft(plane, n=15),
             torch.view_as_real(torch.fft.ifft(turned, dim=1)),
+            *self.numbers(angle),
+            *self.shifted(noise),
         )
+
+    def numbers(self, angle):
+        z = torch.exp(1j * angle) * (2 - 1j) - 0.5j
+        written = torch.zeros(2, 12, 8, dtype=torch.complex64)
+        written[:, 3:] = z[:, 3:] / (angle[:, 3:] + 2j)
+        written[0] += 1j
+        powers = z**3 + z**-1 + z**0.5 + 2 ** (0.5 * z)
+        return (*map(torch.view_as_real, (written, powers, 1 / z)), (written == 1j) | (written != written.conj()), z.view(torch.float32))
+
+    def shifted(self, noise):
+        """As a phase vocoder does it."""
+        spectrum = torch.stft(noise, 16, 4, window=self.window, return_complex=True)
+        turned = spectrum * torch.exp(1j * spectrum.abs())
+        first, rest = turned.split_with_sizes([4, 5], 1)
+        return torch.istft(turned, 16, 4, window=self.window), first.abs(), rest.angle() * (rest.abs() > 0.1)
 
 
 class Images(nn.Module):
@@ -147,7 +164,14 @@ OPERATORS = [
             tolerance=1e-2,
             refused_on_a_gpu="aten._grouped_mm",
         ),
-        Spec("op_complex", Complex, lambda: [(torch.randn(2, 12, 16), torch.rand(2, 12, 8))], "complex numbers are pairs of real ones"),
+        Spec(
+            "op_complex",
+            Complex,
+            lambda: [(torch.randn(2, 12, 16), torch.rand(2, 12, 8), torch.randn(2, n)) for n in (40, 21, 63)],
+            "complex numbers are pairs of real ones",
+            # Of the transform's sizes torch knows only for the example that they are different.
+            dynamic_shapes=({}, {}, {1: torch.export.Dim.AUTO(min=20, max=64)}),
+        ),
         Spec(
             "op_images",
             Images,
