@@ -188,7 +188,7 @@ class Page:
         elif re.fullmatch(r"--[a-z][a-z-]*", code):
             if not any(code in flags for flags in self.project.flags.values()):
                 yield f"flag {code}: no command has it"
-        elif re.fullmatch(r"[\w.*/-]+/[\w.*/-]*|[\w-]+" + SUFFIXES, code):
+        elif re.search(r"\w", code) and re.fullmatch(r"[\w.*/-]+/[\w.*/-]*|[\w-]+" + SUFFIXES, code):
             if not self.project.has_path(code):
                 yield f"file {code}: there is no such file"
         elif SYMBOL.fullmatch(code) and re.search(r"[_.(!=]|::|[a-z][A-Z]|^[A-Z][a-z]", code):

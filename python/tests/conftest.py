@@ -20,7 +20,7 @@ from methods_models import METHODS
 from models import ZOO
 from public_models import PUBLIC
 from support import export_problem, open_module, run_passes, runtime_problem
-from zoo import Spec, bits
+from zoo import SHARED, Spec, bits
 
 #: Passes per model and budget.
 PASSES = 50 if ON_GPU else 20
@@ -64,7 +64,8 @@ class LeftOut(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    if export_problem() is None or os.environ.get("CI") == "true" or re.search(r"\.no_(export|package)\b", module_path.read_text()):
+    needs_none = re.search(r"^pytestmark = .*\.no_(export|package)\b", module_path.read_text(), re.MULTILINE)
+    if needs_none or os.environ.get("CI") == "true" or export_problem() is None:
         return None
     return LeftOut.from_parent(parent, path=module_path)
 
@@ -89,7 +90,7 @@ def wanted_models(item: pytest.Item) -> list[str]:
     marker = item.get_closest_marker("models")
     names = list(marker.args) if marker else []
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return names + [p for p in parameters if isinstance(p, str) and (p in ZOO or p in METHODS or p in PUBLIC)]
+    return names + [SHARED.get(p, p) for p in parameters if isinstance(p, str) and (p in ZOO or p in METHODS or p in PUBLIC)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

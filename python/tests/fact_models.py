@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from zoo import ZOO, Spec, register
+from zoo import ZOO, Spec, register, share
 
 __all__ = ["FACTS", "ZOO"]
 
@@ -230,3 +230,4 @@ fact(
 )
 
 FACTS = [name for name in ZOO if name.startswith("fact_")]
+share("shared_facts", "fact_position", "fact_clone_write", "fact_odd_constants", "fact_tied")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.export import Dim
-from zoo import ZOO, Spec, register
+from zoo import ZOO, Spec, register, share
 
 
 class Layouts(nn.Module):
@@ -264,3 +264,4 @@ form(
     refused_on_a_gpu="aten.item",
 )
 FORMS = [name for name in ZOO if name.startswith("form_")]
+share("shared_forms", "form_state", "form_overlap", "form_names", "form_recurrent", "form_convolutions")

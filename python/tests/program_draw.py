@@ -79,6 +79,12 @@ class Program:
     smallest: int
     example: int
     largest: int
+    #: How many of the inputs, the last ones, are keywords.
+    named: int = 0
+
+    @property
+    def positional(self) -> int:
+        return len(self.inputs) - self.named
 
     @property
     def tolerance(self) -> float:
@@ -87,7 +93,9 @@ class Program:
     def source(self, name: str = "Program") -> str:
         lines = [f"class {name}(nn.Module):", "    def __init__(self):", "        super().__init__()"]
         lines += [f"        {line}" for line in self.setup]
-        lines += ["", f"    def forward(self, {', '.join(i.name for i in self.inputs)}):"]
+        names = [i.name for i in self.inputs]
+        names.insert(self.positional, "*") if self.named else None
+        lines += ["", f"    def forward(self, {', '.join(names)}):"]
         lines += [f"        {line}" for one in self.statements for line in one.splitlines()]
         return "\n".join([*lines, f"        return ({', '.join(self.outputs)},)", ""])
 
@@ -109,6 +117,10 @@ class Program:
             torch.manual_seed(self.seed)
             return space["Program"]().eval().requires_grad_(False)
 
+    def eager(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        keywords = {i.name: value for i, value in list(zip(self.inputs, inputs))[self.positional :]}
+        return module(*inputs[: self.positional], **keywords)
+
     def example_inputs(self) -> tuple[torch.Tensor, ...]:
         return self.pass_inputs(0, self.example, own=True)
 
@@ -127,7 +139,7 @@ class Draw:
         rng = self.rng
         self.float = rng.choices([torch.float32, torch.float64, torch.bfloat16], [10, 2, 1])[0]
         dynamic = rng.random() < 0.45
-        smallest = rng.choice([1, 1, 1, 2])
+        smallest = rng.choice([0, 0, 1, 1, 1, 2])
         self.program = Program(seed, [], [], [], [], smallest, rng.choice([3, 4, 6]), rng.choice([7, 9]))
         for number in range(rng.randint(1, 3)):
             self.program.inputs.append(self._input(number, dynamic))
@@ -135,6 +147,7 @@ class Draw:
         sizes = [size for i in self.program.inputs for size in i.sizes]
         if any("n" in size for size in sizes) and "n" not in sizes:
             self.program.inputs[0].sizes = ["n", *self.program.inputs[0].sizes[1:]] if self.program.inputs[0].sizes else ["n"]
+        self.program.named = rng.choice([0, 0, 1, 2, 3]) % (len(self.program.inputs) + 1)
         self.names = [i.name for i in self.program.inputs]
         self.spaces = [self._space(n) for n in (self.program.example, self.program.smallest, self.program.largest)]
         for _ in range(rng.randint(0, 2)):
@@ -142,7 +155,7 @@ class Draw:
 
     def _input(self, number: int, dynamic: bool) -> Input:
         rng = self.rng
-        sizes = [rng.choice(["1", "2", "3", "4", "4", "6"]) for _ in range(rng.choice([0, 1, 2, 2, 2, 3, 3, 4]))]
+        sizes = [rng.choice(["1", "2", "3", "4", "4", "6"] * 6 + ["0"]) for _ in range(rng.choice([0, 1, 2, 2, 2, 3, 3, 4]))]
         if dynamic and sizes:
             sizes[rng.choice([0, 0, 0, len(sizes) - 1])] = rng.choice(["n", "n", "n", "n+1", "2*n"])
         dtype = rng.choices([self.float, torch.int64, torch.int32, torch.bool], [8, 2, 1, 1])[0]
@@ -162,6 +175,9 @@ class Draw:
     def some(self, want: Callable[[torch.Tensor], bool] = lambda value: True) -> str:
         """A value that is wanted, a late one rather than an early one. Raises :class:`IndexError` if there is none."""
         found = [name for name in self.names if want(self.value(name))]
+        if self.rng.random() < 0.8:
+            # Most operators take no complex numbers.
+            found = [name for name in found if not self.value(name).is_complex()] or found
         return found[-1 - int(len(found) * self.rng.random() ** 1.5)]
 
     def is_static(self, name: str, dim: int) -> bool:
@@ -194,7 +210,7 @@ class Draw:
 
     @staticmethod
     def _is_small(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.numel() <= MAX_ELEMENTS and value.dim() <= MAX_DIMS and not value.is_complex()
+        return isinstance(value, torch.Tensor) and value.numel() <= MAX_ELEMENTS and value.dim() <= MAX_DIMS
 
     def fresh(self) -> str:
         return f"v{sum(name.startswith('v') for name in self.names)}"

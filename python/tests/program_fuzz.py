@@ -21,6 +21,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import os
+import random
 import re
 import sys
 import tempfile
@@ -60,25 +61,39 @@ class Batch(nn.Module):
     def __init__(self, programs: list[Program]):
         super().__init__()
         self.parts = nn.ModuleList(program.module() for program in programs)
-        self.counts = [len(program.inputs) for program in programs]
+        self.counts = [program.positional for program in programs]
+        self.names = [[one.name for one in program.inputs[program.positional :]] for program in programs]
         self.weight = nn.Parameter(torch.ones(16, 16))
 
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> tuple[torch.Tensor, ...]:
         left, found = list(inputs), []
-        for part, count in zip(self.parts, self.counts):
-            found += part(*left[:count])
+        for number, (part, count, names) in enumerate(zip(self.parts, self.counts, self.names)):
+            found += part(*left[:count], **{name: named[f"p{number}_{name}"] for name in names})
             left = left[count:]
         return (*found, self.weight.sum())
 
 
+def arguments(programs: list[Program], values: Iterable[Iterable[Any]], order: int) -> tuple[list[Any], dict[str, Any]]:
+    """What a batch is called with, of one value for each input of each program; its keywords are in an order of the caller's."""
+    inputs: list[Any] = []
+    named: list[tuple[str, Any]] = []
+    for number, (program, own) in enumerate(zip(programs, values)):
+        for place, (one, value) in enumerate(zip(program.inputs, own)):
+            named.append((f"p{number}_{one.name}", value)) if place >= program.positional else inputs.append(value)
+    random.Random(order).shuffle(named)
+    return inputs, dict(named)
+
+
 def exported(programs: list[Program]) -> torch.export.ExportedProgram:
-    shapes: list[dict[int, Any]] = []
+    shapes = []
     for number, program in enumerate(programs):
         n = Dim(f"n{number}", min=program.smallest, max=program.largest)
-        shapes += [{dim: eval(size, {"n": n}) for dim, size in one.dims().items()} for one in program.inputs]
-    inputs = tuple(value for program in programs for value in program.example_inputs())
+        shapes.append([{dim: eval(size, {"n": n}) for dim, size in one.dims().items()} for one in program.inputs])
+    inputs, named = arguments(programs, [program.example_inputs() for program in programs], programs[0].seed)
+    of_inputs, of_named = arguments(programs, shapes, programs[0].seed)
+    dynamic = {key: value for key, value in (("inputs", tuple(of_inputs)), ("named", of_named)) if value}
     with torch.no_grad():
-        return torch.export.export(Batch(programs), inputs, dynamic_shapes=(tuple(shapes),))
+        return torch.export.export(Batch(programs), tuple(inputs), kwargs=named, dynamic_shapes=dynamic)
 
 
 def lower(programs: list[Program], folder: Path) -> None:
@@ -99,7 +114,7 @@ def expected(program: Program) -> list[list[torch.Tensor]]:
     module, found = program.module(), []
     with torch.no_grad():
         for number, n in passes(program):
-            found.append([value.clone() for value in module(*program.pass_inputs(number, n, own=True))])
+            found.append([value.clone() for value in program.eager(module, program.pass_inputs(number, n, own=True))])
     return found
 
 
@@ -112,7 +127,8 @@ def run(programs: list[Program], folder: str, pipe: Any) -> None:
         for budget in (ws.required_budget(pte), EVERYTHING):
             with ws.Module(pte, ptd, weight_offload_budget_bytes=str(budget)) as module:
                 rounds = zip(*[[program.pass_inputs(*one) for one in passes(program)] for program in programs])
-                outputs.append([module(*[value for values in one for value in values]) for one in rounds])
+                calls = [arguments(programs, one, order) for order, one in enumerate(rounds)]
+                outputs.append([module(*inputs, **named) for inputs, named in calls])
         wanted = [expected(program) for program in programs]
         places, start = [], 0
         for one in wanted:

@@ -268,6 +268,35 @@ def old_state(one: Draw) -> str:
     return f"{one.fresh()} = {form.format(b=b)}\n{write(one)}"
 
 
+def complex_from_real(one: Draw) -> str:
+    rng = one.rng
+    a = one.some(lambda value: value.dtype in (torch.float32, torch.float64) and value.dim() >= 1)
+    forms = [
+        f"torch.complex({a}, {like(one, a)})",
+        f"torch.polar({a}.abs(), {like(one, a)})",
+        f"torch.fft.rfft({a})",
+        f"torch.fft.fft({a})",
+    ]
+    if one.value(a).shape[-1] == 2:
+        forms += [f"torch.view_as_complex({a}.contiguous())"] * 3
+    return f"{one.fresh()} = {rng.choice(forms)}"
+
+
+def complex_numbers(one: Draw) -> str:
+    """What is computed with complex numbers, and how they become real again."""
+    rng = one.rng
+    a = rng.choice([name for name in one.names if one.value(name).is_complex()])
+    b, d = like(one, a), rng.randrange(max(one.value(a).dim(), 1))
+    forms = ["{a}.abs()", "{a}.real", "{a}.imag", "torch.view_as_real({a})", "{a}.conj()", "{a} * {b}", "{a} + {b}", "{a} - {b}", "-{a}"]
+    forms += ["{a} * 0.5", "{a} * 1j", "{a} / ({b}.abs() + 1)", "{a}.conj() * {b}", "torch.exp({a} * 0.1)", "torch.exp(1j * {a}.real)"]
+    forms += ["{a}.reshape(-1)", "{a}.unsqueeze(0)", "{a}.clone()", "{a}.sum()"]
+    if one.value(a).dim():
+        forms += ["{a}.sum({d})", "{a}.mean({d})", "{a}.flip({d})", "{a}.transpose(0, {d})", "torch.cat([{a}, {b}], {d})", "{a}[..., :1]"]
+        forms += ["torch.stack([{a}, {b}], {d})", "torch.fft.ifft({a}, dim={d})", "torch.fft.irfft({a})", "{a}.select({d}, 0)"]
+        forms += ["torch.where({a}.real > 0, {a}, {b})", "{a}.roll(1, {d})", "{a}.cumsum({d})"]
+    return f"{one.fresh()} = {rng.choice(forms).format(a=a, b=b, d=d)}"
+
+
 STATEMENTS = [
     (unary, 5),
     (binary, 5),
@@ -283,6 +312,8 @@ STATEMENTS = [
     (write, 4),
     (swap, 1),
     (old_state, 2),
+    (complex_from_real, 2),
+    (complex_numbers, 4),
 ]
 
 
@@ -303,4 +334,5 @@ def outputs(one: Draw) -> list[str]:
             )
         )
     found += [name for name in one.names if name.startswith("self.b") and rng.random() < 0.4 and name not in found]
-    return found
+    # No caller takes complex numbers.
+    return [f"torch.view_as_real({text})" if one.value(text).is_complex() else text for text in found]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from zoo import Inputs, Spec, as_list, largest_error
+from zoo import SHARED, Inputs, Spec, as_list, largest_error, outputs_in
 
 HERE = Path(__file__).resolve().parent
 BUDGETS = ["floor", 25, 50, 75, 100]
@@ -53,6 +53,19 @@ def open_module(files: Any, budget: int | None = None, **specs: Any) -> Any:
     if budget is not None:
         specs["weight_offload_budget_bytes"] = str(budget)
     return ws.Module(str(files.pte), str(files.ptd), **specs)
+
+
+def program_of(name: str, exported: Any) -> tuple[str, slice]:
+    """The program that holds a model, and which of its outputs are the model's. Where a shared program cannot be exported, each model
+    has its own: then those at fault fail, and no others."""
+    from exports import ExportFailed
+
+    program = SHARED.get(name, name)
+    try:
+        exported(program)
+    except ExportFailed:
+        program = name
+    return program, outputs_in(program, name)
 
 
 def run_passes(module: Any, passes: list[Inputs]) -> list[list[torch.Tensor]]:

@@ -26,6 +26,7 @@ class Net(nn.Module):
 
     def forward(self, x, state, mode="relu", *, mask, past, cache):
         y = self.linear(x) + 2 * state[0] - 3 * state[1] + 5 * mask - 7 * cache["k"] + 11 * cache["a"][0]
+        y = y + 13 * cache["a"][1].to(torch.float32) - 17 * cache["a"][2].to(torch.float32)
         self.seen.add_(1)
         y = torch.relu(y) if mode == "relu" else y
         return torch.cat([past, y]), self.seen.clone()
@@ -35,7 +36,8 @@ def arguments(past=3, seed=0):
     made = torch.Generator().manual_seed(seed)
     x, one, other, mask, k, a = (torch.randn(2, 8, generator=made) for _ in range(6))
     past = torch.randn(past, 8, generator=made)
-    return (x, (one, other), "relu"), {"mask": mask, "past": past, "cache": {"k": k, "a": [a]}}
+    words = torch.randint(0, 60000, (8,), generator=made, dtype=torch.int32).to(torch.uint16)
+    return (x, (one, other), "relu"), {"mask": mask, "past": past, "cache": {"k": k, "a": [a, words, one.to(torch.float8_e4m3fn)]}}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def files(net, tmp_path_factory):
     paths = str(folder / "model.pte"), str(folder / "model.ptd")
     args, kwargs = arguments()
     past = torch.export.Dim("past", min=0, max=9)
-    still = {"x": None, "state": (None, None), "mode": None, "mask": None, "cache": {"k": None, "a": [None]}}
+    still = {"x": None, "state": (None, None), "mode": None, "mask": None, "cache": {"k": None, "a": [None, None, None]}}
     ws.export(net, args, *paths, kwargs=kwargs, dynamic_shapes={**still, "past": {0: past}})
     return paths
 
@@ -62,7 +64,7 @@ def expected(net, args, kwargs, calls):
 
 
 def same(found, wanted):
-    return all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, wanted, strict=True))
+    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-3) for one, other in zip(found, wanted, strict=True))
 
 
 def test_arguments_are_found_by_their_names_whatever_their_order(net, files):
@@ -70,7 +72,7 @@ def test_arguments_are_found_by_their_names_whatever_their_order(net, files):
     x, state, mode = args
     mask, past, cache = kwargs.values()
     calls = (
-        ((x, state, mode), {"past": past, "cache": {"a": [cache["a"][0]], "k": cache["k"]}, "mask": mask}),
+        ((x, state, mode), {"past": past, "cache": {"a": tuple(cache["a"]), "k": cache["k"]}, "mask": mask}),
         ((x,), {"cache": cache, "mask": mask, "mode": mode, "past": past, "state": list(state)}),
         ((), {"mode": mode, "past": past, "mask": mask, "cache": cache, "state": state, "x": x}),
     )
@@ -82,7 +84,7 @@ def test_arguments_are_found_by_their_names_whatever_their_order(net, files):
 
 
 WRONG = {
-    "missing": (lambda a, k: (a, {**k, "cache": {"k": k["cache"]["k"]}}), ["cache['a'][0]' is missing"]),
+    "missing": (lambda a, k: (a, {**k, "cache": {"k": k["cache"]["k"]}}), ["'cache['a'][0]', 'cache['a'][1]'", "are missing"]),
     "unknown": (lambda a, k: (a, {**k, "attention": k["mask"]}), ["'attention' is unknown"]),
     "twice": (lambda a, k: (a, {**k, "state": a[1]}), ["'state' is given by position and by name"]),
     "keywords by position": (
@@ -184,8 +186,27 @@ def test_each_method_names_its_own_inputs(quick, tmp_path):
     assert second["x_call"] == ["x", "mask"]
     assert second["x_call_places"] == [-1, -1]
     assert first["x_call"][:4] == ["x", "state[0]", "state[1]", "mode"]
-    assert first["x_call_places"] == [0, 1, 1, 2, -1, -1, -1, -1]
-    assert first["x_call_constants"] == ["", "", "", "'relu'", "", "", "", ""]
+    assert first["x_call_places"] == [0, 1, 1, 2, *[-1] * 6]
+    assert first["x_call_constants"] == ["", "", "", "'relu'", *[""] * 6]
+
+
+@pytest.mark.no_runtime
+def test_a_model_may_take_any_keywords():
+    """torch's own assertions of its sizes fail where a model that takes `**kwargs` is traced again."""
+
+    class Open(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, **named):
+            return self.linear(named["b"]), named["a"] + 1
+
+    n = torch.export.Dim("n", min=0, max=9)
+    named = {"b": torch.ones(4, 8), "a": torch.ones(5, 8)}
+    program = torch.export.export(Open(), (), kwargs=named, dynamic_shapes={"named": {"b": {0: n}, "a": {0: n + 1}}})
+    call = _signature.call_of(ws.apply_weight_offload(program))
+    assert (call["x_call"], call["x_call_places"]) == (["b", "a"], [-1, -1])
 
 
 @pytest.mark.no_runtime

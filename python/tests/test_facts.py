@@ -9,8 +9,11 @@ from conftest import PASSES
 from doctor import DIRECT, KERNEL, MUTABLE, PROBE, RELEASE, WEIGHT, Ptd, Pte
 from fact_models import FACTS
 from models import ZOO
-from support import budget_of, open_module, run_passes
-from zoo import bits, largest_error
+from support import budget_of, open_module, program_of, run_passes
+from zoo import SHARED, bits, largest_error
+
+#: The programs that hold the facts.
+PROGRAMS = list(dict.fromkeys(SHARED.get(name, name) for name in FACTS))
 
 
 def record_of(exported, name):
@@ -24,12 +27,14 @@ def kind_of(record, fqn):
 @pytest.mark.parametrize("budget", ["floor", 50, 100])
 @pytest.mark.parametrize("name", FACTS)
 def test_fact_model_is_right(name, budget, exported, reference, resident_bits):
-    spec, files = ZOO[name], exported(name)
+    program, own = program_of(name, exported)
+    spec, files = ZOO[name], exported(program)
     module = open_module(files, budget_of(files, budget))
-    for number, found in enumerate(run_passes(module, spec.passes(PASSES))):
-        error = largest_error(found, reference(name)[number])
+    for number, outputs in enumerate(run_passes(module, ZOO[program].passes(PASSES))):
+        found = outputs[own]
+        error = largest_error(found, reference(program)[number][own])
         assert error <= spec.tolerance, f"{spec.shows}: pass {number} is off by {error}"
-        assert bits(found) == resident_bits(name)[number]
+        assert bits(found) == resident_bits(program)[number][own]
     stats = module.stats()
     assert stats["peak_bytes"] <= stats["budget_bytes"]
 
@@ -43,7 +48,7 @@ def test_the_floor_really_evicts(name, exported):
 
 
 @pytest.mark.no_runtime
-@pytest.mark.parametrize("name", ["encoder", "kv_decoder", *FACTS])
+@pytest.mark.parametrize("name", ["encoder", "kv_decoder", *PROGRAMS])
 def test_record_is_consistent(name, exported):
     pte = Pte(exported(name).pte)
     record = pte.payload
@@ -63,7 +68,7 @@ def test_record_is_consistent(name, exported):
 
 
 @pytest.mark.no_runtime
-@pytest.mark.parametrize("name", ["encoder", "kv_decoder", *FACTS])
+@pytest.mark.parametrize("name", ["encoder", "kv_decoder", *PROGRAMS])
 def test_ptd_holds_exactly_the_recorded_bytes(name, exported):
     import zlib
 
@@ -146,21 +151,22 @@ def test_writing_into_a_returned_weight_changes_nothing_inside(exported):
     assert largest_error(found, spec.eager([inputs])[0]) <= spec.tolerance
 
 
-@pytest.mark.models("fact_tied")
+@pytest.mark.models("shared_facts")
 @pytest.mark.no_runtime
 def test_tied_weights_are_one_constant_and_equal_bytes_share_a_segment(exported):
-    record, ptd = record_of(exported, "fact_tied"), Ptd(exported("fact_tied").ptd)
-    tied = [n for n in ("embed.weight", "head.weight") if n in record["fqns"]]
+    record, ptd = record_of(exported, "shared_facts"), Ptd(exported("shared_facts").ptd)
+    embed, head, twin = (f"parts.fact_tied.{name}.weight" for name in ("embed", "head", "twin"))
+    tied = [n for n in (embed, head) if n in record["fqns"]]
     assert len(tied) == 1, f"tied weights are recorded as {tied}"
-    assert "twin.weight" in record["fqns"]
-    assert ptd.entries["twin.weight"].buffer_index == ptd.entries[tied[0]].buffer_index
+    assert twin in record["fqns"]
+    assert ptd.entries[twin].buffer_index == ptd.entries[tied[0]].buffer_index
 
 
-@pytest.mark.models("fact_odd_constants")
+@pytest.mark.models("shared_facts")
 @pytest.mark.no_runtime
 def test_small_constants_stay_constants(exported):
-    record = record_of(exported, "fact_odd_constants")
+    record = record_of(exported, "shared_facts")
     for fqn in ("scalar", "eight", "one"):
-        assert fqn in record["fqns"], f"{fqn} was baked into the code"
+        assert f"parts.fact_odd_constants.{fqn}" in record["fqns"], f"{fqn} was baked into the code"
     literals = [n for n in record["fqns"] if "tensor_constant" in n]
     assert all(kind_of(record, n) == DIRECT for n in literals)

@@ -23,4 +23,8 @@ def test_programs_of_a_fixed_seed_equal_eager_pytorch():
 @pytest.mark.no_package
 def test_a_seed_draws_one_program():
     assert draw(5).told() == draw(5).told()
-    assert len({draw(seed).source() for seed in range(20)}) == 20
+    programs = [draw(seed) for seed in range(60)]
+    assert len({one.source() for one in programs}) == 60
+    assert any(one.named for one in programs)
+    assert any(one.dynamic and one.smallest == 0 for one in programs)
+    assert any("complex" in one.source() or "fft" in one.source() for one in programs)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import weightstream as ws
+from packaging.specifiers import SpecifierSet
 from weightstream._torch import version
 
 pytestmark = pytest.mark.no_runtime
@@ -41,3 +42,23 @@ def test_the_runtime_serves_code_of_the_same_releases():
         pytest.skip("the sources of the runtime are not here")
     (line,) = re.findall(r"^const TORCH: .*= \[(.*)\];", source.read_text(), re.MULTILINE)
     assert re.findall(r'"([\d.]+)"', line) == list(version.SUPPORTED)
+
+
+@pytest.mark.parametrize("minor", range(10, 18))
+def test_the_package_asks_for_these_releases(minor):
+    package = ROOT / "python" / "pyproject.toml"
+    if not package.exists():
+        pytest.skip("the sources of the package are not here")
+    (asked,) = re.findall(r'^export = \[.*"torch(.*)"\]$', package.read_text(), re.MULTILINE)
+    assert (f"2.{minor}.1" in SpecifierSet(asked)) == (f"2.{minor}" in version.SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    "name", ["scripts/gpu_test/environment.py", "scripts/gpu_test/README.md", "docs/gpu.md", "docs/compiler-facts.md", "README.md"]
+)
+def test_documents_and_scripts_name_these_releases(name):
+    if not (ROOT / name).exists():
+        pytest.skip("the sources of the project are not here")
+    text = " ".join((ROOT / name).read_text().split())
+    (listed,) = re.findall(r"torch,? (2\.\d\d, 2\.\d\d (?:or|and) 2\.\d\d)\b", text)[:1] or [""]
+    assert sorted(re.findall(r"2\.\d\d", listed)) == sorted(version.SUPPORTED)

@@ -112,7 +112,9 @@ with torch.inference_mode():
     with ws.torch.offload(model, device="cpu"):
         assert all(torch.equal(model(x), expected) for _ in range(3))
 with ws.Range("cpu", 1 << 20) as weights:
-    assert weights.fault(weights.alloc(1 << 20)).fill
+    one = weights.alloc(1 << 20)
+    assert weights.fault(one).fill
+    weights.unpin(one)
 assert ws.Module("model.pte", "model.ptd").forward(torch.randn(8, 256)).shape == (8, 256)
 (runtime,) = {line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/libexecutorch.so")}
 assert runtime.startswith(sys.prefix), runtime

@@ -97,6 +97,58 @@ def register(spec: Spec) -> Spec:
     return spec
 
 
+class Together(nn.Module):
+    """Several models in one program, each with inputs and outputs of its own."""
+
+    def __init__(self, members: list[Spec]):
+        super().__init__()
+        self.parts = nn.ModuleDict({spec.name: spec.build() for spec in members})
+        self.counts = [len(spec.passes(1)[0]) for spec in members]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs, rest = [], list(inputs)
+        for part, count in zip(self.parts.values(), self.counts, strict=True):
+            outputs += as_list(part(*rest[:count]))
+            rest = rest[count:]
+        return tuple(outputs)
+
+
+#: The program that a model shares with others.
+SHARED: dict[str, str] = {}
+
+
+def share(name: str, *members: str) -> None:
+    """Registers one program for several models that differ in what they show: an export takes a while."""
+    specs = [ZOO[member] for member in members]
+
+    def inputs() -> list[Inputs]:
+        each = [spec.inputs() for spec in specs]
+        return [tuple(x for one in each for x in one[at % len(one)]) for at in range(max(map(len, each)))]
+
+    def build() -> nn.Module:
+        return Together(specs)
+
+    # Where its models are defined: the key of its export holds that file.
+    build.__module__ = specs[0].build.__module__
+    shows = "; ".join(spec.shows for spec in specs)
+    tolerance, stateful = max(spec.tolerance for spec in specs), any(spec.stateful for spec in specs)
+    register(Spec(name, build, inputs, shows, tolerance=tolerance, stateful=stateful))
+    SHARED.update(dict.fromkeys(members, name))
+
+
+def outputs_in(program: str, name: str) -> slice:
+    """Which outputs of a program are the model's: all of its own program."""
+    if program == name:
+        return slice(None)
+    start = 0
+    for member in (member for member, shared in SHARED.items() if shared == program):
+        count = len(ZOO[member].eager(ZOO[member].passes(1))[0])
+        if member == name:
+            return slice(start, start + count)
+        start += count
+    raise ValueError(f"'{program}' does not hold '{name}'")
+
+
 def as_list(output: Any) -> list[torch.Tensor]:
     """One output or several, as a list."""
     return list(output) if isinstance(output, tuple | list) else [output]

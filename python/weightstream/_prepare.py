@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 from . import _constants, _convolution, _every_size, _index, _layout, _masks, _numbers, _overlap, _refusals, _state, _tensors
 from ._errors import ExportError
 from ._names import operator_of, place_of
-from ._torch import build, recurrent
+from ._torch import build, guards, recurrent
 from ._torch.shapes import widen
 
 _ATEN = torch.ops.aten
@@ -52,7 +52,7 @@ def _traced(program: ExportedProgram) -> ExportedProgram:
     program.graph_module.recompile()
     # Without gradients: caches that were filled outside of `no_grad` ask for them.
     try:
-        with torch.no_grad(), build.without_onednn(), recurrent.shaped_states():
+        with torch.no_grad(), build.without_onednn(), recurrent.shaped_states(), guards.unasserted():
             return program.run_decompositions({**recurrent.unrolled(), **_masks.decompositions(), **_convolution.written_out()})
     except PendingUnbackedSymbolNotFound:
         read = next((node for node in program.graph.nodes if node.target in _index.NUMBERS), None)

@@ -25,6 +25,11 @@ def dtypes() -> dict[Any, int]:
         torch.float64: 7,
         torch.bool: 11,
         torch.bfloat16: 15,
+        torch.float8_e5m2: 23,
+        torch.float8_e4m3fn: 24,
+        torch.uint16: 27,
+        torch.uint32: 28,
+        torch.uint64: 29,
     }
 
 

@@ -39,6 +39,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
         floor: 0,
         hard_minimum: 0,
         activations,
+        call: Vec::new(),
         inputs: inputs.iter().enumerate().map(input).collect(),
         outputs: Vec::new(),
         sizes: Sizes::default(),

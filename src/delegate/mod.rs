@@ -65,6 +65,7 @@ pub(crate) use host_storage::HostStorage;
 pub use keep::mark;
 pub use load::applies;
 pub use open::program_of;
+#[cfg(feature = "cli")]
 pub(crate) use option_checks::differs;
 pub use place::ProgramPlace;
 pub use program::Program;

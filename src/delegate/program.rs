@@ -189,9 +189,12 @@ impl<'a> Program<'a> {
         Ok(names)
     }
 
-    /// The inputs of `method` as its callers name them; none if its exporter did not record them.
+    /// The inputs of `method` as its callers name them; none if its exporter did not record them, or ExecuTorch runs it.
     pub fn call(&self, method: &str) -> Result<Vec<Argument>> {
-        Ok(Record::of(&self.parse()?, method)?.call)
+        match self.methods()?.iter().any(|ours| ours == method) {
+            true => Ok(Record::of(&self.parse()?, method)?.call),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// The least and the largest size of each dimension of an input of `method`, by its number among the method's tensors; nothing

@@ -22,6 +22,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `pool` | a device's tenants: they hold their grants, and shrink between passes |
+//! | `member` | what the pool asks of a tenant |
 //! | `cap` | a number, or what is free on the device |
 //! | `report` | who has what, and why |
 //! | `range` | reserved addresses whose memory comes and goes by faults |
@@ -38,6 +39,7 @@ mod arbiter;
 mod cap;
 mod graph_pool;
 mod ledger;
+mod member;
 mod pool;
 pub mod range;
 mod range_share;
@@ -53,7 +55,8 @@ mod traces;
 
 pub use arbiter::Arbiter;
 pub use graph_pool::{CaptureId, CaptureReport, GraphPool, GraphPoolReport};
-pub use pool::{DevicePool, DeviceState, Membership, Tenant};
+pub use member::{DeviceState, Tenant};
+pub use pool::{DevicePool, Membership};
 pub use range::{Range, Ranges};
 pub use report::{Report, TenantReport};
 pub use rule::Rule;

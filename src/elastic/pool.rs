@@ -14,35 +14,13 @@
 
 use super::arbiter::Arbiter;
 use super::cap::Cap;
+use super::member::{DeviceState, Tenant};
 use super::range_share::{AskedRanges, RangeMemory, RangeShare};
 use super::report::{Report, TenantReport};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// A store that shares a device.
-pub trait Tenant: Send + Sync {
-    /// Holds at most so many bytes from now on. `None` if a pass of it runs: then nothing has changed. An error leaves what it
-    /// holds as it was.
-    fn shrink_to(&self, bytes: u64) -> Option<Result<()>>;
-
-    /// What is free on its device now; `None` if that cannot be asked now.
-    fn free_bytes(&self) -> Option<u64> {
-        None
-    }
-}
-
-/// What a tenant tells of its device when it joins.
-#[derive(Debug, Clone, Copy)]
-pub struct DeviceState {
-    /// Bytes of a page: grants move in whole ones.
-    pub page: u64,
-    /// What the tenant takes of the device beside its weights. It counts where the cap follows what is free.
-    pub beside: u64,
-    /// What is free there now.
-    pub free: u64,
-}
 
 /// A device's memory for the weights of all tenants.
 pub struct DevicePool {

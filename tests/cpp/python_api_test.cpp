@@ -17,6 +17,8 @@ TEST(PythonApi, NullArgumentsAreNamed) {
   EXPECT_NE(wsm_execute(nullptr, "forward", nullptr, 0), 0);
   EXPECT_NE(wsm_output(nullptr, 0, nullptr), 0);
   EXPECT_EQ(wsm_stats_json(nullptr, "forward"), nullptr);
+  EXPECT_NE(wsm_call_inputs("a.pte", "forward", nullptr, nullptr), 0);
+  EXPECT_STREQ(ws_last_error(), "argument 'inputs' is NULL");
   EXPECT_EQ(wsm_num_outputs(nullptr), 0u);
   wsm_close(nullptr);
 }

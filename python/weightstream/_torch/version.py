@@ -20,7 +20,8 @@ def check(version: str) -> None:
         return
     raise ExportError(
         f"torch {version} is installed; exports were tried with torch {', '.join(SUPPORTED)} only, and use its compiler's internals: "
-        f"pip install 'torch=={SUPPORTED[-1]}.*', or set {OVERRIDE}=1 to try (the runtime then refuses the program unless it is set there too)"
+        f"pip install 'weightstream[export]' 'torch=={SUPPORTED[-1]}.*', or set {OVERRIDE}=1 to try (the runtime then refuses the program "
+        "unless it is set there too)"
     )
 
 
