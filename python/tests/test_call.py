@@ -233,3 +233,34 @@ def test_a_structure_that_cannot_be_built_again_leaves_inputs_unnamed(capfd):
     Fragile.__init__.__defaults__ = (True,)
     assert _signature.call_of(program) == {}
     assert "the inputs have no names" in capfd.readouterr().err
+
+
+class Plain(nn.Module):
+    def forward(self, x, other=None):
+        return x
+
+
+X = torch.ones(2, 8)
+NO_EXAMPLES = {
+    "dictionary": ({"x": X}, {}, ["inputs is a dictionary", "as kwargs={...}", "({...},)"]),
+    "nothing": (None, {}, ["inputs is None"]),
+    "text": ("x", {}, ["inputs is of the type str: give a tuple of examples"]),
+    "names in a list": (X, [("other", X)], ["kwargs is of the type list"]),
+    "sparse": (X.to_sparse(), {}, ["inputs[0] is a sparse tensor (torch.sparse_coo)", "to_dense()"]),
+    "nested sparse": ((X, {"k": [X.to_sparse()]}), {}, ["inputs[1]['k'][0] is a sparse tensor"]),
+    "dtype": (X, {"other": torch.float16}, ["kwargs['other'] is of the type torch.dtype", "attribute of the module"]),
+    "device": ((X, torch.device("cpu")), {}, ["inputs[1] is of the type torch.device"]),
+    "large": ((X, 2**63), {}, ["inputs[1] is 9223372036854775808, which does not fit into an integer of 64 bits"]),
+    "another name": (X, {"nope": X}, ["not what forward of Plain takes", "'nope'"]),
+}
+
+
+@pytest.mark.no_runtime
+def test_examples_that_no_program_takes_are_named(tmp_path):
+    files = tmp_path / "model.pte", tmp_path / "model.ptd"
+    for inputs, kwargs, words in NO_EXAMPLES.values():
+        message = error_of(lambda i=inputs, k=kwargs: ws.export(Plain(), i, *files, kwargs=k), ws.ExportError)
+        assert all(word in message for word in words), message
+    methods = {"first": Plain(), "second": Plain()}
+    message = error_of(lambda: ws.export(methods, {"first": X, "second": {"x": X}}, *files), ws.ExportError)
+    assert message.startswith("method 'second': inputs is a dictionary")

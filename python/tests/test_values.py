@@ -74,7 +74,7 @@ def test_values_are_taken_and_given_in_their_places(model, files):
         (5, False, "input 5: expected True, as at export, found False"),
         (0, None, "input 0: expected a tensor, as at export, found None"),
         (1, "text", "input 1: expected None, as at export, found 'text'"),
-        (2, 2**64, "input 2: 18446744073709551616 does not fit"),
+        (2, 2**64, "input 2 'n': 18446744073709551616 does not fit"),
     ],
 )
 def test_another_value_is_refused_with_both(files, place, value, expected):
