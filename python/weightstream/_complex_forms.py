@@ -164,6 +164,8 @@ def _power(x: Any, exponent: Any) -> Pair:
     if not isinstance(exponent, (Pair, Tensor)) and exponent == 0:
         return Pair(torch.ones_like(x.re), torch.zeros_like(x.re))
     x, e = _floats(x, exponent)
+    dtype = torch.result_type(x.re, e.re)
+    x, e = (Pair(one.re.to(dtype), one.im.to(dtype)) for one in (x, e))
     # exp(e log x), but for zeros: their logarithm is infinite.
     nothing = (x.re == 0) & (x.im == 0)
     result = _exp(_times(_log(Pair(torch.where(nothing, 1, x.re), x.im)), e))
