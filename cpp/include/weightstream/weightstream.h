@@ -79,14 +79,15 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       device's memory with others: its budget changes between passes. Give one of the three
  *       budgets. Without any, the budget is the floor, the least possible one.
  *   weight_offload_budget_mb (int)
- *       an int from 0 up, in MB of 1,048,576 bytes. For offloading programs.
+ *       a number from 0 up, in MB of 1,048,576 bytes, such as 512 or '0.5'. For offloading
+ *       programs.
  *       The budget: device memory for weights and direct constants.
  *   weight_offload_budget_bytes (string)
  *       a number of bytes, as a string of decimal digits. For offloading programs.
  *       The budget in bytes. A string, since ExecuTorch's ints have 32 bits; an int is taken as
  *       well.
  *   weight_offload_priority (int)
- *       an int; the default is 0. For offloading programs.
+ *       a whole number; the default is 0. For offloading programs.
  *       Of a store with the budget 'shared': the bytes that a store of higher priority wants come
  *       before those of a lower one. Floors come first in any case.
  *   weight_offload_policy (string)
@@ -100,7 +101,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       memory; or a ring of pinned memory that is filled from the file during passes. 'auto'
  *       chooses at load, by what the device can do and by the memory that is free.
  *   weight_offload_staging_mb (int)
- *       an int from 1 up, in MB of 1,048,576 bytes. For GPU programs.
+ *       a number from 1 up, in MB of 1,048,576 bytes, such as 512 or '0.5'. For GPU programs.
  *       Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is
  *       copied, but at most 256 MB.
  *   weight_offload_gather (string)
@@ -117,7 +118,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       A file of how long kernels run. If it is there, plans go by it from the first pass on, and
  *       nothing is timed. If not, it is written after the second pass.
  *   weight_offload_device (int)
- *       the index of a device, an int from 0 up; the default is 0. For GPU programs.
+ *       the index of a GPU, such as 1 or 'cuda:1'; the default is 0. For GPU programs.
  *       The GPU to run on.
  *   weight_offload_verify (string)
  *       a string, one of 'off', 'load', 'every_read'; the default is off. For all programs.
@@ -132,7 +133,8 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       Captures the second pass over some shapes as a CUDA graph, copies included, and replays it.
  *       Each set of shapes has its own graph. An error where the host has to take part in a pass.
  *   weight_offload_graph_mb (int)
- *       an int from 1 up, in MB of 1,048,576 bytes; the default is 128. For GPU programs.
+ *       a number from 1 up, in MB of 1,048,576 bytes, such as 512 or '0.5'; the default is 128. For
+ *       GPU programs.
  *       The most device memory that all graphs of a program take beside their activations. Graphs
  *       that were not used for longest go. An error without weight_offload_cuda_graph.
  *   weight_offload_graph_shapes (string)
