@@ -374,7 +374,7 @@ fn inputs_and_outputs_are_whole() {
     bad_ints(
         "inputs",
         &[6, 0, 6, 0],
-        "holds more than the 1 inputs that have names",
+        "holds more inputs than have names, which are 1",
     );
     bad(
         "inputs",
