@@ -378,7 +378,7 @@ fn inputs_and_outputs_are_whole() {
     );
     bad(
         "inputs",
-        "holds more than the 0 inputs that have names",
+        "holds more inputs than have names, which are 0",
         |spec| {
             spec.remove("input_names");
         },

@@ -441,9 +441,9 @@ ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
 ws_status ws_set_device_budget(const char* device, uint64_t bytes);
 
 /*
- * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, for each model its floor,
- * its grant, the bytes that it holds and a sentence, and for each range its name and the bytes that it holds. The budget
- * is null where it follows what is free and nothing shares the device yet.
+ * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, for each model its
+ * floor, its grant, the bytes that it holds and a sentence, and for each range its name and the bytes that it holds.
+ * The budget is null where it follows what is free and nothing shares the device yet.
  *
  * Parameters:
  *   device: as for ws_set_device_budget.
@@ -893,7 +893,7 @@ typedef struct ws_offload_recorded {
   /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
   const char* device;
   const char* name;
-  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read. NULL is the default stream. */
+  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL: the default one. */
   void* stream;
   const ws_offload_weight* weights;
   size_t num_weights;
@@ -939,8 +939,8 @@ ws_status ws_offload_begin(const ws_offload* offload, ws_offload_pass* pass);
  *
  * Parameters:
  *   first, count: their numbers.
- *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the stream
- *                 from now on find the weights there. They only read.
+ *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued
+ *                 to the stream from now on find the weights there. They only read.
  *   moved:        receives whether an address has changed.
  * Returns: WS_OK; WS_DIVERGENCE if other reads come next. After an error none of them has begun, and the pass has to
  *   be ended with `completed` = 0.
