@@ -85,11 +85,11 @@ impl Values {
             }
             Values::Whole => "a whole number".to_owned(),
             Values::Mb { least } => {
-                format!("a number from {least} up, in MB of 1,048,576 bytes: 512, '512' or '0.5'")
+                format!("a number from {least} up, in MB of 1,048,576 bytes, such as 512 or '0.5'")
             }
             Values::Bytes => "a number of bytes, as a string of decimal digits".to_owned(),
             Values::Rate => "a positive number of GB/s, at most 1000000, or 'auto'".to_owned(),
-            Values::Index => "the index of a GPU, as 1, '1' or 'cuda:1'".to_owned(),
+            Values::Index => "the index of a GPU, such as 1 or 'cuda:1'".to_owned(),
             Values::Switch => "true or false, or 1 or 0".to_owned(),
             Values::Shapes => "sizes of dynamic dimensions, as in 'tokens=1,2,4' or 'decode:batch=1,2;prefill:tokens=128', or 'static'"
                 .to_owned(),
@@ -106,6 +106,16 @@ impl Values {
                     .to_owned()
             }
         }
+    }
+}
+
+impl Values {
+    /// Whether they are ints to a caller that gives them by their own type.
+    pub fn are_ints(&self) -> bool {
+        matches!(
+            self,
+            Values::Mb { .. } | Values::Index | Values::Switch | Values::Whole
+        )
     }
 }
 

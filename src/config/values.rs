@@ -49,11 +49,11 @@ pub(super) fn from_mb(spec: &Spec) -> Result<u64> {
     let (Some(whole), Some(parts_mb)) = (decimal(whole), decimal(parts)) else {
         return Err(wrong(spec));
     };
-    let scale = 10u64.checked_pow(parts.len() as u32);
+    let scale = 10u128.checked_pow(parts.len() as u32);
     let bytes = scale.and_then(|scale| {
         let rest = u128::from(parts_mb) << 20;
-        let exact = rest.is_multiple_of(u128::from(scale));
-        exact.then(|| (u128::from(whole) << 20) + rest / u128::from(scale))
+        let exact = rest.is_multiple_of(scale);
+        exact.then(|| (u128::from(whole) << 20) + rest / scale)
     });
     let bytes = bytes.ok_or_else(|| part_of_a_byte(spec, &text))?;
     if bytes < u128::from(least) << 20 {

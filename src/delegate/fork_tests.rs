@@ -60,7 +60,7 @@ fn assert_refused(result: Result<()>, parent: u32) {
         assert!(text.contains(&format!("process {part}")), "{text}");
     }
     assert!(
-        text.contains("fork") && text.contains("load again"),
+        text.contains("fork") && text.contains("load it again"),
         "{text}"
     );
 }

@@ -88,7 +88,7 @@ fn a_wrong_count_names_the_inputs() {
     let specs = [spec("x", &[(2, 2, -1)]), spec("mask", &[(2, 2, -1)])];
     let what = refusal(&specs, &[input(&[2], &[0; 8])]);
     assert!(
-        what.contains("takes 2 inputs (x, mask), 1 were given"),
+        what.contains("takes 2 inputs (x, mask), 1 was given"),
         "{what}"
     );
 }
@@ -205,7 +205,7 @@ fn room_that_cannot_fit_is_refused_before_the_pass() {
     let signature = signature(&[], &specs, &wiring);
     assert_eq!(check_rooms(&signature, &[room(6, &[2, 3])]), Ok(()));
     let cases: [(&[OutputTensor<'_>], &str); 3] = [
-        (&[], "has 1 outputs, room for 0 was given"),
+        (&[], "has 1 output, room for 0 was given"),
         (
             &[room(4, &[2, 3])],
             "output 0: it has dtype float32, room was given for dtype int64",

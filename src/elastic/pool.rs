@@ -15,8 +15,7 @@
 use super::arbiter::Arbiter;
 use super::cap::Cap;
 use super::member::{DeviceState, Tenant};
-use super::range_share::{AskedRanges, RangeMemory, RangeShare};
-use super::report::{Report, TenantReport};
+use super::range_share::{AskedRanges, RangeShare};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -24,30 +23,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A device's memory for the weights of all tenants.
 pub struct DevicePool {
-    device: String,
+    pub(super) device: String,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
     pub(super) arbiter: Arbiter,
     pub(super) cap: Cap,
-    members: BTreeMap<TenantId, Member>,
+    pub(super) members: BTreeMap<TenantId, Member>,
     pub(super) ranges: RangeShare,
 }
 
-struct Member {
-    name: String,
-    priority: i64,
-    floor: u64,
-    total: u64,
+pub(super) struct Member {
+    pub name: String,
+    pub priority: i64,
+    pub floor: u64,
+    pub total: u64,
     /// What it takes beside its weights: activations, inputs, a reserve.
     beside: u64,
-    held: u64,
-    passes: u64,
+    pub held: u64,
+    pub passes: u64,
     /// A pass of it runs.
-    running: bool,
+    pub running: bool,
     /// Set once it can be asked to shrink.
-    tenant: Option<Weak<dyn Tenant>>,
+    pub tenant: Option<Weak<dyn Tenant>>,
 }
 
 /// The pools of this process, by device. A child has its own: it cannot use what its parent has loaded.
@@ -152,60 +151,6 @@ impl DevicePool {
         joined
     }
 
-    /// Who has what, and why.
-    pub fn report(&self) -> Report {
-        // They end after the lock is gone, and are asked before it is taken: they take it themselves.
-        let (ranges, tenants) = self.members();
-        let each_range = ranges.as_ref().map_or(vec![], |ranges| ranges.holders());
-        let known = self.lock().cap.is_known();
-        let free = match known {
-            true => None,
-            false => tenants
-                .iter()
-                .find_map(|tenant| tenant.free_bytes())
-                .or_else(|| ranges.as_ref().and_then(|ranges| ranges.free_bytes())),
-        };
-        let state = self.lock();
-        let seen = free.map(|free| state.available(free, 0));
-        let one = |(id, member): (&TenantId, &Member)| TenantReport {
-            name: member.name.clone(),
-            priority: member.priority,
-            floor: member.floor,
-            total: member.total,
-            grant: state.arbiter.grant(*id),
-            held: member.held,
-            passes: member.passes,
-            running: member.running,
-            why: state.arbiter.explain(*id),
-        };
-        Report {
-            device: self.device.clone(),
-            cap: seen.unwrap_or(state.arbiter.cap()),
-            cap_is_known: known || seen.is_some(),
-            follows_free: state.cap.follows(),
-            rule: state.arbiter.rule().name(),
-            ranges: state.ranges.held,
-            each_range,
-            tenants: state.members.iter().map(one).collect(),
-        }
-    }
-
-    /// The ranges, and all tenants that can be asked.
-    fn members(&self) -> (Option<Arc<dyn RangeMemory>>, Vec<Arc<dyn Tenant>>) {
-        let state = self.lock();
-        let tenants = state.members.values();
-        let tenants = tenants.filter_map(|one| one.tenant.as_ref().and_then(Weak::upgrade));
-        (state.ranges.memory(), tenants.collect())
-    }
-
-    /// The cap, and the bytes that each tenant holds.
-    pub(super) fn holders(&self) -> (u64, Vec<(String, u64)>) {
-        let state = self.lock();
-        let one = |member: &Member| (format!("'{}'", member.name), member.held);
-        let all = state.members.values().map(one).collect();
-        (state.arbiter.cap(), all)
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -258,7 +203,7 @@ impl State {
     }
 
     /// What is there for the tenants where so much is free.
-    fn available(&self, free: u64, joins: u64) -> u64 {
+    pub(super) fn available(&self, free: u64, joins: u64) -> u64 {
         let held = self.held().saturating_add(self.ranges.held);
         let beside = self.members.values().map(|member| member.beside);
         let headroom = beside.fold(joins, u64::max);

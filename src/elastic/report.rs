@@ -1,6 +1,11 @@
 //! Who has what of a device, and why.
 
+use super::member::Tenant;
+use super::pool::{DevicePool, Member};
+use super::range_share::RangeMemory;
+use super::tenant::TenantId;
 use crate::config::quoted;
+use std::sync::{Arc, Weak};
 
 /// The state of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,5 +93,61 @@ impl TenantReport {
             self.running,
             quoted(&self.why)
         )
+    }
+}
+
+impl DevicePool {
+    /// Who has what, and why.
+    pub fn report(&self) -> Report {
+        // They end after the lock is gone, and are asked before it is taken: they take it themselves.
+        let (ranges, tenants) = self.members();
+        let each_range = ranges.as_ref().map_or(vec![], |ranges| ranges.holders());
+        let known = self.lock().cap.is_known();
+        let free = match known {
+            true => None,
+            false => tenants
+                .iter()
+                .find_map(|tenant| tenant.free_bytes())
+                .or_else(|| ranges.as_ref().and_then(|ranges| ranges.free_bytes())),
+        };
+        let state = self.lock();
+        let seen = free.map(|free| state.available(free, 0));
+        let one = |(id, member): (&TenantId, &Member)| TenantReport {
+            name: member.name.clone(),
+            priority: member.priority,
+            floor: member.floor,
+            total: member.total,
+            grant: state.arbiter.grant(*id),
+            held: member.held,
+            passes: member.passes,
+            running: member.running,
+            why: state.arbiter.explain(*id),
+        };
+        Report {
+            device: self.device.clone(),
+            cap: seen.unwrap_or(state.arbiter.cap()),
+            cap_is_known: known || seen.is_some(),
+            follows_free: state.cap.follows(),
+            rule: state.arbiter.rule().name(),
+            ranges: state.ranges.held,
+            each_range,
+            tenants: state.members.iter().map(one).collect(),
+        }
+    }
+
+    /// The ranges, and all tenants that can be asked.
+    fn members(&self) -> (Option<Arc<dyn RangeMemory>>, Vec<Arc<dyn Tenant>>) {
+        let state = self.lock();
+        let tenants = state.members.values();
+        let tenants = tenants.filter_map(|one| one.tenant.as_ref().and_then(Weak::upgrade));
+        (state.ranges.memory(), tenants.collect())
+    }
+
+    /// The cap, and the bytes that each tenant holds.
+    pub(super) fn holders(&self) -> (u64, Vec<(String, u64)>) {
+        let state = self.lock();
+        let one = |member: &Member| (format!("'{}'", member.name), member.held);
+        let all = state.members.values().map(one).collect();
+        (state.arbiter.cap(), all)
     }
 }

@@ -135,7 +135,7 @@ TEST_F(DeviceIo, RoomThatDoesNotFitIsRefusedWithBothSizes) {
   ASSERT_NO_FATAL_FAILURE(open(model));
   const std::vector<ws_tensor> good = rooms_;
   EXPECT_EQ(ws_execute_into(model_, inputs_.data(), inputs_.size(), nullptr, 0), WS_INVALID_INPUT);
-  EXPECT_TRUE(error_has("outputs, room for 0 was given")) << ws_last_error();
+  EXPECT_TRUE(error_has("output, room for 0 was given")) << ws_last_error();
   EXPECT_EQ(ws_execute_into(model_, inputs_.data(), inputs_.size(), nullptr, 1), WS_INVALID_ARGUMENT);
 
   rooms_[0].dtype = 4;

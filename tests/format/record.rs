@@ -392,11 +392,11 @@ fn inputs_and_outputs_are_whole() {
     bad_ints(
         "inputs",
         &[6, 0, 6, 0],
-        "holds more than the 1 inputs that have names",
+        "holds more inputs than have names, which are 1",
     );
     bad(
         "inputs",
-        "holds more than the 0 inputs that have names",
+        "holds more inputs than have names, which are 0",
         |spec| {
             spec.remove("input_names");
         },

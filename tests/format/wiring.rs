@@ -71,7 +71,7 @@ fn values_from_elsewhere_are_damage_with_their_number() {
         (plan(&[0], &[0, 1], &[9]), "output 0 is value 9"),
         (
             plan(&[0], &[0, 1, 2], &[1]),
-            "called with 3 tensors, and was recorded with 1 inputs",
+            "called with 3 tensors, and was recorded with 1 input",
         ),
     ] {
         let error = wiring(plan, 1, 1).unwrap_err();

@@ -79,7 +79,8 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       device's memory with others: its budget changes between passes. Give one of the three
  *       budgets. Without any, the budget is the floor, the least possible one.
  *   weight_offload_budget_mb (int)
- *       a number from 0 up, in MB of 1,048,576 bytes: 512, '512' or '0.5'. For offloading programs.
+ *       a number from 0 up, in MB of 1,048,576 bytes, such as 512 or '0.5'. For offloading
+ *       programs.
  *       The budget: device memory for weights and direct constants.
  *   weight_offload_budget_bytes (string)
  *       a number of bytes, as a string of decimal digits. For offloading programs.
@@ -100,7 +101,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       memory; or a ring of pinned memory that is filled from the file during passes. 'auto'
  *       chooses at load, by what the device can do and by the memory that is free.
  *   weight_offload_staging_mb (int)
- *       a number from 1 up, in MB of 1,048,576 bytes: 512, '512' or '0.5'. For GPU programs.
+ *       a number from 1 up, in MB of 1,048,576 bytes, such as 512 or '0.5'. For GPU programs.
  *       Size of the ring of 'staged', at least 8 MB. Without it, the ring holds everything that is
  *       copied, but at most 256 MB.
  *   weight_offload_gather (string)
@@ -117,7 +118,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       A file of how long kernels run. If it is there, plans go by it from the first pass on, and
  *       nothing is timed. If not, it is written after the second pass.
  *   weight_offload_device (int)
- *       the index of a GPU, as 1, '1' or 'cuda:1'; the default is 0. For GPU programs.
+ *       the index of a GPU, such as 1 or 'cuda:1'; the default is 0. For GPU programs.
  *       The GPU to run on.
  *   weight_offload_verify (string)
  *       a string, one of 'off', 'load', 'every_read'; the default is off. For all programs.
@@ -132,7 +133,7 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       Captures the second pass over some shapes as a CUDA graph, copies included, and replays it.
  *       Each set of shapes has its own graph. An error where the host has to take part in a pass.
  *   weight_offload_graph_mb (int)
- *       a number from 1 up, in MB of 1,048,576 bytes: 512, '512' or '0.5'; the default is 128. For
+ *       a number from 1 up, in MB of 1,048,576 bytes, such as 512 or '0.5'; the default is 128. For
  *       GPU programs.
  *       The most device memory that all graphs of a program take beside their activations. Graphs
  *       that were not used for longest go. An error without weight_offload_cuda_graph.
@@ -440,9 +441,9 @@ ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
 ws_status ws_set_device_budget(const char* device, uint64_t bytes);
 
 /*
- * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, for each model its floor,
- * its grant, the bytes that it holds and a sentence, and for each range its name and the bytes that it holds. The budget
- * is null where it follows what is free and nothing shares the device yet.
+ * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, for each model its
+ * floor, its grant, the bytes that it holds and a sentence, and for each range its name and the bytes that it holds.
+ * The budget is null where it follows what is free and nothing shares the device yet.
  *
  * Parameters:
  *   device: as for ws_set_device_budget.
@@ -892,7 +893,7 @@ typedef struct ws_offload_recorded {
   /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
   const char* device;
   const char* name;
-  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read. NULL is the default stream. */
+  /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL: the default one. */
   void* stream;
   const ws_offload_weight* weights;
   size_t num_weights;
@@ -938,8 +939,8 @@ ws_status ws_offload_begin(const ws_offload* offload, ws_offload_pass* pass);
  *
  * Parameters:
  *   first, count: their numbers.
- *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued to the stream
- *                 from now on find the weights there. They only read.
+ *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued
+ *                 to the stream from now on find the weights there. They only read.
  *   moved:        receives whether an address has changed.
  * Returns: WS_OK; WS_DIVERGENCE if other reads come next. After an error none of them has begun, and the pass has to
  *   be ended with `completed` = 0.

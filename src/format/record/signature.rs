@@ -86,7 +86,7 @@ pub(super) fn inputs(fields: &Fields<'_>) -> Result<Vec<InputSpec>> {
     }
     if !cursor.at_end() {
         return Err(cursor.bad(format!(
-            "holds more than the {} inputs that have names",
+            "holds more inputs than have names, which are {}",
             names.len()
         )));
     }
