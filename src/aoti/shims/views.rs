@@ -11,7 +11,7 @@ shim_table! {
     aoti_torch_new_tensor_handle, aoti_torch__reinterpret_tensor, aoti_torch__alloc_from_pool,
     aoti_torch_as_strided, aoti_torch_assign_tensors_out, aoti_torch_aten_narrow, aoti_torch_cpu_narrow,
     aoti_torch_cpu_permute, aoti_torch_cpu_slice_Tensor, aoti_torch_cpu_squeeze_dim,
-    aoti_torch_cpu_view_dtype,
+    aoti_torch_cpu_view_dtype, aoti_torch_cuda_view_dtype,
 }
 
 extern "C" fn aoti_torch_new_tensor_handle(orig: Handle, ret: Out<Handle>) -> i32 {
@@ -203,9 +203,17 @@ extern "C" fn aoti_torch_cpu_squeeze_dim(tensor: Handle, d: i64, ret: Out<Handle
     })
 }
 
-/// The same bytes as another type. The last dimension shrinks or grows when the sizes of elements differ.
 extern "C" fn aoti_torch_cpu_view_dtype(tensor: Handle, number: i32, ret: Out<Handle>) -> i32 {
-    run("aoti_torch_cpu_view_dtype", |c| {
+    view_dtype("aoti_torch_cpu_view_dtype", tensor, number, ret)
+}
+
+extern "C" fn aoti_torch_cuda_view_dtype(tensor: Handle, number: i32, ret: Out<Handle>) -> i32 {
+    view_dtype("aoti_torch_cuda_view_dtype", tensor, number, ret)
+}
+
+/// The same bytes as another type. The last dimension shrinks or grows when the sizes of elements differ.
+fn view_dtype(name: &'static str, tensor: Handle, number: i32, ret: Out<Handle>) -> i32 {
+    run(name, |c| {
         let to = dtype(number)?;
         let of = c.slab.tensor(tensor)?;
         let (mut sizes, mut strides) = (of.dims.sizes().to_vec(), of.dims.strides().to_vec());
