@@ -73,7 +73,7 @@ def test_a_cap_and_a_budget_are_refused_with_both_numbers(budget):
         assert pool.report()["refused"] is None
         pool._call("release", number)
         assert held() == 2 * MB, "its piece lives"
-        assert "1 captures were not released, or tensors of them live" in error_of(pool.close)
+        assert "captures that were not released, or whose tensors live: 1" in error_of(pool.close)
         free("graph_pool", pieces[0])
 
 

@@ -236,7 +236,7 @@ fn the_device_refuses_with_both_numbers() {
         .close()
         .unwrap_err()
         .to_string()
-        .contains("1 captures were not released"));
+        .contains("captures that were not released, or whose tensors live: 1"));
 }
 
 #[test]

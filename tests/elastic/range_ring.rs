@@ -148,7 +148,7 @@ fn leased_slots_are_given_to_nobody_and_are_named() {
     );
     let ended = a.destroy().unwrap_err().to_string();
     assert!(
-        ended.contains("the slot of allocation 0 has 1 leases"),
+        ended.contains("the slot of allocation 0 has leases or faults that were not unpinned: 1"),
         "{ended}"
     );
     // The first slot is the next in the order, and is passed over while it is leased.

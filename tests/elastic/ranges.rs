@@ -110,9 +110,9 @@ fn pinned_pages_stay_and_are_named() {
     );
     let error = a.destroy().unwrap_err();
     assert!(
-        error
-            .to_string()
-            .contains("'a' cannot end: allocation 1 has 1 leases"),
+        error.to_string().contains(
+            "'a' cannot end: allocation 1 has leases or faults that were not unpinned: 1"
+        ),
         "{error}"
     );
     // A pinned page above the watermark keeps its contents.
