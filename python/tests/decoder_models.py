@@ -39,6 +39,8 @@ COMMON: dict[str, Any] = {
 class Decoder(Spec):
     """A causal language model. A pass takes tokens and their positions."""
 
+    keywords: tuple[str, ...] = ("input_ids", "cache_position")
+
     def export(self) -> ExportedProgram:
         from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 

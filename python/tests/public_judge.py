@@ -61,7 +61,7 @@ def run(name: str, files: Files) -> dict[str, Any]:
     figures: dict[str, Any] = {"weight_bytes": whole, "floor_bytes": budget_of(files, "floor"), "error": 0.0}
     for budget in BUDGETS:
         module = open_module(files, budget_of(files, budget))
-        found = run_passes(module, passes)
+        found = run_passes(module, passes, spec.keywords)
         for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
             error = largest_error(ours, theirs)
             assert error <= spec.tolerance, f"pass {number} at {budget} is off by {error:.1e}"

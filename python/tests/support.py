@@ -68,9 +68,13 @@ def program_of(name: str, exported: Any) -> tuple[str, slice]:
     return program, outputs_in(program, name)
 
 
-def run_passes(module: Any, passes: list[Inputs]) -> list[list[torch.Tensor]]:
-    """Outputs of these passes, copied out of whatever memory they are in."""
-    return [[out.clone() for out in as_list(module.forward(*inputs))] for inputs in passes]
+def run_passes(module: Any, passes: list[Inputs], keywords: tuple[str, ...] = ()) -> list[list[torch.Tensor]]:
+    """Outputs of these passes, copied out of whatever memory they are in; with `keywords`, inputs are given by these names."""
+
+    def outputs(inputs: Inputs) -> Any:
+        return module.forward(**dict(zip(keywords, inputs, strict=True))) if keywords else module.forward(*inputs)
+
+    return [[out.clone() for out in as_list(outputs(inputs))] for inputs in passes]
 
 
 def budget_of(files: Any, budget: str | int) -> int:

@@ -24,10 +24,10 @@ def expected_of(name: str) -> list[list[torch.Tensor]]:
 def test_a_decoder_prefills_and_decodes(name, budget, exported):
     spec, files = ZOO[name], exported(name)
     passes = spec.passes()
-    found = run_passes(open_module(files, budget_of(files, budget)), passes)
+    found = run_passes(open_module(files, budget_of(files, budget)), passes, spec.keywords)
     for number, (ours, expected) in enumerate(zip(found, expected_of(name), strict=True)):
         error = largest_error(ours, expected)
         assert error <= spec.tolerance, f"pass {number} ({passes[number][0].shape[1]} tokens) is off by {error}"
     if budget == "floor":
-        resident = run_passes(open_module(files, 1 << 30), passes)
+        resident = run_passes(open_module(files, 1 << 30), passes, spec.keywords)
         assert [bits(one) for one in found] == [bits(one) for one in resident]

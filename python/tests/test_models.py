@@ -92,7 +92,7 @@ def test_activations_stay_within_what_the_export_recorded(name, exported):
     files = exported(name)
     (bound,) = Pte(files.pte).payload["activations"]
     module = open_module(files)
-    run_passes(module, ZOO[name].passes())
+    run_passes(module, ZOO[name].passes(), ZOO[name].keywords)
     peak = module.stats()["activation_peak_bytes"]
     print(f"{name}: {peak} of {bound} bytes")
     assert 0 < peak <= bound

@@ -18,7 +18,7 @@ def test_a_public_model_is_right_at_every_budget(name, exported):
     expected, seen = spec.eager(passes), []
     assert len({tuple(bits(out)) for out in expected}) == len(passes), "outputs do not depend on inputs"
     for budget in ("floor", 50, 100):
-        found = run_passes(open_module(files, budget_of(files, budget)), passes)
+        found = run_passes(open_module(files, budget_of(files, budget)), passes, spec.keywords)
         for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
             error = largest_error(ours, theirs)
             assert error <= spec.tolerance, f"pass {number} at {budget} is off by {error}"

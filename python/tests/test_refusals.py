@@ -85,7 +85,7 @@ BAD_SPECS = {
     "unknown key": ({"weight_offload_budgt_mb": 64}, ["weight_offload_budgt_mb"]),
     "unknown policy": ({"weight_offload_policy": "random"}, ["weight_offload_policy", "random", "lru", "planned"]),
     "unknown verify": ({"weight_offload_verify": "always"}, ["weight_offload_verify", "always", "load"]),
-    "budget as text": ({"weight_offload_budget_mb": "64"}, ["weight_offload_budget_mb"]),
+    "budget as words": ({"weight_offload_budget_mb": "64 MB"}, ["weight_offload_budget_mb", "64 MB"]),
     "budget negative": ({"weight_offload_budget_mb": -1}, ["weight_offload_budget_mb", "-1"]),
     "bytes not decimal": ({"weight_offload_budget_bytes": "64 MB"}, ["weight_offload_budget_bytes", "64 MB"]),
     "bytes too many": ({"weight_offload_budget_bytes": "9" * 40}, ["weight_offload_budget_bytes"]),
@@ -351,8 +351,8 @@ def with_library(files: Files, folder: Path, change) -> Files:
 
 
 BAD_INPUTS = {
-    "no input": ((), ["0", "1"]),
-    "two inputs": ((torch.zeros(8, 256), torch.zeros(8, 256)), ["2", "1"]),
+    "no input": ((), ["'x' is missing", "it takes x"]),
+    "two inputs": ((torch.zeros(8, 256), torch.zeros(8, 256)), ["positional argument 1", "it takes x"]),
     "dtype": ((torch.zeros(8, 256, dtype=torch.float64),), ["input 0"]),
     "integers": ((torch.zeros(8, 256, dtype=torch.int64),), ["input 0"]),
     "rank": ((torch.zeros(8 * 256),), ["input 0"]),

@@ -155,7 +155,7 @@ BAD_DEFAULTS = {
     "unknown key": ({"weight_offload_budgt": 1}, "weight_offload_budgt"),
     "no option": ({"budget_mb": 1}, "budget_mb"),
     "wrong value": ({"weight_offload_policy": "mru"}, "'planned'"),
-    "wrong type": ({"weight_offload_policy": 1.5}, "float"),
+    "wrong type": ({"weight_offload_policy": 1.5}, "takes a string, one of 'planned', 'lru'"),
     "two budgets": ({"weight_offload_budget_mb": 1, "weight_offload_budget": "auto"}, "not two"),
     "of one program": ({"weight_offload_pte_sha256": "0" * 64}, "one program"),
 }

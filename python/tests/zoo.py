@@ -45,6 +45,8 @@ class Spec:
     seed_name: str = ""
     #: Words of the export's refusal, for a model that cannot run on a GPU.
     refused_on_a_gpu: str = ""
+    #: The names of a pass's inputs, where the program takes them by keyword.
+    keywords: tuple[str, ...] = ()
 
     @property
     def seed(self) -> int:
