@@ -351,7 +351,7 @@ def test_what_is_captured_lasts_as_long_as_its_tensors():
         pool.release(graph)
         assert pool.report()["captures"][0]["ended"]
         assert torch.equal(y, torch.full_like(y, 2))
-        assert "tensors of them live" in error_of(pool.close)
+        assert "whose tensors live: 1" in error_of(pool.close)
         del graph, y
         gc.collect()
 
