@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ._eager_watch import set_data
 from ._eager_weights import Shown, Weights
 from ._native import Error
 
@@ -124,11 +125,11 @@ def show_copies(shown: list[Shown], device: torch.device) -> list[torch.Tensor]:
     """Parameters show copies from now on."""
     copies = [copy_of(one, device) for one in shown]
     for one, copy in zip(shown, copies):
-        one.parameter.data = copy
+        set_data(one.parameter, copy)
     return copies
 
 
 def show_host(shown: list[Shown]) -> None:
     """Parameters show their host bytes again."""
     for one in shown:
-        one.parameter.data = one.host
+        set_data(one.parameter, one.host)
