@@ -35,7 +35,13 @@ def build() -> FluxPipeline:
         pipe = FluxPipeline(
             scheduler=FlowMatchEulerDiscreteScheduler(),
             vae=AutoencoderKL(
-                block_out_channels=(16, 32), norm_num_groups=4, sample_size=32, shift_factor=0.0, use_quant_conv=False, use_post_quant_conv=False, **blocks
+                block_out_channels=(16, 32),
+                norm_num_groups=4,
+                sample_size=32,
+                shift_factor=0.0,
+                use_quant_conv=False,
+                use_post_quant_conv=False,
+                **blocks,
             ),
             text_encoder=CLIPTextModel(CLIPTextConfig(bos_token_id=52, eos_token_id=53, **text)),
             tokenizer=clip,

@@ -114,7 +114,7 @@ def test_adapters_of_peft():
             for one in (model, reference):
                 one.set_adapter(step) if step in ("default", "other") else getattr(one, step)()
             # The host adds up in another order than a GPU.
-            if step.startswith("merge") or step.startswith("unmerge"):
+            if step.startswith(("merge", "unmerge")):
                 reference.load_state_dict(model.state_dict())
             for _ in range(2):
                 assert torch.equal(model(given()), reference(given())), step

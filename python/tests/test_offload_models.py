@@ -66,7 +66,14 @@ def t5() -> nn.Module:
 
 def whisper() -> nn.Module:
     sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))}
-    tokens = {"decoder_start_token_id": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "suppress_tokens": [], "begin_suppress_tokens": []}
+    tokens = {
+        "decoder_start_token_id": 3,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "suppress_tokens": [],
+        "begin_suppress_tokens": [],
+    }
     config = transformers.WhisperConfig(
         vocab_size=128, d_model=32, num_mel_bins=8, max_source_positions=16, max_target_positions=32, **sizes, **tokens
     )
@@ -169,7 +176,13 @@ def unet() -> nn.Module:
     torch.manual_seed(0)
     blocks = {"down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"), "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D")}
     return diffusers.UNet2DConditionModel(
-        sample_size=8, block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=4, cross_attention_dim=32, attention_head_dim=4, **blocks
+        sample_size=8,
+        block_out_channels=(16, 32),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=32,
+        attention_head_dim=4,
+        **blocks,
     ).eval()
 
 

@@ -92,10 +92,8 @@ class Passes:
         if entry is None:
             entry = self.entries[module] = Entry(module, self.names[module])
         args, kwargs = moved(args, self.device), moved(kwargs, self.device)
-        if entry.recorded is None:
-            result = self._record(entry, forward, args, kwargs)
-        else:
-            result = self._run_by_plan(entry, forward, args, kwargs)
+        pass_of = self._record if entry.recorded is None else self._run_by_plan
+        result = pass_of(entry, forward, args, kwargs)
         self.counted["passes"] += 1
         return result
 
