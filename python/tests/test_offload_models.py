@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 import torch
 import weightstream as ws
-from device_under_test import exact_products
+from device_under_test import ON_GPU, exact_products
 from support import error_of
 from test_offload import DEVICE
 from torch import nn
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.no_export
+#: Weights of several pages, so that something streams.
+WIDTH = 1024 if ON_GPU else 32
 SMALL: dict[str, Any] = {
     "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 128,
+    "hidden_size": 2 * WIDTH,
+    "intermediate_size": 4 * WIDTH,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -54,18 +56,28 @@ def llama() -> nn.Module:
 
 
 def bart() -> nn.Module:
-    sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))}
-    config = transformers.BartConfig(vocab_size=128, d_model=32, max_position_embeddings=64, decoder_start_token_id=2, **sizes)
+    sizes = {
+        f"{side}_{what}": n
+        for side in ("encoder", "decoder")
+        for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 2 * WIDTH))
+    }
+    config = transformers.BartConfig(vocab_size=128, d_model=WIDTH, max_position_embeddings=64, decoder_start_token_id=2, **sizes)
     return made("BartForConditionalGeneration", config)
 
 
 def t5() -> nn.Module:
-    config = transformers.T5Config(vocab_size=128, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    config = transformers.T5Config(
+        vocab_size=128, d_model=WIDTH, d_kv=8, d_ff=2 * WIDTH, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
     return made("T5ForConditionalGeneration", config)
 
 
 def whisper() -> nn.Module:
-    sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))}
+    sizes = {
+        f"{side}_{what}": n
+        for side in ("encoder", "decoder")
+        for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 2 * WIDTH))
+    }
     tokens = {
         "decoder_start_token_id": 3,
         "pad_token_id": 0,
@@ -75,14 +87,14 @@ def whisper() -> nn.Module:
         "begin_suppress_tokens": [],
     }
     config = transformers.WhisperConfig(
-        vocab_size=128, d_model=32, num_mel_bins=8, max_source_positions=16, max_target_positions=32, **sizes, **tokens
+        vocab_size=128, d_model=WIDTH, num_mel_bins=8, max_source_positions=16, max_target_positions=32, **sizes, **tokens
     )
     return made("WhisperForConditionalGeneration", config)
 
 
 def llava() -> nn.Module:
     vision = transformers.CLIPVisionConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=8
+        hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=8
     )
     text = transformers.LlamaConfig(**SMALL)
     config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_id=127, image_seq_length=4)
@@ -90,7 +102,7 @@ def llava() -> nn.Module:
 
 
 def clip() -> nn.Module:
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
     text = {**sizes, "vocab_size": 128, "max_position_embeddings": 32, "eos_token_id": 2}
     vision = {**sizes, "image_size": 16, "patch_size": 8}
     return made("CLIPModel", transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
@@ -149,7 +161,7 @@ def test_a_model_as_people_use_it(use):
                 assert torch.equal(call(model), wanted)
             assert next(model.parameters()).device.type == "cpu"
             stats = handle.stats()
-            assert stats["resident"] == (budget is not None)
+            assert stats["resident"] or budget is None
             # The first step of an encoder-decoder reads what later steps keep in a cache: another order, once a call.
             assert stats["astray"] <= 4
         assert type(model) is cls
