@@ -24,7 +24,8 @@ from measure import GB, Results, back_to_back_ms, link, say
 from torch import nn
 
 DEVICE = "cuda:0"
-PERCENT = (0, 25, 50, 75, 90)
+#: Budgets, of all weights; 0 is the least one.
+PERCENT = [0, 25, 50, 75, 90]
 STEPS = 4
 #: Of pictures of 1024 by 1024, and of the longest prompt.
 PIXELS, WORDS = 4096, 512
@@ -94,7 +95,7 @@ class Speech:
 
 
 def budgets(results: Results, name: str, model: nn.Module, ready: Callable[[], Any], step: Callable[[], torch.Tensor], passes: int) -> bool:
-    """Five budgets of one model, which is on the GPU. `ready` comes before each of them."""
+    """Some budgets of one model, which is on the GPU. `ready` comes before each of them."""
     whole, good = bytes_of(model), True
     ready()
     expected = [step() for _ in range(3)]
@@ -242,8 +243,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated (default: all)")
     parser.add_argument("--out", type=Path, default=Path("pipelines.jsonl"), help="a line for each figure, as soon as it is known")
+    parser.add_argument("--percent", type=int, nargs="+", default=PERCENT, help="budgets, of all weights (default: 0 25 50 75 90)")
     parser.add_argument("--no-peers", action="store_true", help="without diffusers' own offloading")
     args = parser.parse_args()
+    PERCENT[:] = args.percent
     results, good = Results(args.out), True
     for name in args.parts.split(","):
         good = PARTS[name](results, not args.no_peers) and good

@@ -182,3 +182,43 @@ def test_what_runs_often_keeps_its_weights():
         copied = {name: now[name]["bytes_copied"] - before[name]["bytes_copied"] for name in now}
         weights = sum(p.nbytes for p in parts["denoiser"].parameters())
         assert copied["denoiser"] < 0.1 * 8 * weights, copied
+
+
+class Words(nn.Module):
+    """An embedding that is the head's weight as well if ``tied``, between layers."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        torch.manual_seed(10)
+        self.embed, self.layers, self.head = nn.Embedding(8 * WIDTH, WIDTH), stack(4), nn.Linear(WIDTH, 8 * WIDTH, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.embed(tokens)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_embedding_is_read_in_place_unless_everything_stays(tied):
+    model, tokens = Words(tied).eval(), torch.arange(5).to(DEVICE)
+    reference = copy.deepcopy(model).to(DEVICE)
+    floor = least(model, tokens)
+    table = model.embed.weight.nbytes
+    # The head alone is in the way of the least budget, twice in a row at most.
+    assert table <= floor < 2.5 * table
+    whole = everything(model)
+    with ws.torch.offload(model, budget=floor, device=DEVICE) as handle:
+        for budget in (floor, (floor + whole) // 2, whole, floor, whole):
+            handle.set_budget(budget)
+            for at in range(3):
+                assert torch.equal(model(tokens + at), reference(tokens + at))
+                assert torch.equal(model.embed(tokens), reference.embed(tokens))
+            # A row that changes is seen, wherever it is read.
+            for one in (model, reference):
+                one.embed.weight[2].mul_(1.5)
+            assert torch.equal(model(tokens), reference(tokens))
+            if budget == floor:
+                copied = handle.stats()["entries"]["Words"]["bytes_copied"]
+                model(tokens)
+                copied = handle.stats()["entries"]["Words"]["bytes_copied"] - copied
+                assert copied <= sum(p.nbytes for p in reference.parameters()) - (0 if tied else table)

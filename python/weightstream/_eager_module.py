@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from ._eager_where import is_offloaded
 from ._gpus import gpu
 from ._native import Error
 
@@ -21,40 +22,37 @@ _compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
 
 class Forward:
-    """Stands in the place of a module's forward."""
+    """What stands in the place of a module's forward. A model calls a thousand of them in a pass: a closure is three times as fast as a
+    method."""
 
     def __init__(self, passes: Passes, module: nn.Module):
-        self._passes, self._module = passes, module
         self._before = module.__dict__.get("forward")
-        self._forward = module.forward
-        functools.update_wrapper(self, self._forward)
+        forward = module.forward
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        passes = self._passes
-        # While torch.compile traces this, and after it has given that up and runs the code as it is.
-        if torch.compiler.is_compiling() or _compiler_at_work() is not None:
-            raise Error(f"offload: {passes.name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
-        if passes.thread != threading.get_ident():
-            with passes.alone:
-                return passes.run(self._module, self._forward, args, kwargs)
-        if self._module in passes.through:
-            return self._forward(*args, **kwargs)
-        return passes.call(self._module, self._forward, args, kwargs)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if module in passes.through and passes.thread == get_ident() and _compiler_at_work() is None:
+                return forward(*args, **kwargs)
+            return passes.enter(module, forward, args, kwargs)
 
-    def __deepcopy__(self, _memo: object) -> Any:
-        raise Error(f"offload: {self._passes.name} is offloaded, and a copy of it would not be; remove() the handle first, then copy")
+        self._run = functools.update_wrapper(run, forward)
 
     def wrap(self, module: nn.Module) -> None:
         """The module's forward is this from now on."""
-        module.__dict__["forward"] = self
+        module.__dict__["forward"] = self._run
 
     def unwrap(self, module: nn.Module) -> None:
         """It is what it was."""
-        if module.__dict__.get("forward") is not self:
+        if module.__dict__.get("forward") is not self._run:
             return
         del module.__dict__["forward"]
         if self._before is not None:
             module.__dict__["forward"] = self._before
+
+
+def refuse_compiler(name: str) -> None:
+    """While torch.compile traces a module, and after it has given that up and runs the code as it is."""
+    if torch.compiler.is_compiling() or _compiler_at_work() is not None:
+        raise Error(f"offload: {name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
 
 
 class Buffers:
@@ -110,7 +108,7 @@ def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
     """Refuses modules whose calls cannot be followed."""
     for one, name in names.items():
         what = None
-        if isinstance(one.__dict__.get("forward"), Forward):
+        if is_offloaded(one):
             what = "is offloaded already; remove() its handle first"
         elif isinstance(one, torch.jit.ScriptModule):
             what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"

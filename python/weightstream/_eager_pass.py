@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from . import _progress
-from ._eager_module import Buffers, Forward, check_module
+from ._eager_module import Buffers, Forward, check_module, refuse_compiler
 from ._eager_plan import FLOOR, SHARED, Plan, PlannedEntry
 from ._eager_record import Call, Recorder, show_copies, show_host
 from ._eager_watch import leave
@@ -28,7 +28,7 @@ from ._native import Error
 
 #: After so many passes in a row that left the recorded order, another order is recorded.
 _ASTRAY = 2
-#: From so many bytes on, the first plan says that it takes a while.
+#: From so many bytes on, recording and the first plan say that they take a while.
 _SLOW = 1 << 30
 
 
@@ -85,8 +85,15 @@ class Passes:
 
     # -- passes --
 
-    def run(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call from outside."""
+    def enter(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a module: from outside, or in a pass on this thread."""
+        refuse_compiler(self.name)
+        if self.thread == threading.get_ident():
+            return self._call(module, forward, args, kwargs)
+        with self.alone:
+            return self._run(module, forward, args, kwargs)
+
+    def _run(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._prepare()
         entry = self.entries.get(module)
         if entry is None:
@@ -99,6 +106,8 @@ class Passes:
 
     def _record(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = Recorder(self.weights, self.names, self.device)
+        if self.device.type != "cpu" and sum(one.host.nbytes for one in self.weights.below(entry.module)) >= _SLOW:
+            _progress.note(f"{self.name}: recording a pass of {entry.name or 'the whole'}; its weights are copied one module at a time")
         self._recorder, self.thread, self.through = recorder, threading.get_ident(), frozenset()
         try:
             with recorder:
@@ -175,7 +184,7 @@ class Passes:
 
     # -- calls of modules in a pass --
 
-    def call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of a module, inside of a pass."""
         if self._recorder is not None:
             return self._recorder.call(module, forward, args, kwargs)
@@ -345,7 +354,8 @@ def _weights_of(root: nn.Module, device: torch.device | None = None) -> Weights:
 
 def _of_weights(call: Call, weights: Weights) -> Call:
     """The call with its reads as the parameters are now."""
-    return Call(call.module, call.parent, {key: weights.shown[key] for key in call.reads})
+    reads = {key: weights.shown[key] for key in call.reads}
+    return Call(call.module, call.parent, reads, call.rows, call.wholes)
 
 
 __all__ = ["FLOOR", "SHARED", "Entry", "Passes"]

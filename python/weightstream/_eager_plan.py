@@ -63,8 +63,9 @@ class PlannedEntry:
     def __init__(self, calls: list[Call]):
         #: Its place among the entries of the plan; what was recorded of it.
         self.index, self.of = 0, calls
-        #: The weight of each read.
+        #: The weight of each read, and the reads that take rows: they may find their weight in host memory.
         self.reads: list[int] = []
+        self.rows: list[int] = []
         self.calls = self._planned(calls)
         self.called = {call.module for call in calls}
         #: Modules that ran and read nothing: their calls are no steps of the order.
@@ -88,6 +89,8 @@ class PlannedEntry:
                 place.append(parent)
                 continue
             reads = list(dict.fromkeys(one.weight for one in mine.values() if one.weight is not None))
+            wholes = {one.weight for key, one in mine.items() if key not in call.rows or key in call.wholes}
+            self.rows += [len(self.reads) + n for n, weight in enumerate(reads) if weight not in wholes]
             place.append(len(planned))
             planned.append(PlannedCall(call.module, parent, list(mine.values()), len(self.reads), reads))
             self.reads += reads
@@ -123,6 +126,8 @@ class PlannedEntry:
             num_reads=len(self.reads),
             events=(OffloadEvent * len(events))(*events),
             num_events=len(events),
+            rows=(ctypes.c_uint32 * len(self.rows))(*self.rows),
+            num_rows=len(self.rows),
         )
 
     def show_everything(self, plan: Plan, generation: int) -> None:

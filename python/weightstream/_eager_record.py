@@ -27,6 +27,9 @@ class Call:
     module: nn.Module
     parent: int | None
     reads: dict[int, Shown] = field(default_factory=dict)
+    #: Of its reads, those of which operators take rows, and those that are used otherwise.
+    rows: set[int] = field(default_factory=set)
+    wholes: set[int] = field(default_factory=set)
     #: While it runs, the copies of what it reads.
     copies: list[tuple[Shown, torch.Tensor]] = field(default_factory=list)
 
@@ -90,6 +93,10 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             self._check_written(func, args, kwargs)
         args, kwargs = tree_map_only(torch.Tensor, self._on_device, (args, kwargs))
+        if self._now is not None:
+            call = self.calls[self._now]
+            used = {id(one.parameter) for tensor in tree_flatten((args, kwargs))[0] if (one := self._of(tensor))}
+            (call.rows if func is torch.ops.aten.embedding.default else call.wholes).update(used)
         return func(*args, **kwargs)
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,10 @@ def forget_where(modules: Iterable[nn.Module]) -> None:
             module.__class__ = type(module).__base__
 
 
+def is_offloaded(module: nn.Module) -> bool:
+    return module in _RUNS_ON
+
+
 @functools.cache
 def _placed(cls: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``cls`` for modules that run elsewhere than their parameters are. It is called what ``cls`` is."""
@@ -44,6 +48,8 @@ def _placed(cls: type[nn.Module]) -> type[nn.Module]:
     if hasattr(cls, "_valid_auto_compile_criteria"):
         # transformers compiles a decoder with a static cache by itself, and compiled code would keep addresses.
         body["_valid_auto_compile_criteria"] = lambda *_, **__: False
+    if hasattr(cls, "__deepcopy__"):
+        body["__deepcopy__"] = lambda self, memo: self.__reduce_ex__(4) if is_offloaded(self) else cls.__deepcopy__(self, memo)
     placed = type(cls)(cls.__name__, (cls,), body)
     return placed
 
@@ -71,8 +77,10 @@ def _apply(cls: type[nn.Module]) -> Callable[..., Any]:
 
 
 def _reduce_ex(cls: type[nn.Module]) -> Callable[..., Any]:
+    """What copies and pickles ask for. A copy would call the forwards of the module that it is a copy of."""
+
     def reduce_ex(self: nn.Module, protocol: Any) -> Any:
-        if self not in _RUNS_ON:
+        if not is_offloaded(self):
             return super(_placed(cls), self).__reduce_ex__(protocol)
         raise Error(
             f"offload: {cls.__name__} is offloaded, and cannot be copied or pickled so; save its state_dict(), or remove() the handle first"
