@@ -6,6 +6,7 @@ Without the native library the tests that need it are skipped, and the summary s
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 from collections.abc import Callable
@@ -96,6 +97,8 @@ def wanted_models(item: pytest.Item) -> list[str]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
+    # What was imported stays: nobody has to look through it for garbage again.
+    gc.freeze()
     items = [item for item in session.items if elsewhere(item) is None and absence(item) is None]
     names = list(dict.fromkeys(name for item in items for name in wanted_models(item)))
     # Of several processes each knows all tests; one of them exports ahead.

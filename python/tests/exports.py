@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import hashlib
 import importlib.metadata
 import multiprocessing
@@ -168,6 +169,8 @@ def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> N
     with (folder / "export.log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    # The process ends with the export: looking for garbage takes a seventh of its time.
+    gc.disable()
     export_one(name, folder)
 
 

@@ -96,6 +96,8 @@ impl TenantReport {
     }
 }
 
+type Members = (Option<Arc<dyn RangeMemory>>, Vec<Arc<dyn Tenant>>);
+
 impl DevicePool {
     /// Who has what, and why.
     pub fn report(&self) -> Report {
@@ -136,7 +138,7 @@ impl DevicePool {
     }
 
     /// The ranges, and all tenants that can be asked.
-    fn members(&self) -> (Option<Arc<dyn RangeMemory>>, Vec<Arc<dyn Tenant>>) {
+    fn members(&self) -> Members {
         let state = self.lock();
         let tenants = state.members.values();
         let tenants = tenants.filter_map(|one| one.tenant.as_ref().and_then(Weak::upgrade));
