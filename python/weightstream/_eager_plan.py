@@ -12,7 +12,7 @@ from torch import nn
 
 from ._eager_record import Call
 from ._eager_weights import Shown, Weights, tensor_at
-from ._native import Error, OffloadEvent, OffloadPass, OffloadRecorded, OffloadWeight, last_error, library
+from ._native import Error, OffloadEntry, OffloadEvent, OffloadPass, OffloadRecorded, OffloadWeight, last_error, library
 
 # As in weightstream.h.
 FLOOR, SHARED = 2**64 - 1, 2**64 - 2
@@ -115,15 +115,18 @@ class Plan:
 
     def _create(self, native: ctypes.CDLL, events: list[tuple[int, int]], options: dict[str, Any]) -> ctypes.c_void_p:
         weights = self.weights.all
+        entry = OffloadEntry(
+            reads=(ctypes.c_uint32 * len(self.reads))(*self.reads),
+            num_reads=len(self.reads),
+            events=(OffloadEvent * len(events))(*events),
+            num_events=len(events),
+        )
         recorded = OffloadRecorded(
             device=str(self._device).encode(),
             stream=self.stream,
             weights=(OffloadWeight * len(weights))(*((one.name.encode(), one.start, one.bytes) for one in weights)),
             num_weights=len(weights),
-            reads=(ctypes.c_uint32 * len(self.reads))(*self.reads),
-            num_reads=len(self.reads),
-            events=(OffloadEvent * len(events))(*events),
-            num_events=len(events),
+            entry=entry,
             **options,
         )
         handle = ctypes.c_void_p()
@@ -147,7 +150,7 @@ class Plan:
     def begin(self) -> bool:
         """A pass begins. Whether everything stays: then :meth:`show_everything` does what calls would do."""
         begun = OffloadPass()
-        if library().ws_offload_begin(self.handle, ctypes.byref(begun)) != 0:
+        if library().ws_offload_begin(self.handle, 0, ctypes.byref(begun)) != 0:
             raise Error(last_error())
         if begun.generation != self._generation:
             self._generation, self._everything = begun.generation, []
@@ -158,7 +161,7 @@ class Plan:
         """All parameters that passes read show the device's bytes from now on."""
         if not self._everything:
             addresses = (ctypes.c_uint64 * len(self.reads))()
-            if library().ws_offload_addresses(self.handle, addresses, len(self.reads)) != 0:
+            if library().ws_offload_addresses(self.handle, 0, addresses, len(self.reads)) != 0:
                 raise Error(last_error())
             self._everything = self.on_device(self._shown, dict(zip(self.reads, addresses)))
         for parameter, tensor in self._everything:
