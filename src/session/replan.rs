@@ -75,8 +75,7 @@ impl<D: Device> Session<D> {
     /// After a complete pass: times the next one of its method, or makes use of what was timed. A failure that leaves the weights
     /// without memory is one of all later passes; the one that has ended is right.
     pub(super) fn time_when_due(&mut self) {
-        // Where everything stays there are no marks.
-        if !self.will_time_kernels() || self.pass.probes.all_stay() {
+        if !self.will_time_kernels() {
             return;
         }
         let Some(marks) = self.pass.marks.take() else {
