@@ -1,7 +1,7 @@
-//! Kernels are timed once, and a better plan is taken where their times show one, or where methods run otherwise than the plan says.
+//! Kernels are timed once, and a better plan is taken where their times show one.
 //!
-//! Of each method the pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after it, and where
-//! each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
+//! Of each method the pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after
+//! it, and where each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
 //! is leased, so that all weights may move: the memory goes back, and is taken as the new plan needs it.
 
 use super::Session;

@@ -950,8 +950,8 @@ ws_status ws_offload_create(const ws_offload_recorded* recorded, ws_offload** of
  *   entry: read during the call only.
  *   index: receives its number.
  * Returns: WS_OK; WS_BUDGET_TOO_SMALL with the least budget in the message, if the budget is a number of bytes or the
- *   device's and does not do for this entry; WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After an
- *   error everything is as it was. With WS_OFFLOAD_FLOOR the budget follows the least one.
+ *   device's and does not do for this entry; WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After
+ *   an error everything is as it was. With WS_OFFLOAD_FLOOR the budget follows the least one.
  */
 ws_status ws_offload_add_entry(const ws_offload* offload, const ws_offload_entry* entry, uint32_t* index);
 
@@ -986,7 +986,8 @@ ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t
 ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
 
 /*
- * Where each of the `count` reads of a pass of this entry finds its weight, until a pass begins with another generation.
+ * Where each of the `count` reads of a pass of this entry finds its weight, until a pass begins with another
+ * generation.
  *
  * Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
  */
