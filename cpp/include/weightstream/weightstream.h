@@ -950,8 +950,9 @@ ws_status ws_offload_create(const ws_offload_recorded* recorded, ws_offload** of
  *   entry: read during the call only.
  *   index: receives its number.
  * Returns: WS_OK; WS_BUDGET_TOO_SMALL with the least budget in the message, if the budget is a number of bytes or the
- *   device's and does not do for this entry; WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After
- *   an error everything is as it was. With WS_OFFLOAD_FLOOR the budget follows the least one.
+ *   device's and does not do for this entry; WS_OUT_OF_MEMORY if others that share the device hold what is missing now;
+ *   WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After an error everything is as it was, and
+ *   passes of all other entries go on. With WS_OFFLOAD_FLOOR the budget follows the least one.
  */
 ws_status ws_offload_add_entry(const ws_offload* offload, const ws_offload_entry* entry, uint32_t* index);
 
@@ -993,7 +994,11 @@ ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
  */
 ws_status ws_offload_addresses(const ws_offload* offload, uint32_t entry, uint64_t* addresses, size_t count);
 
-/* Another budget, from the next pass on. Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs. */
+/*
+ * Another budget, from the next pass on. Entries that join later must do with it, also after WS_OFFLOAD_FLOOR.
+ *
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs; WS_INVALID_INPUT after WS_OFFLOAD_SHARED.
+ */
 ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
 
 /*
