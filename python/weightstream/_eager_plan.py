@@ -136,7 +136,10 @@ class PlannedEntry:
             addresses = (ctypes.c_uint64 * len(self.reads))()
             if library().ws_offload_addresses(plan.handle, self.index, addresses, len(self.reads)) != 0:
                 raise Error(last_error())
-            self._everything, self._generation = plan.on_device(self._shown, dict(zip(self.reads, addresses))), generation
+            # A weight whose rows are read in one place, and all of it in another, is on the device for both.
+            by_read = sorted(zip(self.reads, addresses, range(len(self.reads))), key=lambda read: read[2] not in self.rows)
+            at = {weight: address for weight, address, _ in by_read}
+            self._everything, self._generation = plan.on_device(self._shown, at), generation
         for parameter, tensor in self._everything:
             set_data(parameter, tensor)
 

@@ -192,9 +192,10 @@ impl<D: Device> Session<D> {
         self.store.policy().name()
     }
 
-    /// Whether the kernels of the method whose turn it is will be timed, in its second complete pass.
+    /// Whether the kernels of the method whose turn it is will be timed, in its second complete pass. Not where everything stays.
     pub fn will_time_kernels(&self) -> bool {
-        self.may_time_kernels() && self.pass.times.is_none()
+        let waits = !self.pass.probes.all_stay();
+        waits && self.may_time_kernels() && self.pass.times.is_none()
     }
 
     /// How long its kernels ran, once they were timed.

@@ -1,7 +1,7 @@
-//! Kernels are timed once, and a better plan is taken where their times show one, or where methods run otherwise than the plan says.
+//! Kernels are timed once, and a better plan is taken where their times show one.
 //!
-//! Of each method the pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after it, and where
-//! each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
+//! Of each method the pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after
+//! it, and where each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
 //! is leased, so that all weights may move: the memory goes back, and is taken as the new plan needs it.
 
 use super::Session;
@@ -75,8 +75,7 @@ impl<D: Device> Session<D> {
     /// After a complete pass: times the next one of its method, or makes use of what was timed. A failure that leaves the weights
     /// without memory is one of all later passes; the one that has ended is right.
     pub(super) fn time_when_due(&mut self) {
-        // Where everything stays there are no marks.
-        if !self.will_time_kernels() || self.pass.probes.all_stay() {
+        if !self.will_time_kernels() {
             return;
         }
         let Some(marks) = self.pass.marks.take() else {

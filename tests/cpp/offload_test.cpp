@@ -32,9 +32,7 @@ class Offload : public ::testing::Test {
     for (const std::string& bytes : bytes_) weights_.push_back({"w", bytes.data(), kBytes});
   }
 
-  ws_offload_entry entry() const {
-    return {reads_.data(), reads_.size(), events_.data(), events_.size(), nullptr, 0};
-  }
+  ws_offload_entry entry() const { return {reads_.data(), reads_.size(), events_.data(), events_.size(), nullptr, 0}; }
 
   ws_offload_recorded recorded(std::uint64_t budget) const {
     return {"cpu", "module", nullptr, weights_.data(), kLayers, entry(), budget, 0, 0};

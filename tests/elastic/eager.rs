@@ -1,9 +1,9 @@
 //! Weights of eager code on the CPU: a caller plays passes as `ws.torch.offload` does, and looks at every byte.
 
+use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
 use weightstream::eager::{Budget, Eager, Entry, Recorded};
-use weightstream::elastic::DevicePool;
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -226,7 +226,7 @@ fn a_pass_that_goes_astray_leaves_the_next_one_right() {
 /// Everything stays of one model, and its pass runs: the other one, of higher priority, gets nothing of it before the pass ends.
 #[test]
 fn memory_does_not_move_under_a_pass() {
-    let pool = DevicePool::of("cpu").unwrap();
+    let (_alone, pool) = cpu_pool();
     let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
     pool.set_cap(Some(WHOLE + floor)).unwrap();
     let mut low = Model::new("low", 8, Budget::Shared).unwrap();

@@ -1,12 +1,12 @@
 //! Entries of a module that runs call by call, on the CPU: each has its own order over the same weights. A caller plays passes as
 //! `ws.torch.offload` does, and looks at every byte.
 
+use crate::elastic_support::cpu_pool;
 use crate::session_support::draw::{Draw, Seeded};
 use proptest::prelude::*;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
 use weightstream::eager::{Budget, Eager, Entry, Recorded};
-use weightstream::elastic::DevicePool;
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -319,7 +319,7 @@ fn what_runs_often_stays() {
 /// Entries of modules that share the device: the pool gives what a new floor lacks, or says that it cannot.
 #[test]
 fn a_pool_gives_what_a_new_entry_needs() {
-    let pool = DevicePool::of("cpu").unwrap();
+    let (_alone, pool) = cpu_pool();
     let bytes = twelve();
     let wide = || Recording::new(&[(0..6).collect(), vec![6]]);
     let [least, more] = [Recording::of(0..6), wide()].map(|first| {
@@ -449,5 +449,41 @@ proptest! {
                 prop_assert!(stats.bytes_copied - before.0 <= all);
             }
         }
+    }
+
+    /// The same of two modules that share the device, under caps that change.
+    #[test]
+    fn entries_of_modules_that_share_read_their_own_weights(seed in any::<u64>()) {
+        let mut draw = Seeded(seed);
+        let (_alone, pool) = cpu_pool();
+        let pages: Vec<u64> = (0..draw.between(3, 10)).map(|_| draw.between(1, 6)).collect();
+        let (bytes, count) = (contents(&pages), pages.len() as u64);
+        let whole = 2 * (pages.iter().sum::<u64>() * PAGE + 100);
+        pool.set_cap(Some(whole)).unwrap();
+        let mut modules = [(); 2].map(|()| Module::new(&bytes, drawn(&mut draw, count), Budget::Shared).unwrap());
+        for _ in 0..20 {
+            let module = &mut modules[draw.below(2) as usize];
+            let at = draw.below(module.entries.len() as u64) as usize;
+            let next = drawn(&mut draw, count);
+            let changed = match draw.below(8) {
+                0 if module.entries.len() < 3 => module.add(next),
+                1 => module.replace(at, next),
+                2 => pool.set_cap(Some(draw.below(whole))),
+                3 => { module.calls(at, draw.below(5) as usize); Ok(()) }
+                _ => { module.pass(at); Ok(()) }
+            };
+            let refused = matches!(changed, Ok(()) | Err(Error::CapTooSmall { .. }));
+            prop_assert!(refused, "{changed:?}");
+            let report = pool.report();
+            let held: u64 = report.tenants.iter().map(|one| one.held).sum();
+            prop_assert!(held <= report.cap, "{}", report.to_json());
+            for (module, tenant) in modules.iter().zip(&report.tenants) {
+                let stats = module.eager.stats().unwrap();
+                prop_assert_eq!((stats.budget_bytes, stats.floor_bytes), (tenant.held, tenant.floor));
+                prop_assert!(stats.peak_bytes + 100 <= stats.budget_bytes && tenant.floor <= tenant.held);
+            }
+        }
+        drop(modules);
+        pool.set_cap(None).unwrap();
     }
 }

@@ -264,7 +264,7 @@ fn a_new_floor_that_others_hold_is_refused() {
     let (total, floor, held) = (2 * all, all, a.membership().held());
     let want = |change: &mut dyn FnMut(u64) -> weightstream::Result<()>| {
         a.membership()
-            .change_wants((total, floor), || Ok(0), |bytes| change(bytes))
+            .change_wants((total, floor), || Ok(0), change)
     };
     let tenant = |at: usize| pool.report().tenants.swap_remove(at);
     let before = tenant(0);

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::{HostDevice, Sim};
+use weightstream::figures::Link;
 use weightstream::schedule::{Event, Trace};
 use weightstream::session::Session;
 use weightstream::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLayout};
@@ -239,11 +240,18 @@ fn rows_of_a_table_are_read_where_it_lies() {
     pass(&back, &mut session, 2);
 }
 
-/// A random sequence of passes, budgets, and methods that join or take another one's place.
+/// A random sequence of passes, budgets, shares, and methods that join or take another one's place.
 fn walk(first: Model, mut sim: Sim, seed: u64) -> Session<Sim> {
     let mut draw = Seeded(seed);
     sim.set_page(Some([64, 256, 1024][draw.below(3) as usize]));
     sim.lose_pages([None, Some(1), Some(3)][draw.below(3) as usize]);
+    if draw.one_in(2) {
+        sim.set_link(Link {
+            bytes_per_second: 1_000_000_000,
+            ns_per_copy: 10,
+        });
+        sim.set_times((0..60).map(|_| draw.below(2000)).collect());
+    }
     let floor = first.floor();
     let all = floor.direct + floor.everything;
     let budget = |draw: &mut Seeded| floor.bytes() + draw.below(2 * all + 1);
@@ -256,7 +264,12 @@ fn walk(first: Model, mut sim: Sim, seed: u64) -> Session<Sim> {
     for _ in 0..12 {
         let at = draw.below(models.len() as u64) as usize;
         let events = models[at].method.trace.events().len() as u64;
-        let changed = match draw.below(6) {
+        let changed = match draw.below(7) {
+            6 => {
+                let shares: Vec<u32> = { models.iter() }.map(|_| draw.below(50) as u32).collect();
+                session.set_shares(&shares);
+                session.follow_shares().map(|_| ())
+            }
             0 => session.set_budget(budget(&mut draw)),
             1 | 2 => {
                 let mut next = other(models[0], &mut draw);
@@ -313,6 +326,34 @@ proptest! {
         let mut session = walk(model, Sim::in_one_block(order), seed);
         session.device_mut().check();
     }
+}
+
+/// A plan for other shares is taken where it copies clearly less by them, and no other one is.
+#[test]
+fn the_plan_follows_the_shares() {
+    let [first, second, _] = halves();
+    let mut session = host(&first, 12 * SIZE);
+    session.add_method(second.method.clone()).unwrap();
+    let steady = |session: &mut Session<HostDevice>| {
+        [(&first, 0), (&second, 1)].map(|(model, method)| {
+            pass(model, session, method);
+            pass(model, session, method)
+        })
+    };
+    assert_eq!(session.follow_shares(), Ok(false));
+    for (shares, often) in [([9, 1], 0), ([1, 9], 1)] {
+        session.set_shares(&shares);
+        assert_eq!(session.follow_shares(), Ok(true));
+        assert_eq!(session.follow_shares(), Ok(false));
+        let copied = steady(&mut session);
+        assert_eq!(copied[often], 0, "{copied:?}");
+        assert!(copied[1 - often] >= 7 * SIZE, "{copied:?}");
+    }
+    assert_eq!(session.stats().replans, 2);
+    // Any other change goes by them too.
+    session.set_shares(&[9, 1]);
+    session.set_budget(13 * SIZE).unwrap();
+    assert_eq!(steady(&mut session)[0], 0);
 }
 
 /// Whatever call fails on the way, later passes are right or refused, and the methods are those of before.

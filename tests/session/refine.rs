@@ -280,6 +280,23 @@ fn each_method_is_timed_in_its_own_second_pass() {
     assert!(timed(&back, &mut session, 1));
 }
 
+/// Nothing waits for times where nothing waits for a copy; below that kernels are timed after all.
+#[test]
+fn where_everything_stays_no_kernels_are_timed() {
+    let model = model();
+    let mut session = elastic(sim(Order::CopiesFirst, Some(with_pauses())));
+    let budget = session.stats().budget_bytes;
+    passes(&model, &mut session, 1);
+    session.set_budget(2 * budget).unwrap();
+    assert!(!session.will_time_kernels());
+    passes(&model, &mut session, 3);
+    assert!(session.kernel_times().is_none());
+    session.set_budget(budget).unwrap();
+    assert!(session.will_time_kernels());
+    passes(&model, &mut session, 2);
+    assert!(session.kernel_times().is_some());
+}
+
 /// One method cannot be timed any more; the times of the other one alone would make a plan that is wrong for it.
 #[test]
 fn without_the_times_of_one_method_plans_go_by_bytes() {

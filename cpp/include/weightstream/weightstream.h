@@ -268,7 +268,8 @@ typedef struct ws_stats_data {
   uint64_t host_mapped_bytes;
   /* not in the budget: Tables in host memory that kernels read in place, row by row. */
   uint64_t gathered_bytes;
-  /* since load: How often the plan was replaced: at most once, after kernels were timed. */
+  /* since load: How often the plan was replaced by a better one: after kernels of a method were
+   * timed, and in eager code after entries ran more or less often than before. */
   uint64_t replans;
   /* since load: Inputs that were not row-major, and were copied so that they are. */
   uint64_t inputs_copied;
@@ -949,8 +950,9 @@ ws_status ws_offload_create(const ws_offload_recorded* recorded, ws_offload** of
  *   entry: read during the call only.
  *   index: receives its number.
  * Returns: WS_OK; WS_BUDGET_TOO_SMALL with the least budget in the message, if the budget is a number of bytes or the
- *   device's and does not do for this entry; WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After an
- *   error everything is as it was. With WS_OFFLOAD_FLOOR the budget follows the least one.
+ *   device's and does not do for this entry; WS_OUT_OF_MEMORY if others that share the device hold what is missing now;
+ *   WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After an error everything is as it was, and
+ *   passes of all other entries go on. With WS_OFFLOAD_FLOOR the budget follows the least one.
  */
 ws_status ws_offload_add_entry(const ws_offload* offload, const ws_offload_entry* entry, uint32_t* index);
 
@@ -985,13 +987,18 @@ ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t
 ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
 
 /*
- * Where each of the `count` reads of a pass of this entry finds its weight, until a pass begins with another generation.
+ * Where each of the `count` reads of a pass of this entry finds its weight, until a pass begins with another
+ * generation.
  *
  * Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
  */
 ws_status ws_offload_addresses(const ws_offload* offload, uint32_t entry, uint64_t* addresses, size_t count);
 
-/* Another budget, from the next pass on. Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs. */
+/*
+ * Another budget, from the next pass on. Entries that join later must do with it, also after WS_OFFLOAD_FLOOR.
+ *
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs; WS_INVALID_INPUT after WS_OFFLOAD_SHARED.
+ */
 ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
 
 /*
