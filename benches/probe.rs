@@ -260,8 +260,8 @@ fn plan_of(c: &mut Criterion, layers: usize) {
             link,
         };
         group.bench_function(format!("replanned {percent} %"), |bencher| {
-            let clocks = (&clocks, u64::MAX);
-            bencher.iter(|| quickest(&trace, &weights, &figures, capacity, clocks))
+            let clocks = (&[clocks][..], u64::MAX);
+            bencher.iter(|| quickest(&[(&trace).into()], &weights, &figures, capacity, clocks))
         });
         group.bench_function(format!("the LRU's price {percent} %"), |bencher| {
             bencher.iter(|| lru_price(&trace, &weights, 512, capacity).unwrap())

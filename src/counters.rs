@@ -109,7 +109,8 @@ counters! {
     host_mapped_bytes: Beside,
         "Pages of the mapped file that are registered with the device, and so stay in memory.";
     gathered_bytes: Beside, "Tables in host memory that kernels read in place, row by row.";
-    replans: Load, "How often the plan was replaced: at most once, after kernels were timed.";
+    replans: Load, "How often the plan was replaced by a better one: after kernels of a method were timed, and in eager \
+         code after entries ran more or less often than before.";
     inputs_copied: Load, "Inputs that were not row-major, and were copied so that they are.";
     session_bytes: Beside,
         "Device bytes of the mutable buffers of sessions beyond the first, whose state is in the budget.";

@@ -52,6 +52,8 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_segment_alloc),
     reinterpret_cast<const void*>(&ws_segment_free),
     reinterpret_cast<const void*>(&ws_offload_create),
+    reinterpret_cast<const void*>(&ws_offload_add_entry),
+    reinterpret_cast<const void*>(&ws_offload_replace_entry),
     reinterpret_cast<const void*>(&ws_offload_begin),
     reinterpret_cast<const void*>(&ws_offload_read),
     reinterpret_cast<const void*>(&ws_offload_release),

@@ -80,7 +80,7 @@ def test_a_stack_computes_the_same_at_every_budget():
     check(stack(), given())
 
 
-def test_everything_resident_wraps_the_root_alone():
+def test_everything_resident_copies_nothing():
     module, x = stack(), given()
     with ws.torch.offload(module, budget=everything(module), device=DEVICE) as handle:
         for _ in range(2):
@@ -88,7 +88,6 @@ def test_everything_resident_wraps_the_root_alone():
         copied = handle.stats()["bytes_copied"]
         module(x)
         assert handle.stats()["bytes_copied"] == copied
-        assert [name for name, one in module.named_modules() if "forward" in vars(one)] == [""]
 
 
 class Tied(nn.Module):
@@ -291,13 +290,12 @@ def test_weights_that_change(whole):
     module, x = stack(), given()
     with ws.torch.offload(module, budget=everything(module) if whole else None, device=DEVICE) as handle:
         module(x)
-        # PyTorch counts a write, sees other memory, and does not count a write to `.data`.
+        # PyTorch counts a write, and other memory is seen; so is who asks for `.data`.
         module[1].weight.mul_(2)
         assert torch.equal(module(x), expected_of_state(module, x))
         module[2].weight.data = torch.ones_like(module[2].weight)
         assert torch.equal(module(x), expected_of_state(module, x))
         module[3].weight.data.mul_(3)
-        handle.invalidate("3.weight")
         assert torch.equal(module(x), expected_of_state(module, x))
         module[4].bias.data.mul_(3)
         handle.invalidate(module[4].bias)
@@ -329,7 +327,7 @@ def test_a_copy_that_fails_leaves_no_old_bytes(monkeypatch):
             raise ws.Error("no copy")
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(handle._plan), "copy_again", fails)
+            patch.setattr(type(handle._passes.plan), "copy_again", fails)
             module[1].weight.mul_(2)
             assert "no copy" in error_of(lambda: module(x))
         assert torch.equal(module(x), expected_of_state(module, x))
@@ -423,9 +421,7 @@ def test_one_pass_at_a_time():
         ]
         leave.set()
         thread.join()
-        assert all("is running already" in text for text in texts[:3])
-        assert "was called on another thread" in texts[3]
-        assert "outside of its forward" in error_of(lambda: module[0][0](given()))
+        assert all("is running already" in text for text in texts)
         module[1].waits = False
         assert torch.equal(module(given()), expected_of(module, given()))
 
@@ -457,7 +453,7 @@ def test_what_cannot_be_offloaded_is_refused():
         assert not any("forward" in vars(one) for one in module.modules())
         return text
 
-    assert "an nn.Module is expected" in error_of(lambda: ws.torch.offload(given()))
+    assert "an nn.Module, or an object that consists of some, is expected" in error_of(lambda: ws.torch.offload(given()))
     assert "either a budget or shared" in refused(stack(), budget=1, shared=True)
     assert "a number of bytes" in refused(stack(), budget=-1)
     assert "parameter '0.weight' is on meta" in refused(nn.Sequential(nn.Linear(4, 4, device="meta")))

@@ -1,10 +1,12 @@
-"""Random modules under random budgets: shared and nested modules, weights read from elsewhere, orders, weights and budgets that change.
+"""Random modules under random budgets: shared and nested modules, weights read from elsewhere, entries; orders, weights, layers, buffers
+and budgets that change.
 
 PROPTEST_CASES says how many modules are drawn (12 without it).
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 
@@ -32,6 +34,8 @@ class Node(nn.Module):
         self.own = nn.Parameter(torch.randn(WIDTH)) if draw.random() < 0.3 else None
         self.children_ = nn.ModuleList(self._child(depth, draw, pool) for _ in range(draw.randint(2, 4)))
         self.order = list(range(len(self.children_)))
+        if draw.random() < 0.3:
+            self.register_buffer("scale", torch.rand(WIDTH))
         # Not registered: the module belongs to another one.
         self.__dict__["other"] = draw.choice(pool) if pool and draw.random() < 0.3 else None
 
@@ -48,6 +52,8 @@ class Node(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.own is not None:
             x = x * self.own
+        if "scale" in self._buffers:
+            x = x * self.scale
         for index in self.order:
             x = torch.tanh(self.children_[index](x))
         return x if self.other is None else F.linear(x, self.other.weight)
@@ -61,24 +67,46 @@ def make(seed: int) -> Node:
 def change(draw: random.Random, pair: tuple[Node, Node], handle: ws.torch.Offloaded) -> None:
     """Something else than before, in both modules alike."""
     nodes = [[one for one in module.modules() if isinstance(one, Node)] for module in pair]
-    match draw.randrange(12):
+    which = draw.randrange(len(nodes[0]))
+    here = [one[which] for one in nodes]
+    weights = [list(module.parameters()) for module in pair]
+    number = draw.randrange(len(weights[0]))
+    match draw.randrange(20):
         case 0 | 1 | 2:
-            which = draw.randrange(len(nodes[0]))
-            count = len(nodes[0][which].children_)
-            order = [draw.randrange(count) for _ in range(draw.randint(0, 4))]
-            nodes[0][which].order = nodes[1][which].order = order
+            count = len(here[0].children_)
+            here[0].order = here[1].order = [draw.randrange(count) for _ in range(draw.randint(0, 4))]
         case 3:
-            which = draw.randrange(len(list(pair[0].parameters())))
-            for module in pair:
-                list(module.parameters())[which].mul_(1.5)
+            for one in weights:
+                one[number].mul_(1.5)
         case 4:
-            weights = [list(module.parameters()) for module in pair]
-            which = draw.randrange(len(weights[0]))
-            for weight in weights:
-                weight[which].data.mul_(0.5)
-            handle.invalidate(weights[0][which])
+            for one in weights:
+                one[number].data.mul_(0.5)
         case 5 if "floor_bytes" in (stats := handle.stats()):
             handle.set_budget(stats["floor_bytes"] + draw.randrange(24 * WEIGHT))
+        case 6:
+            state = torch.randn(WIDTH)
+            for one, device in zip(here, ("cpu", DEVICE), strict=True):
+                one.own = nn.Parameter(state.to(device, copy=True))
+        case 7:
+            place, layer = draw.randrange(len(here[0].children_)), nn.Linear(WIDTH, WIDTH)
+            # A module that is in no tree any more is on the host, also for who reads its weight.
+            if {one.other for one in nodes[0]} & set(here[0].children_[place].modules()):
+                return
+            for one, device in zip(here, ("cpu", DEVICE), strict=True):
+                one.children_[place] = copy.deepcopy(layer).to(device)
+        case 8:
+            scale = torch.rand(WIDTH)
+            for one, device in zip(here, ("cpu", DEVICE), strict=True):
+                one.register_buffer("scale", scale.to(device, copy=True))
+
+
+def called(draw: random.Random, pair: tuple[Node, Node]) -> tuple[nn.Module, nn.Module]:
+    """What is called from outside: mostly the root."""
+    if draw.random() < 0.6:
+        return pair
+    names = [name for name, one in pair[0].named_modules() if isinstance(one, (Node, nn.Linear))]
+    name = draw.choice(names[: len(names) // 2 + 1])
+    return pair[0].get_submodule(name), pair[1].get_submodule(name)
 
 
 @torch.no_grad()
@@ -90,11 +118,13 @@ def test_random_modules_compute_the_same(seed):
     with ws.torch.offload(module, device=DEVICE) as handle:
         for number in range(PASSES):
             change(draw, (module, reference), handle)
+            one, other = called(draw, (module, reference))
             try:
-                assert torch.equal(module(x), reference(x)), f"pass {number}"
+                assert torch.equal(one(x), other(x)), f"pass {number}"
             except ws.Error as error:
                 # Another order may need more; then the module is as it was.
                 if "is too small" not in str(error):
                     raise
+                handle.remove()
                 assert torch.equal(module.to(DEVICE)(x), reference(x))
                 return

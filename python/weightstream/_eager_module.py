@@ -3,72 +3,83 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from ._eager_where import is_offloaded
 from ._gpus import gpu
 from ._native import Error
 
 if TYPE_CHECKING:
-    from ._eager import Offloaded
+    from ._eager_pass import Passes
 
 #: What torch.compile has set while its code runs; None without it.
 _compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
 
 class Forward:
-    """Stands in the place of a module's forward."""
+    """What stands in the place of a module's forward. A model calls a thousand of them in a pass: a closure is three times as fast as a
+    method."""
 
-    def __init__(self, handle: Offloaded, module: nn.Module):
-        self._handle, self._module = handle, module
+    def __init__(self, passes: Passes, module: nn.Module):
         self._before = module.__dict__.get("forward")
-        self._forward = module.forward
-        functools.update_wrapper(self, self._forward)
+        forward = module.forward
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # While torch.compile traces this, and after it has given that up and runs the code as it is.
-        if torch.compiler.is_compiling() or _compiler_at_work() is not None:
-            raise Error(f"offload: {self._handle.name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
-        if self._module is self._handle.module:
-            return self._handle._run(self._forward, args, kwargs)
-        return self._handle._call(self._module, self._forward, args, kwargs)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if module in passes.through and passes.thread == get_ident() and _compiler_at_work() is None:
+                return forward(*args, **kwargs)
+            return passes.enter(module, forward, args, kwargs)
 
-    def __deepcopy__(self, memo: object) -> Any:
-        return self._handle.__deepcopy__(memo)
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        return self._handle.__reduce_ex__(protocol)
+        self._run = functools.update_wrapper(run, forward)
 
     def wrap(self, module: nn.Module) -> None:
         """The module's forward is this from now on."""
-        module.__dict__["forward"] = self
+        module.__dict__["forward"] = self._run
 
     def unwrap(self, module: nn.Module) -> None:
         """It is what it was."""
-        if module.__dict__.get("forward") is not self:
+        if module.__dict__.get("forward") is not self._run:
             return
         del module.__dict__["forward"]
         if self._before is not None:
             module.__dict__["forward"] = self._before
 
 
+def refuse_compiler(name: str) -> None:
+    """While torch.compile traces a module, and after it has given that up and runs the code as it is."""
+    if torch.compiler.is_compiling() or _compiler_at_work() is not None:
+        raise Error(f"offload: {name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
+
+
 class Buffers:
     """The buffers of a module. They are on the device until they are given back, with what passes wrote to them."""
 
-    def __init__(self, module: nn.Module, device: torch.device):
-        named = list(module.named_buffers())
+    def __init__(self, device: torch.device):
+        self._device, self.bytes = device, 0
         self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
+        self._seen: list[int] = []
+
+    def take(self, module: nn.Module) -> None:
+        """Those that the module has now, and had not before."""
+        named = list(module.named_buffers())
         for name, buffer in named:
-            if buffer.device.type != "cpu" and buffer.device != device:
+            if buffer.device.type != "cpu" and buffer.device != self._device:
                 raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
         for _, buffer in named:
-            if buffer.device != device:
+            if buffer.device != self._device:
                 with torch.inference_mode(buffer.is_inference()), torch.no_grad():
                     self._moved.append((buffer, buffer.data))
-                    buffer.data = buffer.data.to(device)
+                    buffer.data = buffer.data.to(self._device)
+        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
+        self._seen = _buffers_of(module.modules())
+
+    def are_others(self, modules: Iterable[nn.Module]) -> bool:
+        """Whether the module has other buffers than it had."""
+        return _buffers_of(modules) != self._seen
 
     def give_back(self) -> None:
         """They are on the host again."""
@@ -76,6 +87,10 @@ class Buffers:
             with torch.inference_mode(host.is_inference()), torch.no_grad():
                 buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
         self._moved = []
+
+
+def _buffers_of(modules: Iterable[nn.Module]) -> list[int]:
+    return [id(buffer) for module in modules for buffer in module._buffers.values()]
 
 
 def device_of(device: Any) -> torch.device:
@@ -93,7 +108,7 @@ def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
     """Refuses modules whose calls cannot be followed."""
     for one, name in names.items():
         what = None
-        if isinstance(one.__dict__.get("forward"), Forward):
+        if is_offloaded(one):
             what = "is offloaded already; remove() its handle first"
         elif isinstance(one, torch.jit.ScriptModule):
             what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"

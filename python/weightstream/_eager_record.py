@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ._eager_watch import set_data
 from ._eager_weights import Shown, Weights
 from ._native import Error
 
@@ -26,6 +27,9 @@ class Call:
     module: nn.Module
     parent: int | None
     reads: dict[int, Shown] = field(default_factory=dict)
+    #: Of its reads, those of which operators take rows, and those that are used otherwise.
+    rows: set[int] = field(default_factory=set)
+    wholes: set[int] = field(default_factory=set)
     #: While it runs, the copies of what it reads.
     copies: list[tuple[Shown, torch.Tensor]] = field(default_factory=list)
 
@@ -89,6 +93,10 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             self._check_written(func, args, kwargs)
         args, kwargs = tree_map_only(torch.Tensor, self._on_device, (args, kwargs))
+        if self._now is not None:
+            call = self.calls[self._now]
+            used = {id(one.parameter) for tensor in tree_flatten((args, kwargs))[0] if (one := self._of(tensor))}
+            (call.rows if func is torch.ops.aten.embedding.default else call.wholes).update(used)
         return func(*args, **kwargs)
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -124,11 +132,11 @@ def show_copies(shown: list[Shown], device: torch.device) -> list[torch.Tensor]:
     """Parameters show copies from now on."""
     copies = [copy_of(one, device) for one in shown]
     for one, copy in zip(shown, copies):
-        one.parameter.data = copy
+        set_data(one.parameter, copy)
     return copies
 
 
 def show_host(shown: list[Shown]) -> None:
     """Parameters show their host bytes again."""
     for one in shown:
-        one.parameter.data = one.host
+        set_data(one.parameter, one.host)

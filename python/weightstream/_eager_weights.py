@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ._eager_watch import get_data, is_plain, may_be_written, watch
 from ._native import Error
 from ._range import _consume
 
@@ -41,10 +42,12 @@ class Shown(NamedTuple):
 
 
 class Weights:
-    """All parameters of a module, by the identity of their objects."""
+    """All parameters of a module, by the identity of their objects; but for those that are on ``device`` already, which are their
+    owner's."""
 
-    def __init__(self, module: nn.Module):
-        named = [(name, parameter) for name, parameter in module.named_parameters()]
+    def __init__(self, module: nn.Module, device: torch.device | None = None):
+        here = device if device is not None and device.type != "cpu" else None
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.device != here]
         for name, parameter in named:
             _check(name, parameter)
         spans = sorted((parameter.data_ptr(), _span(parameter), name) for name, parameter in named if parameter.numel())
@@ -61,9 +64,10 @@ class Weights:
         # Tensors that were made in inference mode count no writes.
         self._counted = [parameter for _, parameter in named if not parameter.is_inference()]
         self._versions = [parameter._version for parameter in self._counted]
+        self._noted = watch(parameter for _, parameter in named)
 
     def _shown(self, name: str, parameter: nn.Parameter) -> Shown:
-        host = parameter.data
+        host = get_data(parameter)
         if not host.numel():
             return Shown(name, parameter, host, None, 0)
         at = host.data_ptr()
@@ -83,12 +87,12 @@ class Weights:
         return [one.parameter.data_ptr() for one in self.shown.values()] != self._addresses
 
     def written(self) -> list[nn.Parameter]:
-        """The parameters that were written since the last call, in a way that PyTorch counts: not through ``.data``."""
+        """The parameters that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
+        changed = may_be_written(self._noted) if self._noted else []
         versions = [parameter._version for parameter in self._counted]
-        if versions == self._versions:
-            return []
-        changed = [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
-        self._versions = versions
+        if versions != self._versions:
+            changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
+            self._versions = versions
         return changed
 
 
@@ -98,7 +102,7 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 
     if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
         refuse("has no sizes yet; run the module once before")
-    if type(parameter) not in (nn.Parameter, torch.Tensor):
+    if not is_plain(parameter):
         refuse(f"is a {type(parameter).__name__}, which is more than memory with sizes; give a plain nn.Parameter")
     if parameter.device.type != "cpu":
         refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")

@@ -106,6 +106,17 @@ class OffloadEvent(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("index", ctypes.c_uint32)]
 
 
+class OffloadEntry(ctypes.Structure):
+    _fields_ = [
+        ("reads", ctypes.POINTER(ctypes.c_uint32)),
+        ("num_reads", ctypes.c_size_t),
+        ("events", ctypes.POINTER(OffloadEvent)),
+        ("num_events", ctypes.c_size_t),
+        ("rows", ctypes.POINTER(ctypes.c_uint32)),
+        ("num_rows", ctypes.c_size_t),
+    ]
+
+
 class OffloadRecorded(ctypes.Structure):
     _fields_ = [
         ("device", ctypes.c_char_p),
@@ -113,10 +124,7 @@ class OffloadRecorded(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("weights", ctypes.POINTER(OffloadWeight)),
         ("num_weights", ctypes.c_size_t),
-        ("reads", ctypes.POINTER(ctypes.c_uint32)),
-        ("num_reads", ctypes.c_size_t),
-        ("events", ctypes.POINTER(OffloadEvent)),
-        ("num_events", ctypes.c_size_t),
+        ("entry", OffloadEntry),
         ("budget", ctypes.c_uint64),
         ("beside", ctypes.c_uint64),
         ("priority", ctypes.c_int64),
@@ -190,14 +198,16 @@ _SIGNATURES = {
     ),
     "ws_range_destroy": (ctypes.c_int, [ctypes.c_void_p]),
     "ws_offload_create": (ctypes.c_int, [ctypes.POINTER(OffloadRecorded), ctypes.POINTER(ctypes.c_void_p)]),
-    "ws_offload_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(OffloadPass)]),
+    "ws_offload_add_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(OffloadEntry), ctypes.POINTER(ctypes.c_uint32)]),
+    "ws_offload_replace_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(OffloadEntry)]),
+    "ws_offload_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(OffloadPass)]),
     "ws_offload_read": (
         ctypes.c_int,
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int32)],
     ),
     "ws_offload_release": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
     "ws_offload_end": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
-    "ws_offload_addresses": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
+    "ws_offload_addresses": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
     "ws_offload_set_budget": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_offload_copy_again": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t]),
     "ws_offload_stats": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),

@@ -181,6 +181,18 @@ MUTANTS = [
         ("elastic:eager",),
     ),
     Mutant(
+        "method-joins-between-passes",
+        delete(),
+        "weights move while kernels read them",
+        ("session:join",),
+    ),
+    Mutant(
+        "new-floor-fits-before-it-is-held",
+        never(),
+        "tenants hold more than the cap: the floor of one grew while another one held what it lacks",
+        ("elastic:pool",),
+    ),
+    Mutant(
         "moved-weight-is-told",
         delete(),
         "kernels read a weight where it was before",

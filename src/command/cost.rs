@@ -116,7 +116,7 @@ impl Cost {
             model: &figures,
             capacity,
             link: Some(link.kind()),
-            times: model.times.as_ref(),
+            times: &[model.times.as_ref()],
         });
         let pass = |price| Pass {
             price,
@@ -176,5 +176,6 @@ fn planned_ms(model: &Model, link: &Link, plan: &Plan) -> f64 {
         kernels: &times.by_event(trace),
         link: link.kind(),
     };
-    (expected(plan, trace, &clocks).pass as f64 / 1e6).max(link.compute_ms)
+    let expected = expected(plan, &[trace.into()], &[clocks]);
+    (expected.pass as f64 / 1e6).max(link.compute_ms)
 }

@@ -182,7 +182,7 @@ impl Model {
         }
         if self.records.all().len() > 1 {
             return Err(Error::Unsupported(
-                "plans for several methods do not go by the times of kernels; leave them out"
+                "the times are those of one method's kernels, and this program has several methods; leave them out"
                     .to_owned(),
             ));
         }

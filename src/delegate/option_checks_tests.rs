@@ -32,7 +32,7 @@ fn refused(more: &[(&str, &str)], capacity: u64) -> Option<Error> {
         },
         capacity,
         link: None,
-        times: None,
+        times: &[],
     });
     check_repeats(&options, &*residency.policy()).err()
 }

@@ -31,7 +31,7 @@ pub fn open(
     if record.is_one_of_several() {
         return Err(Error::Option {
             key: KERNEL_TIMES.to_owned(),
-            what: "names times of one method's kernels, and plans for a program of several methods do not go by them; leave it out"
+            what: "names times of one method's kernels, and this program has several methods, whose kernels are timed in each run; leave it out"
                 .to_owned(),
         });
     }

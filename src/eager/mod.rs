@@ -1,26 +1,33 @@
 //! Weights of a module that runs call by call in the caller's own framework, on the planner's layout.
 //!
-//! The caller records one pass: which weights each call of a layer reads, in which order. From that comes a
-//! [`Session`](crate::session::Session), as from compiled code, and the caller plays the part of the compiled code:
+//! The caller has entries: modules that are called from outside, as a model, its encoder, a decoder. Of each it records one pass: which
+//! weights each call of a layer reads, in which order. From the first one comes a [`Session`](crate::session::Session), as from
+//! compiled code; the others join it as its methods do. The caller plays the part of the compiled code:
 //!
 //! ```text
-//!  begin ──► read(calls' reads) ──► addresses ──► the caller's kernels ──► release(the same reads) ──► … ──► end
+//!  begin(entry) ──► read(calls' reads) ──► addresses ──► the caller's kernels ──► release(the same reads) ──► … ──► end
 //!    │
 //!    └─ resident: everything stays. No read is asked for, and all addresses are known beforehand
 //! ```
 //!
 //! Invariants:
-//! - One pass at a time. While it runs, memory does not move, whoever else wants some.
+//! - Entries share weights, budget and what stays. Each has an order of its own.
+//! - One pass at a time, of any entry. While it runs, memory does not move, whoever else wants some.
 //! - A pass that did not go as recorded ends as one that failed: the next one starts afresh.
 //! - The budget covers what the caller holds beside the weights ([`Recorded::beside`]).
 #![deny(unsafe_code)]
 
+mod entries;
+mod join;
+mod shares;
 mod weights;
+
+pub use entries::{Entry, EntryStats};
 
 use crate::counters::Stats;
 use crate::device::{CallerStream, CudaDevice, HostBytes, HostDevice};
 use crate::error::{Error, Result};
-use crate::schedule::{Event, WeightIndex};
+use crate::schedule::WeightIndex;
 use std::ops::Range;
 use std::sync::Arc;
 use weights::Weights;
@@ -35,10 +42,8 @@ pub struct Recorded {
     pub stream: CallerStream,
     /// Name and bytes of each weight.
     pub weights: Vec<(String, HostBytes)>,
-    /// The weight of each read, in the order of a pass.
-    pub reads: Vec<WeightIndex>,
-    /// Reads, kernels, and where reads end.
-    pub events: Vec<Event>,
+    /// The first entry.
+    pub entry: Entry,
     /// Bytes for weights, and for what lies beside them.
     pub budget: Budget,
     /// Whose bytes come first, where the budget is shared.
@@ -72,14 +77,17 @@ pub struct Eager(Arc<dyn Passes>);
 
 /// The same on any device.
 trait Passes: Send + Sync {
-    fn begin(&self) -> Result<Begun>;
+    fn add_entry(&self, entry: Entry) -> Result<u32>;
+    fn replace_entry(&self, at: u32, entry: Entry) -> Result<()>;
+    fn begin(&self, entry: u32) -> Result<Begun>;
     fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool>;
     fn release(&self, reads: Range<u32>) -> Result<()>;
     fn end(&self, completed: bool) -> Result<()>;
-    fn addresses(&self, at: &mut [u64]) -> Result<()>;
+    fn addresses(&self, entry: u32, at: &mut [u64]) -> Result<()>;
     fn set_budget(&self, bytes: u64) -> Result<()>;
     fn copy_again(&self, changed: &[WeightIndex]) -> Result<()>;
     fn stats(&self) -> Result<Stats>;
+    fn entry_stats(&self) -> Result<Vec<EntryStats>>;
     fn close(&self);
 }
 
@@ -103,9 +111,22 @@ impl Eager {
         }
     }
 
-    /// A pass begins; one at a time.
-    pub fn begin(&self) -> Result<Begun> {
-        self.0.begin()
+    /// One more entry, which reads some of the weights. Its number; the first one is 0. Between passes: weights move.
+    ///
+    /// Errors: a budget in bytes that is below the new least one ([`Error::BudgetTooSmall`]), or a device whose cap does not cover it
+    /// ([`Error::CapTooSmall`]). Then everything is as it was. [`Budget::Floor`] follows the least budget.
+    pub fn add_entry(&self, entry: Entry) -> Result<u32> {
+        self.0.add_entry(entry)
+    }
+
+    /// Another order in the place of this entry's. As [`Eager::add_entry`].
+    pub fn replace_entry(&self, at: u32, entry: Entry) -> Result<()> {
+        self.0.replace_entry(at, entry)
+    }
+
+    /// A pass of this entry begins; one at a time.
+    pub fn begin(&self, entry: u32) -> Result<Begun> {
+        self.0.begin(entry)
     }
 
     /// The next reads of the pass: kernels that are issued from now on find each weight at the address that is written to `at`.
@@ -124,9 +145,9 @@ impl Eager {
         self.0.end(completed)
     }
 
-    /// Where each read finds its weight in every pass, if everything stays.
-    pub fn addresses(&self, at: &mut [u64]) -> Result<()> {
-        self.0.addresses(at)
+    /// Where each read of this entry finds its weight in every pass, if everything stays. It holds as long as the generation does.
+    pub fn addresses(&self, entry: u32, at: &mut [u64]) -> Result<()> {
+        self.0.addresses(entry, at)
     }
 
     /// Another budget, from the next pass on.
@@ -143,6 +164,11 @@ impl Eager {
     /// Counters.
     pub fn stats(&self) -> Result<Stats> {
         self.0.stats()
+    }
+
+    /// Counters of each entry, by its number.
+    pub fn entry_stats(&self) -> Result<Vec<EntryStats>> {
+        self.0.entry_stats()
     }
 }
 

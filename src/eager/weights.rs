@@ -1,32 +1,42 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
-use super::{Begun, Budget, Passes, Recorded};
+use super::shares::Shares;
+use super::{Begun, Budget, Entry, EntryStats, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::delegate::{join_pool, settle_grant, take_grant, DelegateDevice, HostStorage, Joining};
-use crate::device::HostSource;
+use crate::device::{HostBytes, HostSource};
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
-use crate::schedule::{Trace, WeightIndex, WeightKind, WeightSpec};
+use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
 use crate::session::Session;
-use crate::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLayout};
+use crate::store::{Constants, ElasticBytes, Methods, StoreOptions};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
 pub(super) struct Weights<D: DelegateDevice> {
     state: Mutex<State<D>>,
-    membership: Option<Membership>,
+    pub(super) membership: Option<Membership>,
     /// Of the budget, and not the session's.
-    beside: u64,
-    /// The least budget, with what lies beside the weights.
-    least: u64,
+    pub(super) beside: u64,
 }
 
-struct State<D: DelegateDevice> {
+pub(super) struct State<D: DelegateDevice> {
     /// `None` once its owner has ended it: the pool may know of it for a moment longer.
-    session: Option<Session<D>>,
+    pub(super) session: Option<Session<D>>,
+    /// All weights, and the entries as they were recorded.
+    pub(super) methods: Methods,
+    /// What was asked for last.
+    pub(super) budget: Budget,
+    /// The least budget, with what lies beside the weights.
+    pub(super) least: u64,
     running: Running,
+    /// The entry whose pass runs, or ran last.
+    entry: usize,
+    /// By entry.
+    pub(super) counted: Vec<EntryStats>,
+    pub(super) shares: Shares,
 }
 
 /// Which pass runs.
@@ -42,7 +52,9 @@ enum Running {
 impl<D: DelegateDevice + 'static> Weights<D> {
     pub(super) fn open(device: D, recorded: Recorded) -> Result<Arc<Weights<D>>> {
         let Recorded { beside, budget, .. } = recorded;
-        let (methods, bytes) = program_of(&recorded)?;
+        let (constants, bytes) = constants_of(&recorded.weights);
+        let method = recorded.entry.method(&constants)?;
+        let methods = Methods::from((constants, method));
         let needed = ElasticBytes::of(&methods, &device)?;
         let least = needed.least.saturating_add(beside);
         let membership = match budget {
@@ -75,15 +87,20 @@ impl<D: DelegateDevice + 'static> Weights<D> {
             let prepared = device.prepare_source(HostSource::Memory(bytes), HostStorage::Mapped);
             prepared.map_err(|error| error.during(|| "preparing all weights on the host".into()))
         };
-        let session = Session::with_source(device, methods, source, options)?;
+        let session = Session::with_source(device, methods.clone(), source, options)?;
         let weights = Arc::new(Weights {
             state: Mutex::new(State {
                 session: Some(session),
+                methods,
+                budget,
+                least,
                 running: Running::None,
+                entry: 0,
+                counted: vec![EntryStats::default()],
+                shares: Shares::new(),
             }),
             membership,
             beside,
-            least,
         });
         if let Some(membership) = &weights.membership {
             let tenant: Weak<Weights<D>> = Arc::downgrade(&weights);
@@ -93,7 +110,25 @@ impl<D: DelegateDevice + 'static> Weights<D> {
     }
 }
 
-fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
+fn constants_of(weights: &[(String, HostBytes)]) -> (Constants, Vec<HostBytes>) {
+    let spec = |(name, bytes): &(String, HostBytes)| WeightSpec {
+        fqn: name.clone(),
+        bytes: bytes.len(),
+        kind: WeightKind::Weight,
+    };
+    let specs = weights.iter().map(spec).collect();
+    (
+        Constants { specs },
+        weights.iter().map(|(_, bytes)| *bytes).collect(),
+    )
+}
+
+#[cold]
+pub(super) fn ended_already() -> Error {
+    Error::Internal("the weights of a module were used after their end".to_owned())
+}
+
+pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
     match budget >= least {
         true => Ok(()),
         false => Err(Error::BudgetTooSmall {
@@ -109,27 +144,19 @@ fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
     }
 }
 
-fn program_of(recorded: &Recorded) -> Result<(Methods, Vec<crate::device::HostBytes>)> {
-    let specs: Vec<WeightSpec> = { recorded.weights.iter() }
-        .map(|(name, bytes)| WeightSpec {
-            fqn: name.clone(),
-            bytes: bytes.len(),
-            kind: WeightKind::Weight,
-        })
-        .collect();
-    let bytes = recorded.weights.iter().map(|(_, bytes)| *bytes).collect();
-    let count = specs.len();
-    let trace = Trace::new(recorded.events.clone(), recorded.reads.clone(), count)?;
-    // Dtypes and sizes are the caller's.
-    let layouts = vec![WeightLayout::default(); count];
-    let methods = Methods::from(Method::with_constants(specs, layouts, trace));
-    Ok((methods, bytes))
-}
-
 impl<D: DelegateDevice> Weights<D> {
     fn lock(&self) -> Result<MutexGuard<'_, State<D>>> {
         let panicked = |_| Error::Poisoned("an earlier pass panicked".to_owned());
         self.state.lock().map_err(panicked)
+    }
+
+    /// Nothing of it may run.
+    pub(super) fn idle(&self) -> Result<MutexGuard<'_, State<D>>> {
+        let state = self.lock()?;
+        match state.running {
+            Running::None => Ok(state),
+            _ => Err(Error::Busy),
+        }
     }
 
     /// Of so many bytes the session gets what does not lie beside the weights.
@@ -139,9 +166,20 @@ impl<D: DelegateDevice> Weights<D> {
 }
 
 impl<D: DelegateDevice> State<D> {
-    fn session(&mut self) -> Result<&mut Session<D>> {
-        let ended = || Error::Internal("the weights of a module were used after their end".into());
-        self.session.as_mut().ok_or_else(ended)
+    pub(super) fn session(&mut self) -> Result<&mut Session<D>> {
+        self.session.as_mut().ok_or_else(ended_already)
+    }
+
+    /// Where the entry of this number stands, or the next one.
+    pub(super) fn place(&self, at: Option<u32>) -> Result<usize> {
+        let count = self.methods.all.len();
+        match at.map(|at| at as usize) {
+            None => Ok(count),
+            Some(at) if at < count => Ok(at),
+            Some(at) => Err(Error::InvalidInput(format!(
+                "there is no entry {at}, of {count} entries"
+            ))),
+        }
     }
 
     fn begin(&mut self) -> Result<Begun> {
@@ -174,14 +212,27 @@ impl<D: DelegateDevice> State<D> {
 }
 
 impl<D: DelegateDevice> Passes for Weights<D> {
-    fn begin(&self) -> Result<Begun> {
+    fn add_entry(&self, entry: Entry) -> Result<u32> {
+        self.put_entry(None, entry).map(|at| at as u32)
+    }
+
+    fn replace_entry(&self, at: u32, entry: Entry) -> Result<()> {
+        self.put_entry(Some(at), entry).map(|_| ())
+    }
+
+    fn begin(&self, entry: u32) -> Result<Begun> {
         let mut state = self.lock()?;
         // rule: eager-passes-run-one-at-a-time
         if state.running != Running::None {
             return Err(Error::Busy);
         }
+        state.entry = state.place(Some(entry))?;
+        let entry = state.entry;
+        // Before the grant: what grows is copied in the order of this entry's reads.
+        state.session()?.turn_to(entry)?;
+        state.set_shares()?;
         take_grant(self.membership.as_ref(), state.session()?, self.beside)?;
-        let begun = state.begin();
+        let begun = state.follow_shares().and_then(|()| state.begin());
         if begun.is_err() {
             settle_grant(self.membership.as_ref(), state.session()?, self.beside);
         }
@@ -218,19 +269,33 @@ impl<D: DelegateDevice> Passes for Weights<D> {
 
     fn end(&self, completed: bool) -> Result<()> {
         let mut state = self.lock()?;
+        let (mut copied, entry) = (0, state.entry);
         let ended = match std::mem::replace(&mut state.running, Running::None) {
             Running::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
             Running::Resident => Ok(()),
-            Running::Reads => state.session()?.end_pass(completed),
+            Running::Reads => {
+                let session = state.session()?;
+                let ended = session.end_pass(completed);
+                copied = session.stats().bytes_copied_last_pass;
+                ended
+            }
         };
+        let complete = completed && ended.is_ok();
+        let counted = &mut state.counted[entry];
+        counted.passes += u64::from(complete);
+        counted.bytes_copied += copied;
+        if complete {
+            state.shares.count(entry);
+        }
         settle_grant(self.membership.as_ref(), state.session()?, self.beside);
         ended
     }
 
-    fn addresses(&self, at: &mut [u64]) -> Result<()> {
+    fn addresses(&self, entry: u32, at: &mut [u64]) -> Result<()> {
         let mut state = self.lock()?;
+        let entry = state.place(Some(entry))?;
         let session = state.session()?;
-        let (store, reads) = (session.store(), session.trace().probes());
+        let (store, reads) = (session.store(), session.trace_of(entry).probes());
         if !store.policy().everything_stays() || at.len() != reads.len() {
             return Err(Error::InvalidInput(format!(
                 "addresses of {} reads, of {} in a pass, while the policy is '{}'",
@@ -251,31 +316,30 @@ impl<D: DelegateDevice> Passes for Weights<D> {
                 "this module shares its device: its budget follows the device's, which set_device_budget changes".to_owned(),
             ));
         }
-        check_budget(bytes, self.least, self.beside)?;
         let mut state = self.lock()?;
+        check_budget(bytes, state.least, self.beside)?;
         if state.running != Running::None {
             return Err(Error::Busy);
         }
-        self.hold(state.session()?, bytes)
+        self.hold(state.session()?, bytes)?;
+        state.budget = Budget::Bytes(bytes);
+        Ok(())
     }
 
     fn copy_again(&self, changed: &[WeightIndex]) -> Result<()> {
-        let mut state = self.lock()?;
-        if state.running != Running::None {
-            return Err(Error::Busy);
-        }
-        let session = state.session()?;
-        let count = session.store().constants().specs.len();
+        let mut state = self.idle()?;
+        let count = state.methods.constants.specs.len();
         if let Some(none) = changed.iter().find(|&&weight| weight as usize >= count) {
             return Err(Error::InvalidInput(format!(
                 "weight {none} is said to have changed, of {count} weights"
             )));
         }
-        session.copy_again(changed)
+        state.session()?.copy_again(changed)
     }
 
     fn stats(&self) -> Result<Stats> {
         let mut state = self.lock()?;
+        let least = state.least;
         let session = state.session()?;
         let (host_pinned_bytes, host_mapped_bytes) = session.device().host_bytes();
         let stats = session.stats();
@@ -283,9 +347,13 @@ impl<D: DelegateDevice> Passes for Weights<D> {
             host_pinned_bytes,
             host_mapped_bytes,
             budget_bytes: stats.budget_bytes + self.beside,
-            floor_bytes: self.least,
+            floor_bytes: least,
             ..stats
         })
+    }
+
+    fn entry_stats(&self) -> Result<Vec<EntryStats>> {
+        Ok(self.lock()?.counted.clone())
     }
 
     fn close(&self) {
@@ -332,8 +400,11 @@ mod tests {
             // SAFETY: null is the default stream.
             stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
             weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
-            reads: vec![0],
-            events: vec![Event::Probe(0), Event::Kernel(0), Event::Release(0)],
+            entry: Entry {
+                reads: vec![0],
+                events: vec![Event::Probe(0), Event::Kernel(0), Event::Release(0)],
+                gather: Vec::new(),
+            },
             budget,
             priority: 0,
             beside: 0,
@@ -344,7 +415,7 @@ mod tests {
     #[test]
     fn a_resident_pass_keeps_its_memory() {
         let weights = opened(Budget::Bytes(1 << 20));
-        assert!(weights.begin().unwrap().resident);
+        assert!(weights.begin(0).unwrap().resident);
         assert!(weights.shrink_to(1 << 20).is_none());
         weights.end(false).unwrap();
         assert!(weights.shrink_to(1 << 20).is_some());
@@ -359,6 +430,6 @@ mod tests {
         drop(Eager(weights));
         assert!(known.shrink_to(1 << 20).is_none());
         assert!(known.lock().unwrap().session.is_none());
-        assert!(matches!(known.begin(), Err(Error::Internal(_))));
+        assert!(matches!(known.begin(0), Err(Error::Internal(_))));
     }
 }

@@ -93,6 +93,25 @@ impl Arbiter {
         }
     }
 
+    /// The tenant wants other bytes from now on, between its passes. Others give what its grant lacks of the new floor.
+    pub fn set_wants(&mut self, id: TenantId, total: u64, floor: u64) -> Result<()> {
+        let Some(at) = self.ledger.find(id) else {
+            return Ok(());
+        };
+        let before = self.ledger.tenants[at].want(total, floor);
+        let least = self.ledger.least_cap();
+        if least > self.ledger.cap || least == u64::MAX {
+            let refused = self.too_small(self.ledger.cap, least, None);
+            let (total, floor) = before;
+            self.ledger.tenants[at].want(total, floor);
+            return Err(refused);
+        }
+        for lane in self.lanes() {
+            self.ledger.fit(at, lane);
+        }
+        Ok(())
+    }
+
     /// What open leases hold, or what leases of the pass that runs may come to hold. The grant stays at or above it; where it
     /// is below, others give. What they cannot give does not count.
     pub fn set_least(&mut self, id: TenantId, bytes: u64) {

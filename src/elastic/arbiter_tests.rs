@@ -65,6 +65,33 @@ fn floors_above_the_cap_are_refused_with_the_least_cap() {
 }
 
 #[test]
+fn a_tenant_that_wants_more_takes_it_from_others() {
+    let mut arbiter = Arbiter::new(1000, 1);
+    let one = arbiter.join(wants("one", 900, 100, 0)).unwrap();
+    let other = arbiter.join(wants("other", 900, 100, 0)).unwrap();
+    arbiter.pass(one);
+    assert_eq!((arbiter.grant(one), arbiter.grant(other)), (900, 100));
+    arbiter.set_wants(other, 1200, 300).unwrap();
+    assert_eq!((arbiter.grant(one), arbiter.grant(other)), (700, 300));
+    let error = arbiter.set_wants(other, 1200, 901).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            Error::CapTooSmall {
+                cap: 1000,
+                least: 1001,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("'other' 901 bytes"), "{error}");
+    assert_eq!((arbiter.grant(one), arbiter.grant(other)), (700, 300));
+    arbiter.set_wants(one, 400, 50).unwrap();
+    assert_eq!((arbiter.grant(one), arbiter.grant(other)), (400, 300));
+}
+
+#[test]
 fn a_lower_cap_takes_from_the_lowest() {
     let (mut arbiter, [a, b, c]) = equals(300, 100);
     take_turns(&mut arbiter, &[a, b, c, c, c, b], 10);
@@ -254,6 +281,7 @@ impl Program {
                 self.arbiter.set_priority(self.known[at].id, priority);
             }
             (6..=9, _) => self.set_least(),
+            (10, _) => self.set_wants(),
             _ => self.pass(),
         }
         self.check();
@@ -296,6 +324,29 @@ impl Program {
         let (cap, least) = (self.random.below(4000), self.least_cap());
         assert_eq!(self.arbiter.set_cap(cap).is_ok(), cap >= least);
         self.arbiter.set_cap(cap.max(least)).unwrap();
+    }
+
+    fn set_wants(&mut self) {
+        let at = self.one();
+        let (total, floor) = (1 + self.random.below(1500), self.random.below(300));
+        // Between its passes.
+        self.known[at].least = 0;
+        self.arbiter.set_least(self.known[at].id, 0);
+        let before = self.known[at].clone();
+        (self.known[at].total, self.known[at].floor) = (total.max(floor), floor);
+        let least = self.least_cap();
+        let grants: Vec<_> = self.arbiter.grants().collect();
+        match self.arbiter.set_wants(before.id, total, floor) {
+            Ok(()) => {
+                assert!(least <= self.arbiter.cap());
+                assert!(self.arbiter.grant(before.id) >= floor);
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::CapTooSmall { least: said, .. } if said == least));
+                self.known[at] = before;
+                assert_eq!(self.arbiter.grants().collect::<Vec<_>>(), grants);
+            }
+        }
     }
 
     fn set_least(&mut self) {

@@ -166,6 +166,17 @@ impl Ledger {
         }
     }
 
+    /// One tenant wants other bytes than before: it holds at least its floor, and no more than is of use to it.
+    pub(super) fn fit(&mut self, at: usize, (lane, rule): (Lane, Rule)) {
+        let (held, unit) = (self.tenants[at].held(lane), self.unit_of(lane));
+        let lowest = self.tenants[at].lowest(lane, unit);
+        if held < lowest {
+            self.make_room((lane, rule), lowest - held, Some(at));
+        }
+        let tenant = &mut self.tenants[at];
+        tenant.set_held(lane, tenant.down(held.max(lowest), unit));
+    }
+
     fn unit_of(&self, lane: Lane) -> u64 {
         match lane {
             Lane::GRANTS => self.unit,

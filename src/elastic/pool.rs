@@ -49,6 +49,13 @@ pub(super) struct Member {
     pub tenant: Option<Weak<dyn Tenant>>,
 }
 
+impl Member {
+    /// The bytes that are of use to it, and the least.
+    fn wants(&self) -> (u64, u64) {
+        (self.total, self.floor)
+    }
+}
+
 /// The pools of this process, by device. A child has its own: it cannot use what its parent has loaded.
 static POOLS: Mutex<BTreeMap<(u32, String), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
 
@@ -243,6 +250,16 @@ impl State {
         }
     }
 
+    /// A tenant could not hold what it wanted: it wants what it did before.
+    fn want_again(&mut self, id: TenantId, (total, floor): (u64, u64)) {
+        if let Err(error) = self.arbiter.set_wants(id, total, floor) {
+            log::warn!("a grant follows at the next pass: {error}");
+        }
+        if let Some(member) = self.members.get_mut(&id) {
+            (member.total, member.floor) = (total, floor);
+        }
+    }
+
     fn member(&mut self, id: TenantId) -> Result<&mut Member> {
         let member = self.members.get_mut(&id);
         member.ok_or_else(|| Error::Internal("a tenant left its pool before its last pass".into()))
@@ -325,6 +342,60 @@ impl Membership {
             );
         }
         Ok(())
+    }
+
+    /// The tenant wants other bytes from now on, between its passes: `total` are of use to it, `floor` is the least. `change` has it hold
+    /// its grant then, which may be what it holds. `free` is what is free on the device.
+    ///
+    /// Errors: a floor that does not fit under the cap with those of the others ([`Error::CapTooSmall`]), or of which running passes
+    /// hold too much; what `change` says. Then it wants and holds what it did before.
+    pub fn change_wants(
+        &self,
+        (total, floor): (u64, u64),
+        free: impl FnOnce() -> Result<u64>,
+        change: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<()> {
+        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
+        let mut state = self.pool.lock();
+        let before = state.member(self.id)?.wants();
+        if state.member(self.id)?.running {
+            return Err(Error::Busy);
+        }
+        if state.cap.follows() {
+            let free = free()?;
+            state.follow(free, 0)?;
+        }
+        state.arbiter.set_wants(self.id, total, floor)?;
+        state.shrink_others(Some(self.id), &mut asked);
+        let grant = state.arbiter.grant(self.id);
+        let held = state.member(self.id)?.held;
+        state.room_from_ranges(grant.saturating_sub(held), true, &mut ranges);
+        let room = state.room();
+        let holds = grant.min(held + room);
+        let member = state.member(self.id)?;
+        // rule: new-floor-fits-before-it-is-held
+        if holds < floor {
+            let what = format!(
+                "the floor of '{}', of which {} bytes are left while other passes run: try again between them",
+                member.name,
+                held + room
+            );
+            state.want_again(self.id, before);
+            drop(state);
+            drop((asked, ranges));
+            return Err(Error::OutOfMemory { what, bytes: floor });
+        }
+        (member.total, member.floor) = (total.max(floor), floor);
+        member.held = holds.max(held);
+        drop(state);
+        drop((asked, ranges));
+        let changed = change(holds);
+        let mut state = self.pool.lock();
+        state.member(self.id)?.held = if changed.is_ok() { holds } else { held };
+        if changed.is_err() {
+            state.want_again(self.id, before);
+        }
+        changed
     }
 
     /// The pass is over: `change` has the tenant hold less, if others were promised some of it.

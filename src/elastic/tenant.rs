@@ -74,6 +74,13 @@ impl Tenant {
         }
     }
 
+    /// Wants other bytes from now on. What it wanted before: the largest grant, and the floor.
+    pub(super) fn want(&mut self, total: u64, floor: u64) -> (u64, u64) {
+        let before = (self.total, self.floor);
+        (self.total, self.floor) = (total.max(floor), floor);
+        before
+    }
+
     /// The tenant that loses its bytes first comes first.
     pub(super) fn order(&self, other: &Tenant) -> Ordering {
         let values = self.value.total_cmp(&other.value);

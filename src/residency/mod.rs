@@ -25,7 +25,7 @@ pub use lru::Lru;
 #[cfg(feature = "sim")]
 pub use most_recent::MostRecent;
 pub use offer::{Request, Residency};
-pub use policies::{choose, choose_elastic, least_elastic, replan};
+pub use policies::{choose, choose_elastic, is_cheaper, least_elastic, replan};
 pub use pool::{Pool, StreamOrdered};
 
 use crate::error::Result;

@@ -207,7 +207,7 @@ mod tests {
             model: &model,
             capacity: 128,
             link: None,
-            times: None,
+            times: &[],
         });
         let mut pass = || {
             let mut evicted = Vec::new();

@@ -23,8 +23,9 @@ pub struct Request<'a> {
     pub capacity: u64,
     /// What copies cost, if that was measured or given.
     pub link: Option<Link>,
-    /// How long kernels run, if that is known: of programs of one method.
-    pub times: Option<&'a KernelTimes>,
+    /// How long kernels run, by method, of those of which it is known. Where some are, the others' kernels count as if they took no
+    /// time: their passes take what their copies do.
+    pub times: &'a [Option<&'a KernelTimes>],
 }
 
 impl Request<'_> {

@@ -75,6 +75,15 @@ pub fn replan(request: &Request<'_>, current: &Residency) -> Option<Residency> {
     planned::better(request, current.plan()?)
 }
 
+/// Whether a pass takes clearly less by `other` than by `current`, or copies clearly less if nobody knows how long kernels run. Both
+/// are for the methods of the request.
+pub fn is_cheaper(request: &Request<'_>, other: &Residency, current: &Residency) -> bool {
+    match (other.plan(), current.plan()) {
+        (Some(other), Some(current)) => planned::is_cheaper(request, other, current),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,7 +117,7 @@ mod tests {
                 model: &model,
                 capacity: 4096,
                 link: None,
-                times: None,
+                times: &[],
             };
             let policy = choose(&request).policy();
             assert_eq!(policy.name(), kind.name());

@@ -42,7 +42,7 @@ impl<D: Device> Session<D> {
     pub fn next_by_graph(&mut self, key: &GraphKey) -> Result<ByGraph> {
         self.store.check_usable()?;
         self.forget_outdated()?;
-        if self.timing.is_some() {
+        if self.will_time_kernels() {
             // A pass is to be timed, and may bring another plan.
             return Ok(ByGraph::Calls);
         }

@@ -12,6 +12,7 @@
 //! After a failure the pass has to be ended with `end_pass(false)`; the next one starts afresh.
 #![deny(unsafe_code)]
 
+mod adopt;
 mod block;
 mod budget;
 mod capture;
@@ -20,14 +21,15 @@ mod graph_cache;
 mod graphs;
 mod hooks;
 mod in_flight;
+mod join;
 mod kernels;
 mod pass;
 mod probe_table;
 mod rehearse;
 mod replan;
 mod scratch;
+mod shares;
 mod state;
-mod timing;
 mod up_front;
 
 pub use crate::counters::Stats;
@@ -43,7 +45,6 @@ use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
 use graph_cache::Capture;
-use timing::Timing;
 
 /// What was found, and how far the passes since are.
 #[derive(Debug, Default)]
@@ -63,11 +64,9 @@ pub struct Session<D: Device> {
     /// Those of the other methods, by method; what stands in the place of that whose turn it is means nothing.
     parked: Vec<Pass>,
     method: usize,
-    /// Until kernels were timed, where they are to be.
-    timing: Option<Timing>,
-    /// What was found when they were.
-    times: Option<KernelTimes>,
-    /// What was given at load.
+    /// Whether kernels of methods are timed, each in its second complete pass.
+    times_kernels: bool,
+    /// Times that were given at load, of the only method.
     given_times: Option<KernelTimes>,
     /// What copies cost, where that was measured or given at load.
     link: Option<Link>,
@@ -122,11 +121,11 @@ impl<D: Device> Session<D> {
         least: fn(&Floor) -> u64,
     ) -> Result<Self> {
         let opened = Store::open(device, methods, source, &options, least)?;
-        // Times of one method say nothing of a plan for several.
-        let timing = match options.times.is_some() || opened.methods.len() > 1 {
-            true => None,
-            false => Timing::new(&opened.store, opened.link),
-        };
+        let (device, residency) = (&opened.store.device, opened.store.residency());
+        let times_kernels = options.times.is_none()
+            && opened.link.is_some()
+            && residency.plan().is_some()
+            && device.times_kernels();
         let mut parked: Vec<Pass> = opened.methods.into_iter().map(Pass::new).collect();
         let first = parked.first_mut().map(std::mem::take);
         let mut session = Session {
@@ -141,8 +140,7 @@ impl<D: Device> Session<D> {
                 .model()
                 .beside(opened.store.floor().direct),
             store: opened.store,
-            timing,
-            times: None,
+            times_kernels,
             given_times: options.times.clone(),
             states: 0,
             rehearsal: Rehearsal::default(),
@@ -194,19 +192,33 @@ impl<D: Device> Session<D> {
         self.store.policy().name()
     }
 
-    /// Whether kernels will be timed, in the second complete pass.
+    /// Whether the kernels of the method whose turn it is will be timed, in its second complete pass. Not where everything stays.
     pub fn will_time_kernels(&self) -> bool {
-        self.timing.is_some()
+        let waits = !self.pass.probes.all_stay();
+        waits && self.may_time_kernels() && self.pass.times.is_none()
     }
 
-    /// How long kernels ran, once they were timed.
+    /// How long its kernels ran, once they were timed.
     pub fn kernel_times(&self) -> Option<&KernelTimes> {
-        self.times.as_ref()
+        self.pass.times.as_ref()
     }
 
-    /// The recorded trace of the method whose turn it is.
+    /// The trace of the method whose turn it is.
     pub fn trace(&self) -> &Trace {
         &self.pass.method().trace
+    }
+
+    /// The trace of a method, one of [`Session::methods_count`].
+    pub fn trace_of(&self, method: usize) -> &Trace {
+        match method == self.method {
+            true => self.trace(),
+            false => &self.parked[method].method().trace,
+        }
+    }
+
+    /// How many methods there are.
+    pub fn methods_count(&self) -> usize {
+        self.parked.len()
     }
 
     /// The device.
@@ -270,6 +282,7 @@ impl<D: Device> Session<D> {
         match completed && outcome.is_ok() {
             true => {
                 self.store.stats.passes += 1;
+                self.pass.passes = self.pass.passes.saturating_add(1);
                 // Before the weights may move: passes do not begin with the ring as a move leaves it.
                 self.keep_steady();
                 self.empty_when_due();

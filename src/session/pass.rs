@@ -4,7 +4,7 @@ use super::in_flight::InFlight;
 use super::probe_table::ProbeTable;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::schedule::{Follower, ProbeId};
+use crate::schedule::{Event, Follower, KernelTimes, ProbeId};
 use crate::store::{Constants, Method, Store};
 
 /// The state of a pass. One is kept for each method, and used for one pass after the other.
@@ -27,6 +27,12 @@ pub struct Pass {
     pub(super) copied_before: u64,
     pub(super) activations: Activations,
     pub(super) in_flight: InFlight,
+    /// Complete passes.
+    pub(super) passes: u64,
+    /// What the kernels after each mark of the pass belong to, if they are any. Only where this or the next pass is timed.
+    pub(super) marks: Option<Vec<Option<Event>>>,
+    /// How long kernels run, once they were timed.
+    pub(super) times: Option<KernelTimes>,
 }
 
 /// Bytes of activations.
@@ -59,15 +65,39 @@ impl Pass {
             copied_before: 0,
             activations: Activations::default(),
             in_flight: InFlight::default(),
+            passes: 0,
+            marks: None,
+            times: None,
             method,
         }
     }
 
-    /// Its reads are those of `method` from now on: the same trace, of other weights. Between passes.
+    /// Its reads are those of `method` from now on: the same events, of tables in another place. Between passes.
     pub(super) fn read(&mut self, method: Method) {
         self.follower = Follower::new(&method.trace);
         self.probes = ProbeTable::new(&method.trace, &method.layouts);
         self.method = method;
+    }
+
+    /// It is of another method from now on, of which nothing is known yet. Between passes.
+    pub(super) fn begin_anew(&mut self, method: Method) {
+        let (activations, in_flight) = (
+            std::mem::take(&mut self.activations),
+            std::mem::take(&mut self.in_flight),
+        );
+        *self = Pass {
+            activations,
+            in_flight: InFlight {
+                every_kernel: in_flight.every_kernel,
+                ..InFlight::default()
+            },
+            ..Pass::new(method)
+        };
+    }
+
+    /// Passes of its method among so many as the shares of all methods are together.
+    pub(super) fn share(&mut self, share: u32) {
+        self.method.share = share;
     }
 
     /// The method that it executes.

@@ -1,21 +1,20 @@
 //! Kernels are timed once, and a better plan is taken where their times show one.
 //!
-//! The pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after it, and where
-//! each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
+//! Of each method the pass after the first complete one is timed: marks on the compute stream before each wait for a copy, after
+//! it, and where each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
 //! is leased, so that all weights may move: the memory goes back, and is taken as the new plan needs it.
 
-use super::timing::Timing;
 use super::Session;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::residency::{self, Request, Residency};
-use crate::schedule::{Event, KernelTimes, ProbeId};
+use crate::schedule::{Event, KernelTimes, MethodTrace, ProbeId};
 
 impl<D: Device> Session<D> {
     /// Before a wait for the copy of a read.
     #[inline]
     pub(super) fn mark_wait(&mut self) {
-        if self.timing.is_some() {
+        if self.pass.marks.is_some() {
             self.mark(None);
         }
     }
@@ -23,7 +22,7 @@ impl<D: Device> Session<D> {
     /// After the wait of a read.
     #[inline]
     pub(super) fn mark_read(&mut self, id: ProbeId) {
-        if self.timing.is_some() {
+        if self.pass.marks.is_some() {
             self.mark(Some(Event::Probe(id)));
         }
     }
@@ -31,15 +30,16 @@ impl<D: Device> Session<D> {
     /// Where the lease of a read ends.
     #[inline]
     pub(super) fn mark_end(&mut self, id: ProbeId) {
-        if self.timing.is_some() {
+        if self.pass.marks.is_some() {
             self.mark(Some(Event::Release(id)));
         }
     }
 
     #[cold]
     fn mark(&mut self, what: Option<Event>) {
-        let marks = self.timing.as_mut().and_then(|one| one.marks.as_mut());
-        let Some(marks) = marks else { return };
+        let Some(marks) = &mut self.pass.marks else {
+            return;
+        };
         match self.store.device.mark() {
             Ok(()) => marks.push(what),
             Err(error) => self.stop_timing(&error),
@@ -50,39 +50,62 @@ impl<D: Device> Session<D> {
     #[cold]
     fn stop_timing(&mut self, error: &Error) {
         log::warn!("kernels could not be timed, so the plan stays as it was made at load: {error}");
-        self.timing = None;
+        self.times_kernels = false;
+        for pass in self.parked.iter_mut().chain([&mut self.pass]) {
+            pass.marks = None;
+        }
+    }
+
+    /// Graphs of one method would not outlive the plan that times of another one bring.
+    pub(super) fn may_time_kernels(&self) -> bool {
+        self.times_kernels && (self.parked.len() == 1 || self.capture.is_none())
     }
 
     /// After a pass that was not completed: its times are worth nothing.
     pub(super) fn forget_marks(&mut self) {
-        let timed = self.timing.as_mut().and_then(|one| one.marks.as_mut());
-        let Some(marks) = timed else { return };
+        let Some(marks) = &mut self.pass.marks else {
+            return;
+        };
         marks.clear();
         if let Err(error) = self.store.device.take_marks() {
             self.stop_timing(&error);
         }
     }
 
-    /// After a complete pass: times the next one, or makes use of what was timed. A failure that leaves the weights without
-    /// memory is one of all later passes; the one that has ended is right.
+    /// After a complete pass: times the next one of its method, or makes use of what was timed. A failure that leaves the weights
+    /// without memory is one of all later passes; the one that has ended is right.
     pub(super) fn time_when_due(&mut self) {
-        match self.timing.take() {
-            Some(mut timing) if timing.marks.is_none() => {
-                timing.marks = Some(Vec::with_capacity(3 * self.pass.leased.len() + 1));
-                self.timing = Some(timing);
-            }
-            Some(mut timing) => {
-                let marks = timing.marks.take().unwrap_or_default();
-                match self.take_times(&marks) {
-                    Ok(times) => {
-                        self.replan(&timing, &times);
-                        self.times = Some(times);
-                    }
-                    Err(error) => self.stop_timing(&error),
-                }
-            }
-            None => {}
+        if !self.will_time_kernels() {
+            return;
         }
+        let Some(marks) = self.pass.marks.take() else {
+            let most = 3 * self.pass.leased.len() + 1;
+            self.pass.marks = Some(Vec::with_capacity(most));
+            return;
+        };
+        match self.take_times(&marks) {
+            Ok(times) => {
+                self.pass.times = Some(times);
+                self.replan();
+            }
+            Err(error) => self.stop_timing(&error),
+        }
+    }
+
+    /// How long kernels of each method run, as far as that is known, but for one method of which nothing is. None, as long as a
+    /// method that runs again and again was not timed: then plans go by bytes.
+    pub(super) fn known_times(&self, fresh: Option<usize>) -> Vec<Option<&KernelTimes>> {
+        let mut known = Vec::with_capacity(self.parked.len());
+        for (at, pass) in self.passes().enumerate() {
+            // Those that were given are of the only method at load.
+            let given = self.given_times.as_ref().filter(|_| at == 0);
+            let times = { pass.times.as_ref().or(given) }.filter(|_| fresh != Some(at));
+            if times.is_none() && pass.passes > 1 && fresh != Some(at) {
+                return Vec::new();
+            }
+            known.push(times);
+        }
+        known
     }
 
     /// How long kernels ran. `marks` are those of a complete pass.
@@ -106,17 +129,18 @@ impl<D: Device> Session<D> {
         Ok(times)
     }
 
-    fn replan(&mut self, timing: &Timing, times: &KernelTimes) {
+    fn replan(&mut self) {
+        let before = self.store.residency().clone();
+        let (methods, times) = (self.traced(), self.known_times(None));
         let request = Request {
             kind: Default::default(),
-            methods: &[self.pass.method().traced()],
+            methods: &methods,
             weights: &self.store.constants().specs,
-            model: &timing.model,
+            model: &self.model,
             capacity: self.store.capacity(),
-            link: Some(timing.link),
-            times: Some(times),
+            link: self.link,
+            times: &times,
         };
-        let before = self.store.residency().clone();
         let Some(better) = residency::replan(&request, &before) else {
             return;
         };
@@ -128,6 +152,11 @@ impl<D: Device> Session<D> {
         log::warn!("the new plan could not be used, so the first one is: {error}");
         let back = self.move_to(before);
         self.poison_if_lost(&error, back);
+    }
+
+    /// What residency has to know of each method.
+    fn traced(&self) -> Vec<MethodTrace<'_>> {
+        self.passes().map(|pass| pass.method().traced()).collect()
     }
 
     /// After a move that failed with `error`: without the way back the weights have no memory.

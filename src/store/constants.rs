@@ -94,8 +94,8 @@ impl Method {
     }
 
     /// Has the reads of `gather` and of pinned weights done in place: they read constants of their own, of no bytes, after all
-    /// others. A table that is read otherwise too (tied embeddings) stays a weight for those reads. `covered` leaves them as they
-    /// are; they may be done in place later.
+    /// others. A table that is read otherwise too (tied embeddings) stays a weight for those reads. Where everything is `covered`,
+    /// tables are read like all other weights, also those that were read in place before.
     fn in_place(
         &mut self,
         constants: &mut Constants,
@@ -103,47 +103,49 @@ impl Method {
         covered: bool,
     ) -> Result<()> {
         let mut probes = self.trace.probes().to_vec();
-        let gather = match covered {
-            true => self.gather.clone(),
-            false => std::mem::take(&mut self.gather),
-        };
-        if let Some(&id) = gather.iter().find(|&&id| id as usize >= probes.len()) {
+        if let Some(&id) = { self.gather.iter() }.find(|&&id| id as usize >= probes.len()) {
             return Err(unknown(id));
         }
-        let mut changed = false;
         for (id, probe) in (0..).zip(&mut probes) {
-            let table = *probe;
-            if tables.iter().any(|known| known.stands == table) {
-                continue;
-            }
+            let known = tables.iter().find(|known| known.stands == *probe);
+            let table = known.map_or(*probe, |known| known.table);
             let in_place = match constants.specs[table as usize].kind {
                 WeightKind::Pinned => true,
-                WeightKind::Streamed => gather.contains(&id),
-                _ => !covered && gather.contains(&id),
+                WeightKind::Streamed => self.gather.contains(&id),
+                _ => !covered && self.gather.contains(&id),
             };
-            if !in_place {
-                continue;
-            }
-            changed = true;
-            let found = tables.iter().find(|known| known.table == table);
-            let stands = found.map_or(constants.specs.len() as WeightIndex, |known| known.stands);
-            if found.is_none() {
-                let mut spec = constants.specs[table as usize].clone();
-                spec.bytes = 0;
-                spec.kind = WeightKind::Weight;
-                constants.specs.push(spec);
-                tables.push(Table { stands, table });
-            }
-            self.layouts
-                .resize(constants.specs.len(), WeightLayout::default());
-            self.layouts[stands as usize] = self.layouts[table as usize].clone();
-            *probe = stands;
+            *probe = match in_place {
+                true => self.stand_in(table, constants, tables),
+                false => table,
+            };
         }
-        if changed {
+        if probes != self.trace.probes() {
             let events = self.trace.events().to_vec();
             self.trace = Trace::new(events, probes, constants.specs.len())?;
         }
         Ok(())
+    }
+
+    /// The constant that stands for reads of this one in place.
+    fn stand_in(
+        &mut self,
+        table: WeightIndex,
+        constants: &mut Constants,
+        tables: &mut Vec<Table>,
+    ) -> WeightIndex {
+        let found = tables.iter().find(|known| known.table == table);
+        let stands = found.map_or(constants.specs.len() as WeightIndex, |known| known.stands);
+        if found.is_none() {
+            let mut spec = constants.specs[table as usize].clone();
+            spec.bytes = 0;
+            spec.kind = WeightKind::Weight;
+            constants.specs.push(spec);
+            tables.push(Table { stands, table });
+        }
+        self.layouts
+            .resize(constants.specs.len(), WeightLayout::default());
+        self.layouts[stands as usize] = self.layouts[table as usize].clone();
+        stands
     }
 
     /// For residency.
@@ -202,7 +204,7 @@ impl Methods {
         self.in_place_beside(&[], covered)
     }
 
-    /// The same beside what is read in place already.
+    /// The same where these are read in place already, by some of the methods or by others before.
     pub(crate) fn in_place_beside(
         &self,
         known: &[Table],
@@ -223,14 +225,23 @@ impl Methods {
     /// count in each.
     pub fn floors(&self, granule: u64) -> Result<Vec<Floor>> {
         let (methods, _) = self.in_place(false)?;
-        let specs = &methods.constants.specs;
-        let each = methods.all.iter();
-        Ok(each.map(|one| floor(&one.trace, specs, granule)).collect())
+        Ok(methods.floors_as_they_read(granule).collect())
+    }
+
+    fn floors_as_they_read(&self, granule: u64) -> impl Iterator<Item = Floor> + '_ {
+        let (specs, each) = (&self.constants.specs, self.all.iter());
+        each.map(move |one| floor(&one.trace, specs, granule))
     }
 
     /// The floor of the program: that of the method that needs most.
     pub fn floor(&self, granule: u64) -> Result<Floor> {
-        let floors = self.floors(granule)?.into_iter();
+        let (methods, _) = self.in_place(false)?;
+        methods.floor_as_they_read(granule)
+    }
+
+    /// The same of methods whose reads are in place already.
+    pub(crate) fn floor_as_they_read(&self, granule: u64) -> Result<Floor> {
+        let floors = self.floors_as_they_read(granule);
         let most = floors.reduce(|most, next| match next.bytes() > most.bytes() {
             true => next,
             false => most,

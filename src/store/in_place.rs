@@ -2,10 +2,10 @@
 //! through the address that the device has for it: this takes nothing of the budget, and nothing is copied. A pinned weight
 //! lies with the direct constants (`memory.rs`).
 
-use super::{Constants, DeviceWeight, Store, Table};
+use super::{Constants, DeviceWeight, Method, Methods, Store, Table};
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
-use crate::schedule::WeightIndex;
+use crate::schedule::{Floor, WeightIndex};
 
 /// Where kernels find each table.
 pub(super) fn addresses<D: Device>(
@@ -29,17 +29,22 @@ pub(super) fn addresses<D: Device>(
     in_host_memory(constants, tables).map(one).collect()
 }
 
-/// Bytes of the tables that lie in host memory.
-pub(super) fn bytes(constants: &Constants, tables: &[Table]) -> u64 {
-    let each = in_host_memory(constants, tables);
+/// Bytes of the tables that methods read in host memory.
+pub(super) fn bytes(methods: &Methods, tables: &[Table]) -> u64 {
+    let constants = &methods.constants;
+    let is_read = |one: &&Table| {
+        let mut all = methods.all.iter();
+        all.any(|method| method.trace.probes().contains(&one.stands))
+    };
+    let each = in_host_memory(constants, tables).filter(is_read);
     each.map(|one| constants.specs[one.table as usize].bytes)
         .fold(0, u64::saturating_add)
 }
 
 impl<D: Device> Store<D> {
-    /// The budget covers everything no more: `constants` are those that the store has and some that stand for reads in place, and
-    /// `tables` begin with those that it knows. The weights have to be moved next.
-    pub(crate) fn read_in_place(&mut self, constants: Constants, tables: Vec<Table>) -> Result<()> {
+    /// Reads of other tables are to be in place: `constants` are those that the store has and some that stand for these reads,
+    /// and `tables` begin with those that it knows. Nobody reads them before the weights were moved.
+    pub(crate) fn know_tables(&mut self, constants: Constants, tables: Vec<Table>) -> Result<()> {
         let new = &tables[self.tables.len()..];
         let places = addresses(&mut self.device, &constants, new, &self.bytes)?;
         let count = constants.specs.len();
@@ -48,11 +53,31 @@ impl<D: Device> Store<D> {
         for (weight, at) in places {
             self.weights[weight as usize].in_place = Some(at);
         }
-        self.actions.reserve(self.actions.capacity() + new.len());
-        self.stats.gathered_bytes = bytes(&constants, &tables);
+        for one in new.iter().filter(|one| constants.is_pinned(one.table)) {
+            let at = self.weights[one.table as usize].at;
+            self.weights[one.stands as usize].in_place = Some(at);
+        }
         self.constants = constants;
         self.tables = tables;
         Ok(())
+    }
+
+    /// These are the methods from now on: what follows from them for counters, and for what a call plans at most.
+    pub(crate) fn serve(&mut self, methods: &Methods, floor: Floor) {
+        let everything = methods.everything(self.device.granule());
+        self.stats.floor_bytes = floor.bytes();
+        self.stats.hard_minimum_bytes = floor.hard_minimum;
+        self.stats.total_weight_bytes = everything.saturating_sub(floor.direct);
+        self.stats.gathered_bytes = bytes(methods, &self.tables);
+        self.floor = floor;
+        let most = self.most_actions(&methods.all);
+        self.actions.reserve(most);
+    }
+
+    /// The most that one call plans: every read loaded, and as much evicted besides what was there.
+    pub(super) fn most_actions(&self, methods: &[Method]) -> usize {
+        let reads = methods.iter().map(|one| one.trace.probes().len());
+        self.weights.len() + 2 * reads.max().unwrap_or(0)
     }
 }
 

@@ -46,12 +46,16 @@ impl<D: Device> Store<D> {
         let granule = device.granule();
         let floor = methods.floor(granule)?;
         let everything = methods.everything(granule);
-        let covered = options.budget.is_some_and(|budget| budget >= everything);
-        let (methods, tables) = methods.in_place(covered && !options.elastic)?;
+        let needed = match options.elastic {
+            true => everything_in_pages(&methods, &device, floor.direct),
+            false => everything,
+        };
+        let covered = options.budget.is_some_and(|budget| budget >= needed);
+        let (methods, tables) = methods.in_place(covered)?;
         let everything = methods.everything(granule);
         let mut stats = accepted(&floor, options.budget, everything, least(&floor))?;
         let constants = &methods.constants;
-        stats.gathered_bytes = in_place::bytes(constants, &tables);
+        stats.gathered_bytes = in_place::bytes(&methods, &tables);
         let budget = device.set_budget(stats.budget_bytes);
         budget.map_err(|error| {
             error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
@@ -67,10 +71,8 @@ impl<D: Device> Store<D> {
         for (weight, at) in places {
             weights[weight as usize].in_place = Some(at);
         }
-        let reads = methods.all.iter().map(|one| one.trace.probes().len());
-        let most = reads.max().unwrap_or(0);
         let Methods { constants, all } = methods;
-        let store = Store {
+        let mut store = Store {
             device,
             pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
             policy: residency.policy(),
@@ -82,8 +84,7 @@ impl<D: Device> Store<D> {
             direct: DevicePtr::EMPTY,
             block: DevicePtr::EMPTY,
             rehearsing: false,
-            // The most one call plans: every read loaded, and as much evicted besides what was there.
-            actions: Vec::with_capacity(count + 2 * most),
+            actions: Vec::new(),
             batch: Default::default(),
             poisoned: None,
             stats,
@@ -94,6 +95,7 @@ impl<D: Device> Store<D> {
             generation: 0,
             constants,
         };
+        store.actions = Vec::with_capacity(store.most_actions(&all));
         Ok(Opened {
             store,
             methods: all,
@@ -128,19 +130,36 @@ impl ElasticBytes {
             model: &model,
             capacity: floor.bytes() - floor.direct,
             link: None,
-            times: None,
+            times: &[],
         };
         let least = residency::least_elastic(&request);
-        let pages = |bytes: u64| {
-            let whole = |bytes: u64| bytes.div_ceil(page).saturating_mul(page);
-            whole(floor.direct).saturating_add(whole(bytes))
-        };
         Ok(ElasticBytes {
-            least: pages(least),
-            everything: pages(request.total()),
+            least: whole(floor.direct, page).saturating_add(whole(least, page)),
+            everything: everything_in_pages(&methods, device, floor.direct),
             page,
         })
     }
+}
+
+/// Everything that methods read as a weight is resident in so many bytes, with the direct constants: all in whole pages.
+fn everything_in_pages<D: Device>(methods: &Methods, device: &D, direct: u64) -> u64 {
+    let model = device.model().beside(direct).in_whole_pages();
+    let traced = methods.traced();
+    let request = Request {
+        kind: PolicyKind::Planned,
+        methods: &traced,
+        weights: &methods.constants.specs,
+        model: &model,
+        capacity: 0,
+        link: None,
+        times: &[],
+    };
+    let page = device.page().unwrap_or(1);
+    whole(direct, page).saturating_add(whole(request.total(), page))
+}
+
+fn whole(bytes: u64, page: u64) -> u64 {
+    bytes.div_ceil(page).saturating_mul(page)
 }
 
 /// Who is on the device at this budget. What copies cost is asked where a plan depends on it.
@@ -152,6 +171,8 @@ fn choose<D: Device>(
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
     let (traced, before) = (methods.traced(), device.model().beside(stats.direct_bytes));
+    // They are those of the only method.
+    let times = [options.times.as_ref()];
     let mut request = Request {
         kind: options.policy,
         methods: &traced,
@@ -159,7 +180,7 @@ fn choose<D: Device>(
         model: &before,
         capacity: stats.budget_bytes - stats.direct_bytes,
         link: None,
-        times: options.times.as_ref(),
+        times: &times,
     };
     let streams = !request.all_may_stay() || options.elastic;
     if streams && options.policy.plans() {

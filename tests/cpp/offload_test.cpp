@@ -32,18 +32,19 @@ class Offload : public ::testing::Test {
     for (const std::string& bytes : bytes_) weights_.push_back({"w", bytes.data(), kBytes});
   }
 
-  ws_offload_recorded recorded(std::uint64_t budget) {
-    return {"cpu",   "module",       nullptr,        weights_.data(), kLayers, reads_.data(),
-            kLayers, events_.data(), events_.size(), budget,          0,       0};
+  ws_offload_entry entry() const { return {reads_.data(), reads_.size(), events_.data(), events_.size(), nullptr, 0}; }
+
+  ws_offload_recorded recorded(std::uint64_t budget) const {
+    return {"cpu", "module", nullptr, weights_.data(), kLayers, entry(), budget, 0, 0};
   }
 
-  // One pass that compares all bytes.
-  void pass(ws_offload* offload, bool resident) {
+  // One pass of an entry, which reads all layers in turn, that compares all bytes.
+  void pass(ws_offload* offload, bool resident, std::uint32_t entry = 0) {
     ws_offload_pass begun{};
-    ASSERT_EQ(ws_offload_begin(offload, &begun), WS_OK) << last_error();
+    ASSERT_EQ(ws_offload_begin(offload, entry, &begun), WS_OK) << last_error();
     EXPECT_EQ(begun.resident != 0, resident);
     std::vector<std::uint64_t> at(kLayers);
-    if (resident) ASSERT_EQ(ws_offload_addresses(offload, at.data(), kLayers), WS_OK) << last_error();
+    if (resident) ASSERT_EQ(ws_offload_addresses(offload, entry, at.data(), kLayers), WS_OK) << last_error();
     for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
       std::int32_t moved = 0;
       if (!resident) ASSERT_EQ(ws_offload_read(offload, layer, 1, &at[layer], &moved), WS_OK) << last_error();
@@ -74,6 +75,48 @@ TEST_F(Offload, PassesReadTheRightBytes) {
   ws_offload_destroy(nullptr);
 }
 
+TEST_F(Offload, EntriesShareWeights) {
+  ws_offload* offload = nullptr;
+  const ws_offload_recorded recorded = this->recorded(WS_OFFLOAD_FLOOR);
+  ASSERT_EQ(ws_offload_create(&recorded, &offload), WS_OK) << last_error();
+  pass(offload, false);
+  std::uint32_t index = 0;
+  ws_offload_entry second = entry();
+  // The first layer is a table of which rows are taken.
+  const std::uint32_t rows = 0;
+  second.rows = &rows;
+  second.num_rows = 1;
+  ASSERT_EQ(ws_offload_add_entry(offload, &second, &index), WS_OK) << last_error();
+  EXPECT_EQ(index, 1U);
+  for (int round = 0; round < 3; ++round) {
+    pass(offload, false, 1);
+    pass(offload, false, 0);
+  }
+  ASSERT_EQ(ws_offload_set_budget(offload, 10 * kBytes), WS_OK) << last_error();
+  pass(offload, true, 1);
+  ASSERT_EQ(ws_offload_replace_entry(offload, 1, &recorded.entry), WS_OK) << last_error();
+  pass(offload, true, 1);
+  const char* json = nullptr;
+  ASSERT_EQ(ws_offload_stats(offload, &json), WS_OK) << last_error();
+  EXPECT_NE(std::string(json).find("\"entries\": [{\"passes\": 4, "), std::string::npos) << json;
+
+  second.num_events = 4;
+  EXPECT_EQ(ws_offload_add_entry(offload, &second, &index), WS_MALFORMED) << last_error();
+  second = entry();
+  second.reads = nullptr;
+  EXPECT_EQ(ws_offload_add_entry(offload, &second, &index), WS_INVALID_ARGUMENT) << last_error();
+  EXPECT_EQ(ws_offload_add_entry(offload, nullptr, &index), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_offload_add_entry(offload, &recorded.entry, nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_offload_replace_entry(offload, 2, &recorded.entry), WS_INVALID_INPUT) << last_error();
+  ws_offload_pass begun{};
+  EXPECT_EQ(ws_offload_begin(offload, 2, &begun), WS_INVALID_INPUT) << last_error();
+  ASSERT_EQ(ws_offload_begin(offload, 0, &begun), WS_OK);
+  EXPECT_EQ(ws_offload_add_entry(offload, &recorded.entry, &index), WS_BUSY);
+  EXPECT_EQ(index, 1U);
+  EXPECT_EQ(ws_offload_end(offload, 0), WS_OK);
+  ws_offload_destroy(offload);
+}
+
 TEST_F(Offload, MistakesAreNamed) {
   ws_offload* offload = nullptr;
   ws_offload_recorded wrong = recorded(1);
@@ -83,12 +126,12 @@ TEST_F(Offload, MistakesAreNamed) {
   EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_INVALID_INPUT) << last_error();
   EXPECT_NE(last_error().find("'tpu'"), std::string::npos) << last_error();
   wrong = recorded(WS_OFFLOAD_FLOOR);
-  wrong.num_events = 4;
+  wrong.entry.num_events = 4;
   EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_MALFORMED) << last_error();
-  wrong.events = nullptr;
+  wrong.entry.events = nullptr;
   EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_INVALID_ARGUMENT) << last_error();
   EXPECT_EQ(ws_offload_create(nullptr, &offload), WS_INVALID_ARGUMENT);
-  EXPECT_EQ(ws_offload_begin(nullptr, nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_offload_begin(nullptr, 0, nullptr), WS_INVALID_ARGUMENT);
   EXPECT_EQ(offload, nullptr);
 
   const ws_offload_recorded right = recorded(WS_OFFLOAD_FLOOR);
@@ -97,9 +140,9 @@ TEST_F(Offload, MistakesAreNamed) {
   std::uint64_t at = 0;
   std::int32_t moved = 0;
   EXPECT_EQ(ws_offload_read(offload, 0, 1, &at, &moved), WS_INVALID_INPUT);
-  EXPECT_EQ(ws_offload_addresses(offload, &at, 1), WS_INVALID_INPUT);
-  ASSERT_EQ(ws_offload_begin(offload, &begun), WS_OK);
-  EXPECT_EQ(ws_offload_begin(offload, &begun), WS_BUSY);
+  EXPECT_EQ(ws_offload_addresses(offload, 0, &at, 1), WS_INVALID_INPUT);
+  ASSERT_EQ(ws_offload_begin(offload, 0, &begun), WS_OK);
+  EXPECT_EQ(ws_offload_begin(offload, 0, &begun), WS_BUSY);
   EXPECT_EQ(ws_offload_read(offload, 2, 1, &at, &moved), WS_DIVERGENCE) << last_error();
   EXPECT_EQ(ws_offload_end(offload, 0), WS_OK) << last_error();
   pass(offload, false);
@@ -115,7 +158,7 @@ TEST_F(Offload, AChildCannotUseThem) {
   if (child == 0) {
     alarm(60);
     ws_offload_pass begun{};
-    const bool refused = ws_offload_begin(offload, &begun) == WS_POISONED;
+    const bool refused = ws_offload_begin(offload, 0, &begun) == WS_POISONED;
     ws_offload_destroy(offload);
     _exit(refused ? 0 : 1);
   }

@@ -1,9 +1,9 @@
 //! Weights of eager code on the CPU: a caller plays passes as `ws.torch.offload` does, and looks at every byte.
 
+use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Budget, Eager, Recorded};
-use weightstream::elastic::DevicePool;
+use weightstream::eager::{Budget, Eager, Entry, Recorded};
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -39,8 +39,11 @@ fn recorded(name: &str, layers: usize, budget: Budget) -> (Recorded, Vec<&'stati
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: weights.collect(),
-        reads,
-        events,
+        entry: Entry {
+            reads,
+            events,
+            gather: Vec::new(),
+        },
         budget,
         priority: 0,
         beside: 1000,
@@ -82,10 +85,10 @@ impl Model {
 
     /// Whether it was a resident one, and whether a weight was somewhere else than before.
     fn pass(&mut self) -> (bool, bool) {
-        let begun = self.eager.begin().unwrap();
+        let begun = self.eager.begin(0).unwrap();
         let mut moved = false;
         if begun.resident {
-            self.eager.addresses(&mut self.at).unwrap();
+            self.eager.addresses(0, &mut self.at).unwrap();
             (0..self.at.len()).for_each(|read| self.check(read));
         } else {
             let last = self.bytes.len() as u32 - 1;
@@ -126,11 +129,11 @@ fn passes_read_the_right_bytes_at_every_budget() {
 fn a_budget_that_changes_tells_of_weights_that_moved() {
     let mut model = Model::new("m", 8, Budget::Bytes(WHOLE)).unwrap();
     let floor = model.floor();
-    let mut before = model.eager.begin().unwrap().generation;
+    let mut before = model.eager.begin(0).unwrap().generation;
     model.eager.end(true).unwrap();
     for budget in [floor, (floor + WHOLE) / 2, WHOLE, floor] {
         model.eager.set_budget(budget).unwrap();
-        let begun = model.eager.begin().unwrap();
+        let begun = model.eager.begin(0).unwrap();
         assert_ne!(begun.generation, before);
         before = begun.generation;
         model.eager.end(false).unwrap();
@@ -180,8 +183,8 @@ fn one_pass_runs_at_a_time() {
     for budget in [Budget::Floor, Budget::Bytes(WHOLE)] {
         let mut model = Model::new("m", 8, budget).unwrap();
         assert!(model.eager.end(true).is_err());
-        model.eager.begin().unwrap();
-        assert_eq!(model.eager.begin().unwrap_err(), Error::Busy);
+        model.eager.begin(0).unwrap();
+        assert_eq!(model.eager.begin(0).unwrap_err(), Error::Busy);
         assert_eq!(model.eager.set_budget(WHOLE).unwrap_err(), Error::Busy);
         model.eager.end(false).unwrap();
         model.pass();
@@ -197,21 +200,21 @@ fn a_pass_that_goes_astray_leaves_the_next_one_right() {
         model.eager.read(reads, &mut at)
     };
     // Another read than the next one; reads that are too many, of which the first ones begin; a pass that ends early.
-    model.eager.begin().unwrap();
+    model.eager.begin(0).unwrap();
     assert!(matches!(
         reads(&mut model, 3..4),
         Err(Error::Divergence { .. })
     ));
     model.eager.end(false).unwrap();
     model.pass();
-    model.eager.begin().unwrap();
+    model.eager.begin(0).unwrap();
     for layer in 0..7 {
         model.layer(layer..layer + 1);
     }
     assert!(reads(&mut model, 7..12).is_err());
     model.eager.end(false).unwrap();
     model.pass();
-    model.eager.begin().unwrap();
+    model.eager.begin(0).unwrap();
     model.layer(0..1);
     assert!(matches!(
         model.eager.end(true),
@@ -223,7 +226,7 @@ fn a_pass_that_goes_astray_leaves_the_next_one_right() {
 /// Everything stays of one model, and its pass runs: the other one, of higher priority, gets nothing of it before the pass ends.
 #[test]
 fn memory_does_not_move_under_a_pass() {
-    let pool = DevicePool::of("cpu").unwrap();
+    let (_alone, pool) = cpu_pool();
     let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
     pool.set_cap(Some(WHOLE + floor)).unwrap();
     let mut low = Model::new("low", 8, Budget::Shared).unwrap();
@@ -236,8 +239,8 @@ fn memory_does_not_move_under_a_pass() {
         bytes,
         at: vec![0; 9],
     };
-    assert!(low.eager.begin().unwrap().resident);
-    low.eager.addresses(&mut low.at).unwrap();
+    assert!(low.eager.begin(0).unwrap().resident);
+    low.eager.addresses(0, &mut low.at).unwrap();
     high.pass();
     (0..9).for_each(|read| low.check(read));
     low.eager.end(true).unwrap();
@@ -284,7 +287,7 @@ fn weights_that_change_are_copied_again() {
             none.contains("weight 8 is said to have changed, of 8 weights"),
             "{none}"
         );
-        model.eager.begin().unwrap();
+        model.eager.begin(0).unwrap();
         assert!(matches!(model.eager.copy_again(&[0]), Err(Error::Busy)));
         model.eager.end(false).unwrap();
     }

@@ -6,6 +6,7 @@ mod range_support;
 mod session_support;
 
 mod eager;
+mod entries;
 mod graph_pool;
 mod pool;
 mod range_ring;

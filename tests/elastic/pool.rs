@@ -252,6 +252,51 @@ fn a_busy_tenant_is_not_waited_for_and_not_overdrawn() {
     assert_eq!(b.membership().held(), all);
 }
 
+/// Taken out: the question in `change_wants`. A tenant that is asked and cannot answer keeps what it holds: a floor that needs some of
+/// it is refused, and nothing has changed.
+#[test]
+fn a_new_floor_that_others_hold_is_refused() {
+    let pool = Arc::new(DevicePool::new("test"));
+    let all = LAYERS as u64 * LAYER;
+    let [a, b] = two(&pool, all * 3 / 2);
+    b.membership().set_priority(1);
+    b.pass(Pass::Complete).unwrap();
+    let (total, floor, held) = (2 * all, all, a.membership().held());
+    let want = |change: &mut dyn FnMut(u64) -> weightstream::Result<()>| {
+        a.membership()
+            .change_wants((total, floor), || Ok(0), change)
+    };
+    let tenant = |at: usize| pool.report().tenants.swap_remove(at);
+    let before = tenant(0);
+    let busy = b.session.lock().unwrap();
+    let refused = want(&mut |bytes| panic!("{bytes} bytes are not there"));
+    assert!(
+        matches!(refused, Err(Error::OutOfMemory { .. })),
+        "{refused:?}"
+    );
+    drop(busy);
+    let after = tenant(0);
+    assert_eq!(
+        (after.floor, after.total, after.held),
+        (before.floor, before.total, held)
+    );
+    // What the tenant itself cannot do is as if nothing had been asked.
+    let refused = want(&mut |_| Err(Error::Busy));
+    assert_eq!(refused, Err(Error::Busy));
+    assert_eq!(a.membership().held(), held);
+    let mut given = 0;
+    want(&mut |bytes| {
+        given = bytes;
+        Ok(())
+    })
+    .unwrap();
+    assert!(given >= floor);
+    assert_eq!((a.membership().held(), tenant(0).floor), (given, floor));
+    let report = pool.report();
+    let held: u64 = report.tenants.iter().map(|tenant| tenant.held).sum();
+    assert!(held <= report.cap, "{report:?}");
+}
+
 #[test]
 fn a_tenant_that_cannot_grow_runs_with_what_it_holds() {
     let pool = Arc::new(DevicePool::new("test"));

@@ -58,7 +58,7 @@ impl<D: Played> PolicyBed<D> {
             model: &device.model().beside(direct),
             capacity,
             link: timed.then_some(link),
-            times: timed.then_some(&times),
+            times: &[timed.then_some(&times)],
         });
         device.set_budget(capacity).unwrap();
         let bytes = residency.layout.bytes();

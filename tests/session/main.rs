@@ -11,6 +11,7 @@ mod floor;
 mod graph;
 mod graph_memory;
 mod graphs;
+mod join;
 mod link;
 mod load;
 mod lost_device;

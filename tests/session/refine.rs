@@ -7,7 +7,7 @@ use weightstream::config::PolicyKind;
 use weightstream::device::sim::{Fault, Order};
 use weightstream::device::Sim;
 use weightstream::figures::Link;
-use weightstream::schedule::{Event, KernelTimes};
+use weightstream::schedule::{Event, KernelTimes, Trace};
 use weightstream::session::Session;
 use weightstream::store::StoreOptions;
 use weightstream::Error;
@@ -215,6 +215,109 @@ fn whatever_fails_while_weights_move_no_pass_is_wrong() {
         }
     }
     assert!(back > 3 && poisoned > 3, "{back}, {poisoned}");
+}
+
+/// The weights backwards.
+fn backwards() -> Model {
+    let mut back = model();
+    let probes: Vec<u32> = (0..WEIGHTS as u32).rev().collect();
+    let events = back.method.trace.events().to_vec();
+    back.method.trace = Trace::new(events, probes, WEIGHTS).unwrap();
+    back
+}
+
+/// At half of the weights, and so that methods can join.
+fn elastic(sim: Sim) -> Session<Sim> {
+    let model = model();
+    let options = StoreOptions {
+        budget: Some(model.floor().everything / 2),
+        policy: PolicyKind::Planned,
+        elastic: true,
+        ..StoreOptions::default()
+    };
+    let methods = model.program();
+    // The bytes live as long as the test.
+    let bytes = Box::leak(Box::new(model)).host_bytes();
+    Session::new(sim, methods, bytes, options).unwrap()
+}
+
+/// A complete pass of a method. Whether its kernels' times are known then.
+fn timed(model: &Model, session: &mut Session<Sim>, method: usize) -> bool {
+    session.turn_to(method).unwrap();
+    let known = session.kernel_times().is_some();
+    assert_eq!(session.will_time_kernels(), !known);
+    passes(model, session, 1);
+    session.kernel_times().is_some()
+}
+
+#[test]
+fn each_method_is_timed_in_its_own_second_pass() {
+    let (first, back) = (model(), backwards());
+    let mut session = elastic(sim(Order::Random(3), Some(with_pauses())));
+    assert!(!timed(&first, &mut session, 0));
+    session.add_method(back.method.clone()).unwrap();
+    assert!(!timed(&back, &mut session, 1));
+    session.turn_to(1).unwrap();
+    play(&back, &mut session, Pass::AbortAt(20)).unwrap();
+    let by_bytes = session.store().residency().plan().unwrap().ring();
+    assert!(timed(&first, &mut session, 0));
+    assert!(timed(&back, &mut session, 1));
+    assert!(timed(&first, &mut session, 0));
+    let replans = session.stats().replans;
+    assert!((1..=2).contains(&replans), "{replans}");
+    let by_time = session.store().residency().plan().unwrap().ring();
+    assert!(by_time > by_bytes, "{by_time}, {by_bytes}");
+    // A plan for another budget goes by the times that are known.
+    let budget = session.stats().budget_bytes;
+    session.set_budget(budget + SIZE).unwrap();
+    session.set_budget(budget).unwrap();
+    let again = session.store().residency().plan().unwrap().ring();
+    assert!(again > by_bytes, "{again}, {by_bytes}");
+    // In the place of the first one comes a method of which nothing is known.
+    session.replace_method(0, back.method.clone()).unwrap();
+    assert!(!timed(&back, &mut session, 0));
+    assert!(timed(&back, &mut session, 0));
+    assert!(timed(&back, &mut session, 1));
+}
+
+/// Nothing waits for times where nothing waits for a copy; below that kernels are timed after all.
+#[test]
+fn where_everything_stays_no_kernels_are_timed() {
+    let model = model();
+    let mut session = elastic(sim(Order::CopiesFirst, Some(with_pauses())));
+    let budget = session.stats().budget_bytes;
+    passes(&model, &mut session, 1);
+    session.set_budget(2 * budget).unwrap();
+    assert!(!session.will_time_kernels());
+    passes(&model, &mut session, 3);
+    assert!(session.kernel_times().is_none());
+    session.set_budget(budget).unwrap();
+    assert!(session.will_time_kernels());
+    passes(&model, &mut session, 2);
+    assert!(session.kernel_times().is_some());
+}
+
+/// One method cannot be timed any more; the times of the other one alone would make a plan that is wrong for it.
+#[test]
+fn without_the_times_of_one_method_plans_go_by_bytes() {
+    let (first, back) = (model(), backwards());
+    let mut session = elastic(sim(Order::CopiesFirst, Some(with_pauses())));
+    timed(&first, &mut session, 0);
+    session.add_method(back.method.clone()).unwrap();
+    assert!(timed(&first, &mut session, 0));
+    timed(&back, &mut session, 1);
+    session.device_mut().fail_call("take_marks", 0);
+    passes(&back, &mut session, 2);
+    assert!(session.device_mut().pending_fault().is_none());
+    assert!(session.kernel_times().is_none() && !session.will_time_kernels());
+    let mut plain = elastic(sim(Order::CopiesFirst, None));
+    plain.add_method(back.method.clone()).unwrap();
+    let budget = session.stats().budget_bytes + SIZE;
+    session.set_budget(budget).unwrap();
+    plain.set_budget(budget).unwrap();
+    let plan = |session: &Session<Sim>| session.store().residency().plan().cloned();
+    assert_eq!(plan(&session), plan(&plain));
+    passes(&back, &mut session, 2);
 }
 
 /// Somebody else took the memory in between: there is no place for either plan.

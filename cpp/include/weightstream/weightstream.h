@@ -268,7 +268,8 @@ typedef struct ws_stats_data {
   uint64_t host_mapped_bytes;
   /* not in the budget: Tables in host memory that kernels read in place, row by row. */
   uint64_t gathered_bytes;
-  /* since load: How often the plan was replaced: at most once, after kernels were timed. */
+  /* since load: How often the plan was replaced by a better one: after kernels of a method were
+   * timed, and in eager code after entries ran more or less often than before. */
   uint64_t replans;
   /* since load: Inputs that were not row-major, and were copied so that they are. */
   uint64_t inputs_copied;
@@ -854,12 +855,14 @@ void* ws_segment_alloc(ptrdiff_t size, int device, void* stream);
 void ws_segment_free(void* at, ptrdiff_t size, int device, void* stream);
 
 /*
- * Weights of a module that its owner runs call by call, as eager PyTorch does, on the planner's layout. The owner
- * records one pass: which weights each call reads, in which order. From then on a pass is
+ * Weights of a module that its owner runs call by call, as eager PyTorch does, on the planner's layout. The owner calls
+ * the module, or parts of it: its entries. Of each it records one pass: which weights each call reads, in which order.
+ * From then on a pass of an entry is
  *
  *   ws_offload_begin, then for each call ws_offload_read, its kernels, ws_offload_release, and at last ws_offload_end.
  *
- * docs/eager.md describes the same in Python. One pass at a time; calls may come from any thread.
+ * Entries have the numbers 0, 1, 2 and so on, in the order in which they came. They share weights and budget.
+ * docs/eager.md describes the same in Python. One pass at a time, of any entry; calls may come from any thread.
  */
 typedef struct ws_offload ws_offload;
 
@@ -888,20 +891,29 @@ typedef struct ws_offload_event {
 /* As a budget: the device's, with all models that share it (ws_set_device_budget). */
 #define WS_OFFLOAD_SHARED (UINT64_MAX - 1)
 
-/* A recorded pass, and what is wanted. */
+/* One order of reads: what calls of one entry do. */
+typedef struct ws_offload_entry {
+  /* The weight of each read. Reads have the numbers 0, 1, 2 and so on, in the order of a pass of this entry. */
+  const uint32_t* reads;
+  size_t num_reads;
+  const ws_offload_event* events;
+  size_t num_events;
+  /* Reads that take some rows of a table, ascending: read in place, in host memory, unless everything stays. */
+  const uint32_t* rows;
+  size_t num_rows;
+} ws_offload_entry;
+
+/* The first entry, and what is wanted. */
 typedef struct ws_offload_recorded {
   /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
   const char* device;
   const char* name;
   /* A CUstream or cudaStream_t of the device's primary context, on which all kernels read; NULL: the default one. */
   void* stream;
+  /* Those of all entries, each once. */
   const ws_offload_weight* weights;
   size_t num_weights;
-  /* The weight of each read. Reads have the numbers 0, 1, 2 and so on, in the order of the pass. */
-  const uint32_t* reads;
-  size_t num_reads;
-  const ws_offload_event* events;
-  size_t num_events;
+  ws_offload_entry entry;
   /* Bytes on the device, WS_OFFLOAD_FLOOR or WS_OFFLOAD_SHARED; and how many of them the caller holds itself. */
   uint64_t budget;
   uint64_t beside;
@@ -931,8 +943,24 @@ typedef struct ws_offload_pass {
  */
 ws_status ws_offload_create(const ws_offload_recorded* recorded, ws_offload** offload);
 
-/* A pass begins. Returns: WS_OK; WS_BUSY while another one runs. */
-ws_status ws_offload_begin(const ws_offload* offload, ws_offload_pass* pass);
+/*
+ * One more entry, between passes. All weights move to the plan for all entries; what stays is not copied again.
+ *
+ * Parameters:
+ *   entry: read during the call only.
+ *   index: receives its number.
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL with the least budget in the message, if the budget is a number of bytes or the
+ *   device's and does not do for this entry; WS_OUT_OF_MEMORY if others that share the device hold what is missing now;
+ *   WS_MALFORMED if the events are no pass; WS_BUSY while a pass runs. After an error everything is as it was, and
+ *   passes of all other entries go on. With WS_OFFLOAD_FLOOR the budget follows the least one.
+ */
+ws_status ws_offload_add_entry(const ws_offload* offload, const ws_offload_entry* entry, uint32_t* index);
+
+/* Another order in the place of that of entry `index`, as ws_offload_add_entry. */
+ws_status ws_offload_replace_entry(const ws_offload* offload, uint32_t index, const ws_offload_entry* entry);
+
+/* A pass of an entry begins. Returns: WS_OK; WS_BUSY while another one runs; WS_INVALID_INPUT for an unknown entry. */
+ws_status ws_offload_begin(const ws_offload* offload, uint32_t entry, ws_offload_pass* pass);
 
 /*
  * The next reads of the pass.
@@ -959,13 +987,18 @@ ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t
 ws_status ws_offload_end(const ws_offload* offload, int32_t completed);
 
 /*
- * Where each of the `count` reads of a pass finds its weight.
+ * Where each of the `count` reads of a pass of this entry finds its weight, until a pass begins with another
+ * generation.
  *
  * Returns: WS_OK; WS_INVALID_INPUT unless everything stays.
  */
-ws_status ws_offload_addresses(const ws_offload* offload, uint64_t* addresses, size_t count);
+ws_status ws_offload_addresses(const ws_offload* offload, uint32_t entry, uint64_t* addresses, size_t count);
 
-/* Another budget, from the next pass on. Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs. */
+/*
+ * Another budget, from the next pass on. Entries that join later must do with it, also after WS_OFFLOAD_FLOOR.
+ *
+ * Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs; WS_INVALID_INPUT after WS_OFFLOAD_SHARED.
+ */
 ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
 
 /*
@@ -979,7 +1012,8 @@ ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
 ws_status ws_offload_copy_again(const ws_offload* offload, const uint32_t* weights, size_t count);
 
 /*
- * The counters of ws_stats as a JSON object.
+ * The counters of ws_stats as a JSON object, and those of each entry, in the order of their numbers, as "entries":
+ *   [{"passes": 3, "bytes_copied": 4096}, ...]: complete passes, and what passes copied.
  *
  * Memory and lifetimes: the text is valid until the next ws_offload_stats on the same thread.
  */

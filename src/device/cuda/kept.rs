@@ -65,6 +65,8 @@ fn addresses(bytes: HostBytes) -> Range<u64> {
 pub(super) struct Edges {
     copies: BTreeMap<u64, HostBytes>,
     originals: BTreeMap<u64, HostBytes>,
+    /// Weights that kernels read in place, and the copies that they read.
+    whole: Vec<(HostBytes, HostBytes)>,
 }
 
 impl Edges {
@@ -82,7 +84,9 @@ impl Edges {
             let starts = [addresses(**original).start, addresses(**copy).start];
             starts.iter().any(|start| src.contains(start))
         });
-        of_src.map(|(original, copy)| (*original, *copy)).collect()
+        let edges = of_src.map(|(original, copy)| (*original, *copy));
+        let whole = { self.whole.iter() }.filter(|(one, _)| addresses(*one) == src);
+        edges.chain(whole.copied()).collect()
     }
 
     /// What is copied to the device instead of `src`, in order.
@@ -193,6 +197,7 @@ impl CudaDevice {
             return Ok(None);
         };
         let found = pinned.registration().device_address(*copy, &entered)?;
+        self.edges.whole.push((bytes, *copy));
         Ok(found.map(DevicePtr))
     }
 
@@ -347,6 +352,17 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Kernels that read a weight in place read what its owner has written.
+    #[test]
+    fn the_copy_that_is_read_in_place_is_found_again() {
+        let mut heap = heap(&end_to_end());
+        let (table, other) = (heap.parts[3], heap.parts[6]);
+        let found = |heap: &Heap| [table, other].map(|one| heap.edges.of(one).len());
+        let [edges, others] = found(&heap);
+        heap.edges.whole.push((table, other));
+        assert_eq!(found(&heap), [edges + 1, others]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void, CString};
 
 use super::args;
 use crate::device::{CallerStream, HostBytes};
-use crate::eager::{Budget, Eager, Recorded};
+use crate::eager::{Budget, Eager, Entry, EntryStats, Recorded};
 use crate::ffi::status::{guarded, Failure, Status};
 use crate::process::OfProcess;
 use crate::schedule::Event;
@@ -38,6 +38,23 @@ pub struct ws_offload_event {
     pub index: u32,
 }
 
+/// One order of reads: what calls of one entry do.
+#[repr(C)]
+pub struct ws_offload_entry {
+    /// The weight of each read.
+    pub reads: *const u32,
+    /// How many.
+    pub num_reads: usize,
+    /// The events of a pass.
+    pub events: *const ws_offload_event,
+    /// How many.
+    pub num_events: usize,
+    /// Reads that take some rows of a table, ascending.
+    pub rows: *const u32,
+    /// How many.
+    pub num_rows: usize,
+}
+
 /// What was recorded, and what is wanted.
 #[repr(C)]
 pub struct ws_offload_recorded {
@@ -51,14 +68,8 @@ pub struct ws_offload_recorded {
     pub weights: *const ws_offload_weight,
     /// How many.
     pub num_weights: usize,
-    /// The weight of each read.
-    pub reads: *const u32,
-    /// How many.
-    pub num_reads: usize,
-    /// The events of a pass.
-    pub events: *const ws_offload_event,
-    /// How many.
-    pub num_events: usize,
+    /// The first entry.
+    pub entry: ws_offload_entry,
     /// Bytes, `WS_OFFLOAD_FLOOR` or `WS_OFFLOAD_SHARED`.
     pub budget: u64,
     /// Bytes of the budget that the caller holds itself.
@@ -92,17 +103,34 @@ fn event(event: &ws_offload_event) -> Result<Event, Failure> {
 }
 
 /// # Safety
+/// Its arrays are NULL or live.
+unsafe fn entry(given: &ws_offload_entry) -> Result<Entry, Failure> {
+    // SAFETY: all by this function's contract.
+    let (reads, events, rows) = unsafe {
+        (
+            args::array("entry->reads", given.reads, given.num_reads)?,
+            args::array("entry->events", given.events, given.num_events)?,
+            args::array("entry->rows", given.rows, given.num_rows)?,
+        )
+    };
+    Ok(Entry {
+        reads: reads.to_vec(),
+        events: events.iter().map(event).collect::<Result<_, Failure>>()?,
+        gather: rows.to_vec(),
+    })
+}
+
+/// # Safety
 /// Texts and arrays are NULL or live; the bytes of weights stay readable and unchanged until the handle that is made of this ends,
 /// and so does the stream.
 unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
     // SAFETY: all by this function's contract.
-    let (device, name, weights, reads, events, stream) = unsafe {
+    let (device, name, weights, entry, stream) = unsafe {
         (
             args::text("recorded->device", given.device)?,
             args::text("recorded->name", given.name)?,
             args::array("recorded->weights", given.weights, given.num_weights)?,
-            args::array("recorded->reads", given.reads, given.num_reads)?,
-            args::array("recorded->events", given.events, given.num_events)?,
+            entry(&given.entry)?,
             CallerStream::new(given.stream),
         )
     };
@@ -121,8 +149,7 @@ unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
         device: device.to_owned(),
         stream,
         weights: weights.collect::<Result<_, Failure>>()?,
-        reads: reads.to_vec(),
-        events: events.iter().map(event).collect::<Result<_, Failure>>()?,
+        entry,
         budget: match given.budget {
             FLOOR => Budget::Floor,
             SHARED => Budget::Shared,
@@ -164,19 +191,62 @@ pub unsafe extern "C" fn ws_offload_create(
     })
 }
 
-/// A pass begins.
+/// One more entry.
+///
+/// # Safety
+/// `offload` is NULL or live; `entry` is NULL or live, as are its arrays; `index` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_offload_add_entry(
+    offload: *const ws_offload,
+    entry: *const ws_offload_entry,
+    index: *mut u32,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (offload, given, index) = unsafe {
+            let given = args::reference("entry", entry)?;
+            let index = args::output("index", index)?;
+            (opened(offload)?, self::entry(given)?, index)
+        };
+        *index = offload.add_entry(given)?;
+        Ok(())
+    })
+}
+
+/// Another order in the place of an entry's.
+///
+/// # Safety
+/// `offload` is NULL or live; `entry` is NULL or live, as are its arrays.
+#[no_mangle]
+pub unsafe extern "C" fn ws_offload_replace_entry(
+    offload: *const ws_offload,
+    index: u32,
+    entry: *const ws_offload_entry,
+) -> Status {
+    guarded(|| {
+        // SAFETY: all by this function's contract.
+        let (offload, given) = unsafe {
+            let given = args::reference("entry", entry)?;
+            (opened(offload)?, self::entry(given)?)
+        };
+        Ok(offload.replace_entry(index, given)?)
+    })
+}
+
+/// A pass of an entry begins.
 ///
 /// # Safety
 /// `offload` is NULL or live; `pass` is NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_offload_begin(
     offload: *const ws_offload,
+    entry: u32,
     pass: *mut ws_offload_pass,
 ) -> Status {
     guarded(|| {
         // SAFETY: both by this function's contract.
         let (offload, pass) = unsafe { (opened(offload)?, args::output("pass", pass)?) };
-        let begun = offload.begin()?;
+        let begun = offload.begin(entry)?;
         *pass = ws_offload_pass {
             generation: begun.generation,
             resident: i32::from(begun.resident),
@@ -239,13 +309,14 @@ pub unsafe extern "C" fn ws_offload_end(offload: *const ws_offload, completed: i
     guarded(|| Ok(unsafe { opened(offload) }?.end(completed != 0)?))
 }
 
-/// Where each read finds its weight, if everything stays.
+/// Where each read of an entry finds its weight, if everything stays.
 ///
 /// # Safety
 /// `offload` is NULL or live; `addresses` is NULL or has `count` writable items.
 #[no_mangle]
 pub unsafe extern "C" fn ws_offload_addresses(
     offload: *const ws_offload,
+    entry: u32,
     addresses: *mut u64,
     count: usize,
 ) -> Status {
@@ -257,7 +328,7 @@ pub unsafe extern "C" fn ws_offload_addresses(
                 args::array_mut("addresses", addresses, count)?,
             )
         };
-        Ok(offload.addresses(addresses)?)
+        Ok(offload.addresses(entry, addresses)?)
     })
 }
 
@@ -301,7 +372,14 @@ pub unsafe extern "C" fn ws_offload_stats(
     guarded(|| {
         // SAFETY: both by this function's contract.
         let (offload, json) = unsafe { (opened(offload)?, args::output("json", json)?) };
-        let text = CString::new(offload.stats()?.to_json("{}")).unwrap_or_default();
+        let entries: Vec<String> = { offload.entry_stats()?.iter() }
+            .map(EntryStats::to_json)
+            .collect();
+        let mut text = offload.stats()?.to_json("{}");
+        // It ends with the brace of the object.
+        text.pop();
+        let text = format!("{text}, \"entries\": [{}]}}", entries.join(", "));
+        let text = CString::new(text).unwrap_or_default();
         *json = LAST_JSON.with_borrow_mut(|last| {
             *last = text;
             last.as_ptr()

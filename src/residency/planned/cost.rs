@@ -5,9 +5,9 @@
 //! a copy starts after the one before it and after the last kernel that read what it overwrites; a kernel starts after the
 //! copies of what it reads. Passes follow each other without a pause, until one takes as long as the one before it.
 
-use super::plan::Plan;
+use super::plan::{Plan, Streamed};
 use crate::figures::Link;
-use crate::schedule::{Event, Trace};
+use crate::schedule::{Event, MethodTrace, Trace};
 use std::fmt;
 
 /// Passes that are played at most: the first ones find less on the device than the later ones.
@@ -71,9 +71,32 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What a pass takes by `plan`.
-pub fn expected(plan: &Plan, trace: &Trace, clocks: &Clocks<'_>) -> Expected {
-    let mut played = Played::new(plan, trace, clocks.link);
+/// What a pass takes by `plan`, with the clocks of each method. Of several methods it is the mean, by their shares, of what a pass
+/// of each takes where passes of that method follow each other.
+pub fn expected(plan: &Plan, methods: &[MethodTrace<'_>], clocks: &[Clocks<'_>]) -> Expected {
+    let (mut sums, mut shares) = ([0u128; 3], 0);
+    for (method, (one, clocks)) in methods.iter().zip(clocks).enumerate() {
+        let Expected {
+            pass,
+            kernels,
+            copies,
+        } = of_method(plan, method, one.trace, clocks);
+        shares += u128::from(one.share);
+        for (sum, part) in sums.iter_mut().zip([pass, kernels, copies]) {
+            *sum += u128::from(one.share) * u128::from(part);
+        }
+    }
+    let [pass, kernels, copies] =
+        sums.map(|sum| u64::try_from(sum / shares.max(1)).unwrap_or(u64::MAX));
+    Expected {
+        pass,
+        kernels,
+        copies,
+    }
+}
+
+fn of_method(plan: &Plan, method: usize, trace: &Trace, clocks: &Clocks<'_>) -> Expected {
+    let mut played = Played::new(plan, method, trace, clocks.link);
     let (mut end, mut pass) = (0, 0);
     for _ in 0..PASSES {
         let now = played.pass(trace, clocks.kernels, end);
@@ -118,16 +141,18 @@ struct Played {
 }
 
 impl Played {
-    fn new(plan: &Plan, trace: &Trace, link: Link) -> Played {
+    fn new(plan: &Plan, method: usize, trace: &Trace, link: Link) -> Played {
         let mut copy_of = vec![None; trace.probes().len()];
-        for (at, copy) in plan.streamed.iter().enumerate() {
+        let own = plan.streamed.iter().filter(|copy| copy.method == method);
+        let own: Vec<&Streamed> = own.collect();
+        for (at, copy) in own.iter().enumerate() {
             for &id in &copy.probes {
                 copy_of[id as usize] = Some(at);
             }
         }
-        let slots = before(plan.streamed.iter().map(|copy| copy.slot));
-        let weights = before(plan.streamed.iter().map(|copy| copy.weight));
-        let copies = plan.streamed.iter().zip(slots.into_iter().zip(weights));
+        let slots = before(own.iter().map(|copy| copy.slot));
+        let weights = before(own.iter().map(|copy| copy.weight));
+        let copies = own.iter().zip(slots.into_iter().zip(weights));
         let copies: Vec<Copy> = copies
             .map(|(copy, (slot, weight))| Copy {
                 takes: (link.seconds(copy.range.end - copy.range.start, 1) * 1e9) as u64,

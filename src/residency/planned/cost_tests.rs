@@ -39,7 +39,7 @@ fn kernels(each: &[(u64, u64)]) -> Vec<u64> {
 }
 
 fn takes(plan: &Plan, trace: &Trace, kernels: &[u64], link: Link) -> Expected {
-    expected(plan, trace, &Clocks { kernels, link })
+    expected(plan, &[trace.into()], &[Clocks { kernels, link }])
 }
 
 #[test]
@@ -87,6 +87,36 @@ fn a_lease_until_the_end_keeps_its_slot_until_then() {
     let found = takes(&ring(2, 2), &trace, &[100, 0, 100, 0], LINK);
     // Nothing can be copied again before both kernels have ended.
     assert_eq!(found.pass, 640 + 640 + 100);
+}
+
+/// Of two methods each is played by its own copies, where its passes follow each other.
+#[test]
+fn of_several_methods_it_is_the_mean_by_their_shares() {
+    let one = |method| {
+        let mut plan = ring(6, 2);
+        plan.streamed
+            .iter_mut()
+            .for_each(|copy| copy.method = method);
+        plan
+    };
+    let mut both = one(0);
+    both.streamed.extend(one(1).streamed);
+    let trace = in_turn(6);
+    let times = [kernels(&[(1000, 0); 6]), vec![0; 18]];
+    let clocks = |kernels| Clocks {
+        kernels,
+        link: LINK,
+    };
+    let apart = |at: usize| takes(&one(0), &trace, &times[at], LINK);
+    let shares = [3, 1].map(|share| MethodTrace {
+        trace: &trace,
+        share,
+    });
+    let found = expected(&both, &shares, &[clocks(&times[0]), clocks(&times[1])]);
+    let mean = |of: fn(&Expected) -> u64| (3 * of(&apart(0)) + of(&apart(1))) / 4;
+    assert_eq!(found.pass, mean(|one| one.pass));
+    assert_eq!(found.kernels, mean(|one| one.kernels));
+    assert_eq!(found.copies, mean(|one| one.copies));
 }
 
 /// A weight has one place at a time: its next copy waits for the readers of the one before, whatever slot it goes to.

@@ -43,7 +43,7 @@ mod view;
 
 pub use cost::{expected, Clocks, Expected, Price};
 pub use lru_price::{lru_mean, lru_passes, lru_price, LruPasses};
-pub(super) use offer::{better, elastic, offer};
+pub(super) use offer::{better, elastic, is_cheaper, offer};
 pub use plan::{Plan, Resident, Streamed};
 pub use policy::Planned;
 pub use search::{plan, quickest};

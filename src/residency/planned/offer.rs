@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::search::{plan, quickest};
 use crate::error::bytes_text;
 use crate::figures::Link;
-use crate::schedule::{MethodTrace, Trace};
+use crate::schedule::MethodTrace;
 
 /// Another plan is taken for a gain of at least one part in so many of a pass: it costs a load of what stays, once, which is
 /// some passes.
@@ -17,7 +17,8 @@ const WORTH: u64 = 100;
 /// The plan, unless the LRU copies less; an error says why there is none.
 pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String> {
     let times = Times::of(request);
-    if request.times.is_some() && times.is_none() && request.link.is_none() {
+    let known = request.times.iter().any(Option::is_some);
+    if known && times.is_none() && request.link.is_none() {
         log::warn!("the times of kernels are of no use: what the link carries is not known");
     }
     let found = found(request, times.as_ref())?;
@@ -93,6 +94,18 @@ pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<
     (after.pass < worth).then(|| of(request, found).because(why))
 }
 
+/// Whether a pass by `other` is so much shorter than by `current` that it is worth while; or, where no times are known, copies so
+/// much less.
+pub(in super::super) fn is_cheaper(request: &Request<'_>, other: &Plan, current: &Plan) -> bool {
+    let per_copy = request.model.bytes_per_copy;
+    let cost = |plan: &Plan| match Times::of(request) {
+        Some(times) => u128::from(times.expected(plan).pass),
+        None => plan.cost(request.methods, per_copy),
+    };
+    let (before, after) = (cost(current), cost(other));
+    after < before - before / u128::from(WORTH)
+}
+
 fn of(request: &Request<'_>, plan: Plan) -> Residency {
     let probes = request.methods.iter().map(|one| one.trace.probes().len());
     Residency::of_plan(plan, request.weights, &probes.collect::<Vec<_>>())
@@ -104,7 +117,7 @@ fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option
         None => plan(request.methods, weights, model, capacity),
         Some(times) => {
             let clocks = times.clocks();
-            quickest(times.trace, weights, model, capacity, (&clocks, most))
+            quickest(request.methods, weights, model, capacity, (&clocks, most))
         }
     }
 }
@@ -126,33 +139,37 @@ fn cheaper_lru(plan: &Plan, request: &Request<'_>) -> Option<Price> {
 
 /// How long kernels run, and what copies cost.
 struct Times<'a> {
-    trace: &'a Trace,
-    kernels: Vec<u64>,
+    methods: &'a [MethodTrace<'a>],
+    /// Of each method.
+    kernels: Vec<Vec<u64>>,
     link: Link,
 }
 
 impl<'a> Times<'a> {
-    /// `None` where they are not known, or the program has several methods.
+    /// `None` where they are known of no method.
     fn of(request: &Request<'a>) -> Option<Times<'a>> {
-        let [MethodTrace { trace, .. }] = *request.methods else {
-            return None;
+        let link = request.link?;
+        request.times.iter().flatten().next()?;
+        let known = |at: usize| request.times.get(at).copied().flatten();
+        let kernels = |(at, one): (usize, &MethodTrace<'_>)| match known(at) {
+            Some(times) => times.by_event(one.trace),
+            None => vec![0; one.trace.events().len()],
         };
         Some(Times {
-            trace,
-            kernels: request.times?.by_event(trace),
-            link: request.link?,
+            methods: request.methods,
+            kernels: request.methods.iter().enumerate().map(kernels).collect(),
+            link,
         })
     }
 
-    fn clocks(&self) -> Clocks<'_> {
-        Clocks {
-            kernels: &self.kernels,
-            link: self.link,
-        }
+    fn clocks(&self) -> Vec<Clocks<'_>> {
+        let link = self.link;
+        let each = self.kernels.iter();
+        each.map(|kernels| Clocks { kernels, link }).collect()
     }
 
     fn expected(&self, plan: &Plan) -> Expected {
-        expected(plan, self.trace, &self.clocks())
+        expected(plan, self.methods, &self.clocks())
     }
 }
 

@@ -31,7 +31,7 @@ fn request<'a>(
         model: &MODEL,
         capacity: total * percent / 100,
         link: Some(LINK),
-        times: None,
+        times: &[],
     }
 }
 
@@ -63,7 +63,7 @@ fn replanned(percent: u64, per_page: u64, attention: u64) -> (Expected, Option<E
     let first = choose(&request);
     let times = times(&weights, per_page, attention);
     let request = Request {
-        times: Some(&times),
+        times: &[Some(&times)],
         ..request
     };
     let known = Times::of(&request).unwrap();
@@ -130,7 +130,7 @@ fn times_that_are_known_at_load_give_the_plan_at_once() {
     let times = times(&weights, 230, 70_000);
     let plain = request(&weights, &methods, 25);
     let timed = Request {
-        times: Some(&times),
+        times: &[Some(&times)],
         ..plain
     };
     let again = replan(&timed, &choose(&plain)).unwrap();
@@ -166,7 +166,7 @@ fn the_lru_is_taken_where_it_copies_less() {
         // By time as well.
         let times = times(&weights, 100, 0);
         let timed = choose(&Request {
-            times: Some(&times),
+            times: &[Some(&times)],
             ..request
         });
         assert!(timed
@@ -207,4 +207,47 @@ fn what_is_chosen_says_why() {
     });
     assert_eq!(found.policy().name(), "lru");
     assert!(found.why.contains("maps no memory"), "{}", found.why);
+}
+
+/// The second method reads all weights backwards, and waits for attention as the first one does. Plans go by the times of both; one of
+/// which nothing is known counts as if its kernels took no time.
+#[test]
+fn several_methods_have_a_plan_by_their_times() {
+    let (weights, trace) = layers(8);
+    let back: Vec<u32> = (0..weights.len() as u32).rev().collect();
+    let back = chain(&back, weights.len());
+    let times = times(&weights, 230, 140_000);
+    let methods = [(&trace).into(), (&back).into()];
+    let plain = request(&weights, &methods, 25);
+    let first = choose(&plain);
+    let both = [Some(&times), Some(&times)];
+    let timed = Request {
+        times: &both,
+        ..plain
+    };
+    let better = replan(&timed, &first).unwrap();
+    assert!(better.plan().unwrap().ring() > first.plan().unwrap().ring());
+    assert_eq!(choose(&timed).plan(), better.plan());
+    let known = Times::of(&timed).unwrap();
+    let takes = |of: &Residency| known.expected(of.plan().unwrap()).pass;
+    assert!(takes(&better) < takes(&first));
+    assert!(crate::residency::is_cheaper(&timed, &better, &first));
+    assert!(!crate::residency::is_cheaper(&timed, &first, &better));
+    assert!(!crate::residency::is_cheaper(&plain, &better, &first));
+    let one = [Some(&times), None];
+    let half = Request {
+        times: &one,
+        ..plain
+    };
+    let half = Times::of(&half).unwrap();
+    let half = half.expected(first.plan().unwrap());
+    assert!(
+        half.pass < takes(&first) && half.kernels < known.expected(first.plan().unwrap()).kernels
+    );
+    let none = Request {
+        times: &[None, None],
+        ..plain
+    };
+    assert!(Times::of(&none).is_none());
+    assert_eq!(choose(&none).plan(), first.plan());
 }

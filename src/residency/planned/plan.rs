@@ -2,7 +2,7 @@
 
 use super::cost::Price;
 use crate::figures::View;
-use crate::schedule::{ProbeId, WeightIndex};
+use crate::schedule::{MethodTrace, ProbeId, WeightIndex};
 use std::ops::Range;
 
 /// Bytes that are loaded once and stay: a weight or a head.
@@ -36,7 +36,7 @@ pub struct Streamed {
 }
 
 /// Who is where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// How the memory is seen. It is `view.memory` bytes.
     pub view: View,
@@ -64,6 +64,18 @@ impl Plan {
     pub fn tail(&self) -> u64 {
         let tails = self.streamed.iter().map(|copy| &copy.range);
         tails.map(|tail| tail.end - tail.start).max().unwrap_or(0)
+    }
+
+    /// What passes cost in bytes, where a copy costs so many beyond its own: of all methods together, as often as their shares say.
+    pub(super) fn cost(&self, methods: &[MethodTrace<'_>], per_copy: u64) -> u128 {
+        let one = |(method, one): (usize, &MethodTrace<'_>)| {
+            let price = Price {
+                bytes: self.copied(method),
+                copies: self.copies(method),
+            };
+            u128::from(one.share) * u128::from(price.in_bytes(per_copy))
+        };
+        methods.iter().enumerate().map(one).sum()
     }
 
     /// What each pass of a method copies where no other method runs, once the first is over: a tail whose slot no other tail

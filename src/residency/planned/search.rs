@@ -13,7 +13,7 @@ use super::slots::Set;
 use super::timeline::Timeline;
 use super::view;
 use crate::figures::DeviceModel;
-use crate::schedule::{MethodTrace, Trace, WeightSpec};
+use crate::schedule::{MethodTrace, WeightSpec};
 
 /// Copies ahead that are tried.
 const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
@@ -34,16 +34,17 @@ pub fn plan(
     cheapest.map(|found| search.finish(found))
 }
 
-/// The plan of the shortest pass of a program of one method, of those that copy at most `most` bytes.
+/// The plan of the shortest pass, of those that copy at most `most` bytes; with the clocks of each method, and of several methods
+/// of the shortest pass in the mean.
 pub fn quickest(
-    trace: &Trace,
+    methods: &[MethodTrace<'_>],
     weights: &[WeightSpec],
     model: &DeviceModel,
     capacity: u64,
-    (clocks, most): (&Clocks<'_>, u64),
+    (clocks, most): (&[Clocks<'_>], u64),
 ) -> Option<Plan> {
-    let search = Search::new(&[trace.into()], weights, model, capacity)?;
-    search.quickest(trace, clocks, most)
+    let search = Search::new(methods, weights, model, capacity)?;
+    search.quickest(methods, clocks, most)
 }
 
 /// A ring, and what led to it.
@@ -107,19 +108,26 @@ impl<'a> Search<'a> {
     }
 
     /// The plan of the shortest pass.
-    fn quickest(&self, trace: &Trace, clocks: &Clocks<'_>, most: u64) -> Option<Plan> {
-        let kernels: u64 = clocks.kernels.iter().sum();
+    fn quickest(
+        &self,
+        methods: &[MethodTrace<'_>],
+        clocks: &[Clocks<'_>],
+        most: u64,
+    ) -> Option<Plan> {
+        let link = clocks.first()?.link;
+        let kernels = expected(&Plan::default(), methods, clocks).kernels;
         let mut best: Option<(u64, Plan)> = None;
         for ahead in AHEAD {
             for found in self.rings(ahead, PLAYED) {
                 let price = found.ring.price;
-                let copies = (clocks.link.seconds(price.bytes, price.copies) * 1e9) as u64;
+                let copies = (link.seconds(price.bytes, price.copies) * 1e9) as u64;
                 let least = best.as_ref().map_or(u64::MAX, |(pass, _)| *pass);
+                // Of several methods no mean is less than that of their kernels, or of their copies.
                 if price.bytes > most || copies.max(kernels) >= least {
                     continue;
                 }
                 let plan = self.finish(found);
-                let pass = expected(&plan, trace, clocks).pass;
+                let pass = expected(&plan, methods, clocks).pass;
                 if pass < least {
                     best = Some((pass, plan));
                 }

@@ -3,7 +3,7 @@ use super::super::slots::MOST_RANGES;
 use super::super::test_support::{chain, in_turn, kernels, model, programs, weights, PAGE};
 use super::super::Resident;
 use super::*;
-use crate::schedule::{Event, WeightKind};
+use crate::schedule::{Event, Trace, WeightKind};
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -114,20 +114,40 @@ fn long_kernels_ask_for_more_copies_ahead() {
         link,
     };
     let by_bytes = planned(&weights, &trace, 0, capacity).unwrap();
-    let by_time = quickest(&trace, &weights, &model(0), capacity, (&clocks, u64::MAX)).unwrap();
+    let by_time = quickest(
+        &[(&trace).into()],
+        &weights,
+        &model(0),
+        capacity,
+        (&[clocks], u64::MAX),
+    )
+    .unwrap();
     assert_eq!(by_bytes.ahead, 1);
     assert!(
         by_time.ahead > 2 && by_time.ring() > by_bytes.ring(),
         "{by_time:?}"
     );
-    let pass = |plan| expected(plan, &trace, &clocks).pass;
+    let pass = |plan| expected(plan, &[(&trace).into()], &[clocks]).pass;
     assert!(pass(&by_time) * 10 < pass(&by_bytes) * 8);
     // No more bytes than it may.
     let most = by_bytes.price.bytes;
-    let within = quickest(&trace, &weights, &model(0), capacity, (&clocks, most)).unwrap();
+    let within = quickest(
+        &[(&trace).into()],
+        &weights,
+        &model(0),
+        capacity,
+        (&[clocks], most),
+    )
+    .unwrap();
     assert!(within.price.bytes <= most);
     assert_eq!(
-        quickest(&trace, &weights, &model(0), capacity, (&clocks, most / 2)),
+        quickest(
+            &[(&trace).into()],
+            &weights,
+            &model(0),
+            capacity,
+            (&[clocks], most / 2)
+        ),
         None
     );
 }
@@ -269,13 +289,13 @@ proptest! {
         let link = crate::figures::Link { bytes_per_second: 1_000_000_000, ns_per_copy: 50 };
         let clocks = Clocks { kernels: &kernels, link };
         let by_bytes = planned(&weights, &trace, 50, capacity);
-        let by_time = quickest(&trace, &weights, &model(50), capacity, (&clocks, u64::MAX));
+        let by_time = quickest(&[(&trace).into()], &weights, &model(50), capacity, (&[clocks], u64::MAX));
         // With room for more copies ahead slots are shared otherwise: that may fit where the other does not.
         prop_assert!(by_bytes.is_none() || by_time.is_some());
         if let Some((by_bytes, by_time)) = by_bytes.zip(by_time) {
             check(&by_time, &weights, &trace, capacity, 0);
             prop_assert_eq!(shared(&by_time, &trace, weights.len()), None, "{:?}", by_time);
-            let pass = |plan| expected(plan, &trace, &clocks).pass;
+            let pass = |plan| expected(plan, &[(&trace).into()], &[clocks]).pass;
             prop_assert!(pass(&by_time) <= pass(&by_bytes));
         }
     }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use crate::session_support::{play, Kernels, Model, Pass};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use weightstream::config::PolicyKind;
 use weightstream::device::Device;
 use weightstream::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
@@ -11,6 +11,13 @@ use weightstream::store::{ElasticBytes, Methods, StoreOptions};
 use weightstream::Result;
 
 pub const PAGE: u64 = 256;
+
+/// The pool of the CPU, which all modules of a process share: one test at a time has it.
+pub fn cpu_pool() -> (MutexGuard<'static, ()>, Arc<DevicePool>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (alone, DevicePool::of("cpu").unwrap())
+}
 
 /// A store as the delegate has it: others ask it to shrink while nobody runs it.
 pub struct Store<D: Device> {

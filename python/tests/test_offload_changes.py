@@ -1,0 +1,137 @@
+"""Modules whose weights, layers and buffers change while they are offloaded: seen before the next pass."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import weightstream as ws
+from support import error_of
+from test_offload import DEVICE, WIDTH, everything, given, stack
+from torch import nn
+
+pytestmark = pytest.mark.no_export
+
+
+@pytest.fixture(autouse=True)
+def _inference():
+    with torch.no_grad():
+        yield
+
+
+def fresh(seed: int) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(WIDTH, WIDTH)
+
+
+#: What owners do to a module, in both of the modules alike.
+CHANGES = {
+    "a parameter is replaced": lambda m: setattr(m[1], "weight", nn.Parameter(m[1].weight.cpu() * 2)),
+    "memory is replaced": lambda m: setattr(m[1].weight, "data", (m[1].weight.cpu() * 2).to(m[1].weight.device)),
+    "a layer is replaced": lambda m: m.__setitem__(2, fresh(5)),
+    "a layer is appended": lambda m: m.append(fresh(6)),
+    "a layer is taken out": lambda m: m.__delitem__(3),
+    "weights are tied": lambda m: setattr(m[4], "weight", m[0].weight),
+    "weights are untied": lambda m: setattr(m[4], "weight", nn.Parameter(m[0].weight.cpu() + 1)),
+    "a bias is taken out": lambda m: m[0].register_parameter("bias", None),
+    "a write": lambda m: m[0].weight.mul_(3),
+    "a write through data": lambda m: m[0].weight.data.mul_(0.5),
+    "a sum through data": lambda m: add(m[0].weight),
+    "a write to a view of data": lambda m: m[0].weight.data.view(-1)[5:].zero_(),
+    "a state is assigned": lambda m: m.load_state_dict({k: v.cpu() / 2 for k, v in m.state_dict().items()}, assign=True),
+    "a state is copied": lambda m: m.load_state_dict({k: v.cpu() * 2 for k, v in m.state_dict().items()}),
+    "a buffer comes": lambda m: m[1].register_buffer("extra", torch.ones(3)),
+}
+
+
+def add(weight: torch.Tensor) -> None:
+    weight.data += 1
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_owners_change_is_seen_before_the_next_pass(whole):
+    module = stack()
+    with ws.torch.offload(module, budget=2 * everything(module) if whole else None, device=DEVICE) as handle:
+        reference = nn.Sequential(*(copy.deepcopy(nn.Linear(WIDTH, WIDTH)) for _ in range(6))).eval()
+        reference.load_state_dict(module.state_dict())
+        for _ in range(2):
+            module(given())
+        for name, change in CHANGES.items():
+            change(module)
+            change(reference)
+            for _ in range(3):
+                expected = copy.deepcopy(reference).to(DEVICE)(given())
+                assert torch.equal(module(given()), expected), name
+        assert handle.stats()["resident"] == whole
+        stats = handle.stats()
+        assert stats["passes"] - stats["recorded"] - stats["astray"] >= 2 * len(CHANGES), "plans are made again after each change"
+    assert all(type(one) is nn.Parameter for one in module.parameters())
+    assert torch.equal(module(given().cpu()), reference(given().cpu()))
+
+
+def test_a_tensor_that_data_gave_may_be_written_later():
+    module = stack()
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        kept = module[2].weight.data
+        before = module(given())
+        for _ in range(2):
+            plans, _ = handle.stats()["plans"], module(given())
+            kept.mul_(2)
+            after = module(given())
+            assert not torch.equal(after, before)
+            assert handle.stats()["plans"] == plans
+            before = after
+        # Who only looks has nothing copied again.
+        copied = handle.stats()["bytes_copied_last_pass"]
+        assert kept.sum() == module[2].weight.sum()
+        module(given())
+        assert handle.stats()["bytes_copied_last_pass"] == copied
+
+
+def test_a_layer_that_cannot_be_offloaded_is_refused_until_it_is_gone():
+    module = stack()
+    with ws.torch.offload(module, device=DEVICE):
+        wanted = module(given())
+        before, module[3] = module[3], nn.Linear(WIDTH, WIDTH, device="meta")
+        for _ in range(2):
+            assert "'3.weight' is on meta" in error_of(lambda: module(given()))
+        module[3] = before
+        for _ in range(2):
+            assert torch.equal(module(given()), wanted)
+
+
+def test_adapters_of_peft():
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(3)
+    base = stack()
+    config = peft.LoraConfig(target_modules=["0", "2"], init_lora_weights=False, r=4)
+    model = peft.get_peft_model(base, config).eval().requires_grad_(False)
+    model.add_adapter("other", config)
+    reference = copy.deepcopy(model).to(DEVICE)
+    with ws.torch.offload(model, device=DEVICE) as handle:
+        for step in ("merge_adapter", "unmerge_adapter", "other", "merge_adapter", "unmerge_adapter", "default"):
+            for one in (model, reference):
+                one.set_adapter(step) if step in ("default", "other") else getattr(one, step)()
+            # The host adds up in another order than a GPU.
+            if step.startswith(("merge", "unmerge")):
+                reference.load_state_dict(model.state_dict())
+            for _ in range(2):
+                assert torch.equal(model(given()), reference(given())), step
+        plan = handle._passes.plan
+        model.merge_adapter()
+        model(given())
+        assert handle._passes.plan is plan, "what was merged is copied again, and nothing is registered again"
+
+
+def test_adapters_come_after_a_module_was_offloaded():
+    peft = pytest.importorskip("peft")
+    base = stack()
+    with ws.torch.offload(base, device=DEVICE):
+        before = base(given())
+        model = peft.get_peft_model(base, peft.LoraConfig(target_modules=["0", "2"], init_lora_weights=False)).eval()
+        model.requires_grad_(False)
+        for _ in range(3):
+            after = model(given())
+        assert not torch.equal(after, before)
+    assert torch.allclose(after, model.to(DEVICE)(given()))

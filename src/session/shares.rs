@@ -1,0 +1,35 @@
+//! How often methods run beside each other. Plans weigh their passes by it.
+
+use super::Session;
+use crate::device::Device;
+use crate::error::Result;
+
+impl<D: Device> Session<D> {
+    /// Passes of each method, among so many as all are together: plans that are made from now on go by it. The present plan stays.
+    pub fn set_shares(&mut self, shares: &[u32]) {
+        for (at, &share) in shares.iter().enumerate() {
+            match at == self.method {
+                true => self.pass.share(share),
+                false => self.parked[at].share(share),
+            }
+        }
+    }
+
+    /// Plans anew for the present shares, between passes. Whether that plan was taken: it is if a pass costs clearly less by it.
+    ///
+    /// Errors: as for [`Session::set_budget`].
+    pub fn follow_shares(&mut self) -> Result<bool> {
+        self.store.check_usable()?;
+        self.pass.check_may_begin(self.store.constants())?;
+        self.check_elastic()?;
+        let budget = self.stats().budget_bytes;
+        let floor = self.store.floor().clone();
+        let next = self.next(budget, self.methods(), floor, None)?;
+        if !self.is_cheaper(&next) {
+            return Ok(false);
+        }
+        self.adopt(budget, next)?;
+        self.store.stats.replans += 1;
+        Ok(true)
+    }
+}
