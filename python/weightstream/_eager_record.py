@@ -19,6 +19,9 @@ from ._eager_watch import set_data
 from ._eager_weights import Shown, Weights
 from ._native import Error
 
+#: What `parameter.data = tensor` asks in inference mode: no operator of the module.
+_OF_SHOWING = torch.ops.aten._has_compatible_shallow_copy_type.default
+
 
 @dataclass
 class Call:
@@ -90,6 +93,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is _OF_SHOWING:
+            return func(*args, **kwargs)
         if func._schema.is_mutable:
             self._check_written(func, args, kwargs)
         args, kwargs = tree_map_only(torch.Tensor, self._on_device, (args, kwargs))
