@@ -453,7 +453,7 @@ def test_what_cannot_be_offloaded_is_refused():
         assert not any("forward" in vars(one) for one in module.modules())
         return text
 
-    assert "an nn.Module, or an object that consists of some, is expected" in error_of(lambda: ws.torch.offload(given()))
+    assert "an nn.Module, or an object or dictionary that has some, is expected" in error_of(lambda: ws.torch.offload(given()))
     assert "either a budget or shared" in refused(stack(), budget=1, shared=True)
     assert "a number of bytes" in refused(stack(), budget=-1)
     assert "parameter '0.weight' is on meta" in refused(nn.Sequential(nn.Linear(4, 4, device="meta")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -87,6 +88,79 @@ def test_a_tensor_that_data_gave_may_be_written_later():
         assert kept.sum() == module[2].weight.sum()
         module(given())
         assert handle.stats()["bytes_copied_last_pass"] == copied
+
+
+def test_a_module_is_as_it_was_after_changes():
+    module = stack()
+    cls, types = type(module), [type(one) for one in module.modules()]
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        for step in range(3):
+            module(given())
+            module[step].weight = nn.Parameter(module[step].weight * 2)
+            module[step + 1] = fresh(step)
+        module(given())
+        assert all(type(one) is nn.Parameter for one in module.parameters())
+        # As PyTorch's own wrappers of weights make parameters of parameters.
+        assert torch.equal(nn.Parameter(module[0].weight), module[0].weight)
+    assert type(module) is cls
+    assert [type(one) for one in module.modules()] == types
+    assert not any("forward" in vars(one) for one in module.modules())
+    assert "data" not in vars(nn.Parameter)
+    copied = pickle.loads(pickle.dumps(module))
+    assert torch.equal(copied(given().cpu()), module(given().cpu()))
+    with ws.torch.offload(module, device=DEVICE):
+        # A handle that is removed has no say any more.
+        handle.remove()
+        assert "not offloaded any more" in error_of(lambda: handle.set_budget(1 << 20))
+        assert "not offloaded any more" in error_of(handle.invalidate)
+        for work in (lambda: copy.deepcopy(module), lambda: copy.deepcopy(module[1]), lambda: pickle.dumps(module[1]), module.half):
+            assert "is offloaded" in error_of(work)
+        assert torch.equal(module(given()), copied.to(DEVICE)(given()))
+
+
+def test_a_weight_that_is_turned_in_place_is_seen():
+    module, plain = stack(), stack().to(DEVICE)
+    with ws.torch.offload(module, device=DEVICE):
+        module(given())
+        for one in (module, plain):
+            one[2].weight.t_()
+        for _ in range(2):
+            assert torch.equal(module(given()), plain(given()))
+    assert torch.equal(module[2].weight, plain[2].weight.cpu())
+
+
+def test_a_forward_that_replaces_the_data_of_a_weight_is_refused():
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.writes = nn.Linear(WIDTH, WIDTH), False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.writes:
+                self.layer.weight.data = self.layer.weight * 2
+            return self.layer(x)
+
+    module = Writes()
+    with ws.torch.offload(module, device=DEVICE):
+        wanted = module(given())
+        module.writes = True
+        for _ in range(2):
+            assert "replaces the data of the weight 'layer.weight'" in error_of(lambda: module(given()))
+        module.writes = False
+        assert torch.equal(module(given()), wanted)
+
+
+def test_a_class_without_plain_subclasses_leaves_the_module_as_it_was():
+    class Tagged(nn.Linear):
+        def __init_subclass__(cls, tag: str) -> None:
+            super().__init_subclass__()
+
+    module = nn.Sequential(Tagged(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    wanted = module(given().cpu())
+    with ws.torch.offload(module, device=DEVICE):
+        module(given())
+    assert "cannot say where it runs" in error_of(lambda: ws.torch.offload(module[0], device=DEVICE))
+    assert torch.equal(module(given().cpu()), wanted)
 
 
 def test_a_layer_that_cannot_be_offloaded_is_refused_until_it_is_gone():

@@ -43,6 +43,10 @@ def offload(
         raise Error("offload: give either a budget or shared=True; what a shared device holds is set by set_device_budget")
     if example is not None and root is not module:
         raise Error(f"offload: an example is the arguments of one module, and {type(module).__name__} consists of several; call it instead")
+    if not isinstance(priority, int):
+        raise Error(f"offload: priority is a whole number, found {priority!r}")
+    if name is not None and not isinstance(name, str):
+        raise Error(f"offload: name is a text, found {name!r}")
     bytes = SHARED if shared else FLOOR if budget is None else _whole("offload: budget", budget)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -63,8 +67,10 @@ def _whole_of(value: Any) -> nn.Module:
     named = components if isinstance(components, dict) else value if isinstance(value, dict) else getattr(value, "__dict__", {})
     modules = {str(name): one for name, one in named.items() if isinstance(one, nn.Module)}
     if not modules:
-        raise Error(f"offload: an nn.Module, or an object that consists of some, is expected; found {type(value).__name__}")
-    root = nn.Module()
+        raise Error(
+            f"offload: an nn.Module, or an object or dictionary that has some, is expected; found {type(value).__name__} without any"
+        )
+    root = type(type(value).__name__, (nn.Module,), {})()
     for name, one in modules.items():
         root.add_module(name.replace(".", "_"), one)
     return root
@@ -85,6 +91,8 @@ class Offloaded:
 
     def __repr__(self) -> str:
         plan = self._passes.plan
+        if self._passes.left:
+            return f"<Offloaded {self.name}: not offloaded any more>"
         if plan is None:
             return f"<Offloaded {self.name} on {self.device}: no pass was recorded yet>"
         now = plan.stats()
@@ -119,6 +127,7 @@ class Offloaded:
         passes = self._passes
         if passes.budget == SHARED:
             raise Error(f"offload: {self.name} shares its device; set_device_budget changes what all that share it may hold")
+        passes.check_here()
         with passes.alone:
             bytes = _whole("set_budget: bytes", bytes)
             if passes.plan:
@@ -133,6 +142,7 @@ class Offloaded:
         the parameter's, is not.
         """
         passes = self._passes
+        passes.check_here()
         with passes.alone:
             present = dict(passes.root.named_parameters(remove_duplicate=False))
             parameters = list(present.values())
@@ -151,4 +161,4 @@ class Offloaded:
 
 
 def _megabytes(count: int) -> str:
-    return f"{count / (1 << 20):,.0f} MB"
+    return f"{count / (1 << 20):,.1f} MB"

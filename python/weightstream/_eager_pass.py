@@ -21,9 +21,8 @@ from . import _progress
 from ._eager_module import Buffers, Forward, check_module, refuse_compiler
 from ._eager_plan import FLOOR, SHARED, Plan, PlannedEntry
 from ._eager_record import Call, Recorder, show_copies, show_host
-from ._eager_watch import leave
 from ._eager_weights import Weights
-from ._eager_where import forget_where, moved, say_where
+from ._eager_where import forget_where, has_device, moved, say_where
 from ._native import Error
 
 #: After so many passes in a row that left the recorded order, another order is recorded.
@@ -76,12 +75,19 @@ class Passes:
         self._running: PlannedEntry | None = None
         self._next, self._inside, self._astray = 0, 0, False
         self._forwards: dict[nn.Module, Forward] = {}
+        self._seen: list[int] = []
+        #: Whether the modules are as they were before.
+        self.left = False
         names = _names_of(root)
         check_module(root, names)
         self.weights = _weights_of(root)
         self.buffers = Buffers(device)
-        self.buffers.take(root)
-        self._take_names(names)
+        try:
+            self.buffers.take(root)
+            self._take_names(names)
+        except BaseException:
+            self.leave()
+            raise
 
     # -- passes --
 
@@ -109,11 +115,12 @@ class Passes:
         if self.device.type != "cpu" and sum(one.host.nbytes for one in self.weights.below(entry.module)) >= _SLOW:
             _progress.note(f"{self.name}: recording a pass of {entry.name or 'the whole'}; its weights are copied one module at a time")
         self._recorder, self.thread, self.through = recorder, threading.get_ident(), frozenset()
+        self.weights.lending.in_pass = True
         try:
             with recorder:
                 result = recorder.call(entry.module, forward, args, kwargs)
         finally:
-            self._recorder, self.thread = None, 0
+            self._recorder, self.thread, self.weights.lending.in_pass = None, 0, False
         entry.recorded = recorder.calls
         self.counted["recorded"] += 1
         try:
@@ -158,7 +165,7 @@ class Passes:
         resident = plan.begin(planned)
         self._running, self._next, self._inside, self._astray = planned, 1, 0, False
         self.through = planned.called if resident else planned.silent
-        self.thread, completed = threading.get_ident(), False
+        self.thread, self.weights.lending.in_pass, completed = threading.get_ident(), True, False
         try:
             if resident:
                 planned.show_everything(plan, plan.generation)
@@ -169,7 +176,7 @@ class Passes:
                 completed = not self._astray and self._next == len(planned.calls)
             self._note_order(entry, completed)
         finally:
-            self.thread, self._running = 0, None
+            self.thread, self._running, self.weights.lending.in_pass = 0, None, False
             if resident:
                 planned.hide_everything()
             plan.end(completed or resident)
@@ -249,10 +256,11 @@ class Passes:
         elif self.buffers.are_others(self.names):
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
-        if self.weights.are_elsewhere():
+        known = [one for key, one in written.items() if key in self.weights.shown]
+        if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
             self._take_weights()
-        elif written:
-            self._copy_again([one for key, one in written.items() if key in self.weights.shown])
+        elif known:
+            self._copy_again(known)
 
     def _copy_again(self, changed: list[nn.Parameter]) -> None:
         """Their bytes have changed. Where these lie, and how many they are, is what a plan is made of."""
@@ -269,9 +277,9 @@ class Passes:
         """The parameters as they are now; a plan of them before the next read."""
         # What the plan has registered with the driver would be taken for pinned memory.
         self.close_plan()
-        before = self.weights
-        self.weights = _weights_of(self.root, self.device)
-        leave(one.parameter for key, one in before.shown.items() if key not in self.weights.shown)
+        fresh = _weights_of(self.root, self.device)
+        self.weights.lending.end()
+        self.weights = fresh
         for entry in self.entries.values():
             if entry.recorded is not None and not all(self._holds(call) for call in entry.recorded):
                 entry.recorded = None
@@ -313,7 +321,7 @@ class Passes:
                 self._forwards[module].wrap(module)
         self.names = names
         self.entries = {one: entry for one, entry in self.entries.items() if one in names}
-        say_where(names, self.device)
+        say_where([one for one in names if one is self.root or has_device(one)], self.device)
         self._seen = self._parts()
 
     def _parts(self) -> list[int]:
@@ -335,12 +343,21 @@ class Passes:
 
     def leave(self) -> None:
         """The modules are as they were."""
+        if self.left:
+            return
+        self.left = True
         self.close_plan()
         for module, forward in self._forwards.items():
             forward.unwrap(module)
         forget_where(self.names)
-        leave(one.parameter for one in self.weights.shown.values())
+        self.weights.lending.end()
         self.buffers.give_back()
+
+    def check_here(self) -> None:
+        if self.left:
+            raise Error(
+                f"offload: {self.name} is not offloaded any more: its handle was removed, or its first plan was refused; offload it again"
+            )
 
 
 def _names_of(root: nn.Module) -> dict[nn.Module, str]:

@@ -1,27 +1,59 @@
-"""Parameters that notice who takes their ``.data``: PyTorch counts no writes to what that gives, and PEFT merges adapters through it."""
+"""Who takes the ``.data`` of parameters that are offloaded: PyTorch counts no writes to what that gives, and PEFT merges adapters through it.
+
+While anything is watched, ``nn.Parameter.data`` is a property that notes this. Parameters keep their type.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.weak import WeakIdKeyDictionary
+
+from ._native import Error
 
 #: ``parameter.data`` as PyTorch has it.
 set_data = torch.Tensor.data.__set__
 get_data = torch.Tensor.data.__get__
 
 
+class Lending:
+    """The parameters of one module whose ``.data`` was asked for since their bytes were last copied."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]):
+        self.noted: dict[int, torch.Tensor] = {}
+        #: While a pass runs: what parameters show then is not their owner's to replace.
+        self.in_pass = False
+        lent = {id(one): _Lent(name, one.data_ptr(), self) for name, one in named if isinstance(one, nn.Parameter)}
+        _LENT.update(lent)
+        self._end = weakref.finalize(self, _forget, {key: weakref.ref(one) for key, one in lent.items()})
+        if lent:
+            nn.Parameter.data = _NOTING
+
+    def may_be_written(self) -> list[torch.Tensor]:
+        """Those whose bytes may have been written through ``.data`` since the last call."""
+        found = []
+        for key, one in list(self.noted.items()):
+            lent = _LENT.get(key)
+            if lent is not None and lent.was_written():
+                found.append(one)
+            if lent is None or not lent.aliases:
+                del self.noted[key]
+        return found
+
+    def end(self) -> None:
+        """They are watched no more."""
+        self._end()
+
+
 class _Lent:
-    """What was given out of a parameter's bytes on the host since they were last copied."""
+    """What was given out of a parameter's bytes on the host."""
 
-    __slots__ = ("aliases", "at", "noted", "written")
+    __slots__ = ("__weakref__", "aliases", "at", "lending", "name", "written")
 
-    def __init__(self, at: int, noted: dict[int, nn.Parameter]):
-        self.at, self.noted, self.written = at, noted, False
+    def __init__(self, name: str, at: int, lending: Lending):
+        self.name, self.at, self.lending, self.written = name, at, weakref.ref(lending), False
         #: Each tensor, and its count of writes when it was given.
         self.aliases: list[tuple[weakref.ref[torch.Tensor], int]] = []
 
@@ -38,71 +70,39 @@ class _Lent:
         return written
 
 
-_LENT: Any = WeakIdKeyDictionary()
+#: By the identity of the parameter.
+_LENT: dict[int, _Lent] = {}
 
 
-class _Watched(nn.Parameter):
-    """A parameter that notes what it gives. It is called what a parameter is called."""
-
-    @property
-    def data(self) -> torch.Tensor:
-        alias = get_data(self)
-        lent = _LENT.get(self)
-        # In a pass it shows the device's bytes, which nobody can write.
-        if lent is not None and alias.device.type == "cpu" and alias.data_ptr() == lent.at:
-            lent.aliases.append((weakref.ref(alias), _version(alias)))
-            lent.noted[id(self)] = self
-        return alias
-
-    @data.setter
-    def data(self, value: torch.Tensor) -> None:
-        set_data(self, value)
-        lent = _LENT.get(self)
-        if lent is not None:
-            lent.written = True
-            lent.noted[id(self)] = self
-
-    def __repr__(self) -> str:
-        return repr(nn.Parameter(get_data(self), self.requires_grad))
+def _read(parameter: nn.Parameter) -> torch.Tensor:
+    alias = get_data(parameter)
+    lent = _LENT.get(id(parameter))
+    # In a pass it shows the device's bytes, which nobody can write.
+    if lent is not None and alias.device.type == "cpu" and alias.data_ptr() == lent.at and (lending := lent.lending()):
+        lent.aliases.append((weakref.ref(alias), _version(alias)))
+        lending.noted[id(parameter)] = parameter
+    return alias
 
 
-_Watched.__name__, _Watched.__qualname__, _Watched.__module__ = nn.Parameter.__name__, nn.Parameter.__qualname__, nn.Parameter.__module__
+def _write(parameter: nn.Parameter, value: torch.Tensor) -> None:
+    lent = _LENT.get(id(parameter))
+    if lent is not None and (lending := lent.lending()):
+        if lending.in_pass:
+            raise Error(f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer")
+        lent.written = True
+        lending.noted[id(parameter)] = parameter
+    set_data(parameter, value)
 
 
-def watch(parameters: Iterable[torch.Tensor]) -> dict[int, nn.Parameter]:
-    """From now on these parameters are watched. Those whose ``.data`` was asked for are noted in what is returned."""
-    noted: dict[int, nn.Parameter] = {}
-    for one in parameters:
-        if type(one) is nn.Parameter:
-            one.__class__ = _Watched
-        if type(one) is _Watched:
-            _LENT[one] = _Lent(one.data_ptr(), noted)
-    return noted
+_NOTING = property(_read, _write)
 
 
-def leave(parameters: Iterable[torch.Tensor]) -> None:
-    """They are plain parameters again."""
-    for one in parameters:
-        _LENT.pop(one, None)
-        if type(one) is _Watched:
-            one.__class__ = nn.Parameter
-
-
-def is_plain(parameter: torch.Tensor) -> bool:
-    """Whether it is nothing more than memory with sizes."""
-    return type(parameter) in (nn.Parameter, torch.Tensor, _Watched)
-
-
-def may_be_written(noted: dict[int, nn.Parameter]) -> list[nn.Parameter]:
-    """Those whose bytes may have been written through ``.data`` since the last call."""
-    found = []
-    for key, one in list(noted.items()):
-        lent = _LENT.get(one)
-        if lent is not None and lent.was_written():
-            found.append(one)
-        if lent is None or not lent.aliases:
-            del noted[key]
-    return found
+def _forget(lent: dict[int, weakref.ref[_Lent]]) -> None:
+    for key, one in lent.items():
+        if _LENT.get(key) is one():
+            _LENT.pop(key, None)
+    if not _LENT and "data" in nn.Parameter.__dict__:
+        del nn.Parameter.data
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ._eager_watch import get_data, is_plain, may_be_written, watch
+from ._eager_watch import Lending, get_data
 from ._native import Error
 from ._range import _consume
 
@@ -64,7 +64,7 @@ class Weights:
         # Tensors that were made in inference mode count no writes.
         self._counted = [parameter for _, parameter in named if not parameter.is_inference()]
         self._versions = [parameter._version for parameter in self._counted]
-        self._noted = watch(parameter for _, parameter in named)
+        self.lending = Lending(named)
 
     def _shown(self, name: str, parameter: nn.Parameter) -> Shown:
         host = get_data(parameter)
@@ -86,9 +86,14 @@ class Weights:
         """Whether a parameter shows other memory than it did."""
         return [one.parameter.data_ptr() for one in self.shown.values()] != self._addresses
 
+    def has_other_form(self, parameter: torch.Tensor) -> bool:
+        """Whether it has other sizes or strides than it had: ``weight.t_()``."""
+        host = self.shown[id(parameter)].host
+        return (parameter.size(), parameter.stride()) != (host.size(), host.stride())
+
     def written(self) -> list[nn.Parameter]:
         """The parameters that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
-        changed = may_be_written(self._noted) if self._noted else []
+        changed = self.lending.may_be_written() if self.lending.noted else []
         versions = [parameter._version for parameter in self._counted]
         if versions != self._versions:
             changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
@@ -102,7 +107,7 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 
     if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
         refuse("has no sizes yet; run the module once before")
-    if not is_plain(parameter):
+    if type(parameter) not in (nn.Parameter, torch.Tensor):
         refuse(f"is a {type(parameter).__name__}, which is more than memory with sizes; give a plain nn.Parameter")
     if parameter.device.type != "cpu":
         refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")

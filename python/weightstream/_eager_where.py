@@ -23,34 +23,37 @@ _RUNS_ON: weakref.WeakKeyDictionary[nn.Module, torch.device] = weakref.WeakKeyDi
 def say_where(modules: Iterable[nn.Module], device: torch.device) -> None:
     """From now on these modules say that they run on ``device``, and are not moved."""
     for module in modules:
-        _RUNS_ON[module] = device
-        module.__class__ = _placed(type(module))
+        if module not in _RUNS_ON:
+            module.__class__ = _placed(type(module))
+            _RUNS_ON[module] = device
 
 
 def forget_where(modules: Iterable[nn.Module]) -> None:
     """They are of their own classes again."""
     for module in modules:
-        if _RUNS_ON.pop(module, None) is not None:
+        if _RUNS_ON.pop(module, None) is not None and type(module).__dict__.get("_placed_by_weightstream"):
             module.__class__ = type(module).__base__
 
 
-def is_offloaded(module: nn.Module) -> bool:
-    return module in _RUNS_ON
+def has_device(module: nn.Module) -> bool:
+    """Whether it derives its device from its parameters."""
+    return isinstance(getattr(type(module), "device", None), property)
 
 
 @functools.cache
 def _placed(cls: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``cls`` for modules that run elsewhere than their parameters are. It is called what ``cls`` is."""
     body: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    body |= {"_apply": _apply(cls), "__reduce_ex__": _reduce_ex(cls)}
+    body |= {"_placed_by_weightstream": True, "_apply": _apply(cls), "__reduce_ex__": _reduce_ex(cls)}
     if isinstance(getattr(cls, "device", None), property):
         body["device"] = property(lambda self: _RUNS_ON.get(self) or super(placed, self).device)
     if hasattr(cls, "_valid_auto_compile_criteria"):
         # transformers compiles a decoder with a static cache by itself, and compiled code would keep addresses.
         body["_valid_auto_compile_criteria"] = lambda *_, **__: False
-    if hasattr(cls, "__deepcopy__"):
-        body["__deepcopy__"] = lambda self, memo: self.__reduce_ex__(4) if is_offloaded(self) else cls.__deepcopy__(self, memo)
-    placed = type(cls)(cls.__name__, (cls,), body)
+    try:
+        placed = type(cls)(cls.__name__, (cls,), body)
+    except TypeError as error:
+        raise Error(f"offload: {cls.__name__} cannot say where it runs, since it has no subclass without arguments ({error})") from None
     return placed
 
 
@@ -62,11 +65,18 @@ def _apply(cls: type[nn.Module]) -> Callable[..., Any]:
         if here is None:
             return cls._apply(self, fn, *args, **kwargs)
         like = next(self.parameters(), torch.empty(0))
-        before = torch.empty(0, dtype=like.dtype)
+        # Of four dimensions, as layouts of pictures have.
+        before = torch.ones(1, 2, 2, 2, dtype=like.dtype)
         after = fn(before)
         device = torch.device("cuda", torch.cuda.current_device()) if str(after.device) == "cuda" else after.device
-        if device != here or after.dtype != before.dtype:
-            what = f"moved to {after.device}" if device != here else f"changed to {after.dtype}"
+        what = ""
+        if device != here:
+            what = f"moved to {after.device}"
+        elif after.dtype != before.dtype:
+            what = f"changed to {after.dtype}"
+        elif after.stride() != before.stride() or not torch.equal(after.cpu(), before):
+            what = "changed in its layout or its values"
+        if what:
             raise Error(
                 f"offload: {cls.__name__} is offloaded and runs on {here}; it cannot be {what} meanwhile: remove() its handle first, and offload "
                 "it again"
@@ -77,11 +87,11 @@ def _apply(cls: type[nn.Module]) -> Callable[..., Any]:
 
 
 def _reduce_ex(cls: type[nn.Module]) -> Callable[..., Any]:
-    """What copies and pickles ask for. A copy would call the forwards of the module that it is a copy of."""
+    """What copies and pickles ask for. They would ask for this class, which has no name of its own."""
 
     def reduce_ex(self: nn.Module, protocol: Any) -> Any:
-        if not is_offloaded(self):
-            return super(_placed(cls), self).__reduce_ex__(protocol)
+        if self not in _RUNS_ON:
+            return cls.__reduce_ex__(self, protocol)
         raise Error(
             f"offload: {cls.__name__} is offloaded, and cannot be copied or pickled so; save its state_dict(), or remove() the handle first"
         )
