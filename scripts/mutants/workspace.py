@@ -142,7 +142,9 @@ class Workspace:
             pattern = f"{pattern}::"
         if self.programs:
             command = [self.programs[target], *([pattern] if pattern else [])]
-            return self.judged(test, command, limit or self.limit(target), {VARIABLE: str(number)}, target)
+            # Tests of one process share its pools of devices, which those of `elastic` cap.
+            alone = {"RUST_TEST_THREADS": "1"} if target == "elastic" else {}
+            return self.judged(test, command, limit or self.limit(target), {VARIABLE: str(number), **alone}, target)
         which = ["--lib"] if target == "lib" else ["--test", target]
         return self.cargo(test, which, [pattern] if pattern else [], limit or self.limit(target))
 
