@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from zoo import ZOO, Spec, register
 
+#: An early torch, which exports nothing here, cannot say bounds.
+LENGTH = torch.export.Dim.AUTO(min=20, max=64) if callable(torch.export.Dim.AUTO) else torch.export.Dim.AUTO
+
 __all__ = ["OPERATORS", "ZOO"]
 
 
@@ -170,7 +173,7 @@ OPERATORS = [
             lambda: [(torch.randn(2, 12, 16), torch.rand(2, 12, 8), torch.randn(2, n)) for n in (40, 21, 63)],
             "complex numbers are pairs of real ones",
             # Of the transform's sizes torch knows only for the example that they are different.
-            dynamic_shapes=({}, {}, {1: torch.export.Dim.AUTO(min=20, max=64)}),
+            dynamic_shapes=({}, {}, {1: LENGTH}),
         ),
         Spec(
             "op_images",
