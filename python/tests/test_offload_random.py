@@ -34,8 +34,10 @@ class Node(nn.Module):
         self.own = nn.Parameter(torch.randn(WIDTH)) if draw.random() < 0.3 else None
         self.children_ = nn.ModuleList(self._child(depth, draw, pool) for _ in range(draw.randint(2, 4)))
         self.order = list(range(len(self.children_)))
-        if draw.random() < 0.3:
+        if draw.random() < 0.5:
             self.register_buffer("scale", torch.rand(WIDTH))
+        #: When a pass writes to the buffer.
+        self.writes: str | None = None
         # Not registered: the module belongs to another one.
         self.__dict__["other"] = draw.choice(pool) if pool and draw.random() < 0.3 else None
 
@@ -52,11 +54,19 @@ class Node(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.own is not None:
             x = x * self.own
+        self._write("before")
         if "scale" in self._buffers:
             x = x * self.scale
         for index in self.order:
             x = torch.tanh(self.children_[index](x))
+        self._write("behind")
+        self._write("through data")
         return x if self.other is None else F.linear(x, self.other.weight)
+
+
+    def _write(self, when: str) -> None:
+        if self.writes == when and "scale" in self._buffers:
+            (self.scale.data if when == "through data" else self.scale).mul_(-1)
 
 
 def make(seed: int) -> Node:
@@ -98,6 +108,11 @@ def change(draw: random.Random, pair: tuple[Node, Node], handle: ws.torch.Offloa
             scale = torch.rand(WIDTH)
             for one, device in zip(here, ("cpu", DEVICE), strict=True):
                 one.register_buffer("scale", scale.to(device, copy=True))
+        case 9 | 10:
+            here[0].writes = here[1].writes = draw.choice([None, None, "before", "behind", "through data"])
+        case 11 if "scale" in here[0]._buffers:
+            for one in here:
+                one.scale.mul_(0.5)
 
 
 def called(draw: random.Random, pair: tuple[Node, Node]) -> tuple[nn.Module, nn.Module]:
@@ -111,7 +126,9 @@ def called(draw: random.Random, pair: tuple[Node, Node]) -> tuple[nn.Module, nn.
 
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(CASES))
-def test_random_modules_compute_the_same(seed):
+def test_random_modules_compute_the_same(seed, monkeypatch):
+    # Small buffers stream as large ones do.
+    monkeypatch.setattr("weightstream._eager_module._LARGE", 1)
     draw = random.Random(-1 - seed)
     module, reference = make(seed), make(seed).to(DEVICE)
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(seed)).to(DEVICE)

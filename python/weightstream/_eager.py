@@ -134,25 +134,26 @@ class Offloaded:
                 passes.plan.set_budget(bytes)
             passes.budget = bytes
 
-    def invalidate(self, *changed: str | nn.Parameter) -> None:
+    def invalidate(self, *changed: str | torch.Tensor) -> None:
         """The bytes of weights on the host have changed in a way that nobody sees: they are copied again before they are read.
 
-        Names or parameters; without any, all of them. What PyTorch counts as a write, what is written through ``parameter.data``, other memory
+        Names, parameters, or buffers that stream; without any, all of them. What PyTorch counts as a write, what is written through ``parameter.data``, other memory
         (``parameter.data = …``) and other parameters are seen without this call. A write to mapped memory, or to a NumPy array that shares
         the parameter's, is not.
         """
         passes = self._passes
         passes.check_here()
         with passes.alone:
-            present = dict(passes.root.named_parameters(remove_duplicate=False))
-            parameters = list(present.values())
+            present: dict[str, torch.Tensor] = dict(passes.root.named_parameters(remove_duplicate=False))
+            present |= passes.buffers.streaming(passes.root)
+            weights = list(present.values())
             for one in changed:
                 if isinstance(one, str) and one not in present:
-                    raise Error(f"invalidate: {self.name} has no parameter '{one}'")
-                if not isinstance(one, str) and all(one is not parameter for parameter in parameters):
+                    raise Error(f"invalidate: {self.name} has no parameter '{one}', and no buffer of this name that streams")
+                if not isinstance(one, str) and all(one is not weight for weight in weights):
                     raise Error(f"invalidate: the name of a parameter of {self.name}, or one of its parameters, is expected")
             named = [present[one] if isinstance(one, str) else one for one in changed]
-            passes.notice_changes(named or parameters)
+            passes.notice_changes(named or weights)
 
     def remove(self) -> None:
         """Gives the device's memory back, and the module as it was: weights on the host, buffers where they were."""

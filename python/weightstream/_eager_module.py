@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ._eager_watch import set_data
 from ._gpus import gpu
 from ._native import Error
 
 if TYPE_CHECKING:
     from ._eager_pass import Passes
+    from ._eager_weights import Shown
+
+#: Buffers of so many bytes stream: quantized layers keep their weights in them.
+_LARGE = 1 << 20
 
 #: What torch.compile has set while its code runs; None without it.
 _compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
@@ -66,16 +72,49 @@ def refuse_compiler(name: str) -> None:
 
 
 class Buffers:
-    """The buffers of a module. They are on the device until they are given back, with what passes wrote to them."""
+    """The buffers of a module. Large ones that no pass writes stream as weights do. The others are on the device until they are given back,
+    with what passes wrote to them."""
 
     def __init__(self, device: torch.device):
         self._device, self.bytes = device, 0
         self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._seen: list[int] = []
+        #: Modules that were looked at, and the buffers of them that stream.
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._streaming: dict[int, torch.Tensor] = {}
+
+    def look(self, module: nn.Module) -> None:
+        """Which ones of modules that were not there before will stream."""
+        for one in module.modules():
+            if one not in self._known:
+                self._known.add(one)
+                self._streaming |= {id(buffer): buffer for buffer in one._buffers.values() if _may_stream(buffer)}
+
+    def streaming(self, module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+        """Those that stream, with their names."""
+        return [(name, buffer) for name, buffer in module.named_buffers() if id(buffer) in self._streaming]
+
+    def is_streaming(self, buffer: torch.Tensor) -> bool:
+        """Whether it streams, and is still there."""
+        return id(buffer) in self._streaming
+
+    def keep(self, shown: Iterable[Shown]) -> None:
+        """These do not stream any more. They show the device's bytes already, or do so from now on."""
+        for one in shown:
+            del self._streaming[id(one.tensor)]
+            self._moved.append((one.tensor, one.host))
+            if one.is_on_host():
+                set_data(one.tensor, one.host.to(self._device))
+            self.bytes += one.tensor.nbytes
 
     def take(self, module: nn.Module) -> None:
-        """Those that the module has now, and had not before."""
-        named = list(module.named_buffers())
+        """Those that the module has now, and had not before. One that takes the place of another does not stream: who knows for how long it
+        is there."""
+        self.look(module)
+        all_named = list(module.named_buffers())
+        present = {id(buffer) for _, buffer in all_named}
+        self._streaming = {key: buffer for key, buffer in self._streaming.items() if key in present}
+        named = [(name, buffer) for name, buffer in all_named if id(buffer) not in self._streaming]
         for name, buffer in named:
             if buffer.device.type != "cpu" and buffer.device != self._device:
                 raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
@@ -84,7 +123,7 @@ class Buffers:
                 with torch.inference_mode(buffer.is_inference()), torch.no_grad():
                     self._moved.append((buffer, buffer.data))
                     buffer.data = buffer.data.to(self._device)
-        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
+        self.bytes = sum(buffer.nbytes for _, buffer in named)
         self._seen = _buffers_of(module.modules())
 
     def are_others(self, modules: Iterable[nn.Module]) -> bool:
@@ -97,6 +136,14 @@ class Buffers:
             with torch.inference_mode(host.is_inference()), torch.no_grad():
                 buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
         self._moved = []
+
+
+def _may_stream(buffer: torch.Tensor | None) -> bool:
+    """Whether it is large, and nothing but memory with sizes. Of tensors that were made in inference mode nobody counts the writes."""
+    if type(buffer) is not torch.Tensor or buffer.is_inference() or buffer.nbytes < _LARGE:
+        return False
+    plain = buffer.layout is torch.strided and not (buffer.is_quantized or buffer.is_conj() or buffer.is_neg())
+    return plain and buffer.device.type == "cpu" and not buffer.is_pinned() and not buffer.requires_grad
 
 
 def _buffers_of(modules: Iterable[nn.Module]) -> list[int]:

@@ -19,9 +19,9 @@ from torch import nn
 
 from . import _progress
 from ._eager_module import Buffers, Forward, check_module, refuse_compiler
-from ._eager_plan import FLOOR, SHARED, Plan, PlannedEntry
+from ._eager_plan import FLOOR, SHARED, Plan, PlannedCall, PlannedEntry
 from ._eager_record import Call, Recorder, show_copies, show_host
-from ._eager_weights import Weights
+from ._eager_weights import Shown, Weights, Written
 from ._eager_where import forget_where, has_device, moved, say_where
 from ._native import Error
 
@@ -74,14 +74,17 @@ class Passes:
         #: In a pass by plan: its entry, the next call, the innermost one that has not returned, and whether the order was left.
         self._running: PlannedEntry | None = None
         self._next, self._inside, self._astray = 0, 0, False
+        #: What the pass wrote to.
+        self._wrote: dict[int, Shown] = {}
         self._forwards: dict[nn.Module, Forward] = {}
         self._seen: list[int] = []
         #: Whether the modules are as they were before.
         self.left = False
         names = _names_of(root)
         check_module(root, names)
-        self.weights = _weights_of(root)
         self.buffers = Buffers(device)
+        self.buffers.look(root)
+        self.weights = _weights_of(root, self.buffers)
         try:
             self.buffers.take(root)
             self._take_names(names)
@@ -120,7 +123,9 @@ class Passes:
             with recorder:
                 result = recorder.call(entry.module, forward, args, kwargs)
         finally:
-            self._recorder, self.thread, self.weights.lending.in_pass = None, 0, False
+            self._recorder, self.thread = None, 0
+            self._end_lending()
+            self._keep_buffers(recorder.kept, recorder.calls)
         entry.recorded = recorder.calls
         self.counted["recorded"] += 1
         try:
@@ -176,11 +181,33 @@ class Passes:
                 completed = not self._astray and self._next == len(planned.calls)
             self._note_order(entry, completed)
         finally:
-            self.thread, self._running, self.weights.lending.in_pass = 0, None, False
+            self.thread, self._running = 0, None
             if resident:
-                planned.hide_everything()
+                self._note_written(planned.hide_everything(plan))
+            self._end_lending()
             plan.end(completed or resident)
+            self._keep_buffers({key: one for key, one in self._wrote.items() if not one.is_parameter()})
         return result
+
+    def _end_lending(self) -> None:
+        self.weights.lending.in_pass = False
+        self.weights.lending.in_use.clear()
+
+    def _note_written(self, written: list[Shown]) -> None:
+        """The pass wrote to these, and the host has the bytes. Copies of the bytes before may be under way: the plan's are used no more."""
+        if written:
+            self._astray = True
+            self._wrote |= {id(one.tensor): one for one in written}
+
+    def _keep_buffers(self, kept: dict[int, Shown], calls: Iterable[Call] = ()) -> None:
+        """These stay on the device from now on, and no call reads them any more."""
+        if not kept:
+            return
+        self.buffers.keep(kept.values())
+        recorded = [call for entry in self.entries.values() for call in entry.recorded or []]
+        for call in [*recorded, *calls]:
+            call.reads = {key: one for key, one in call.reads.items() if key not in kept}
+        self._take_weights()
 
     def _note_order(self, entry: Entry, kept: bool) -> None:
         """Where passes leave the order again and again, the next one is recorded. Not where one does now and then."""
@@ -200,11 +227,20 @@ class Passes:
         assert running is not None
         if not self._astray and at < len(running.calls):
             call = running.calls[at]
-            if call.module is module and call.parent == self._inside:
+            if call.module is module and call.parent == self._inside and not self._was_written(call):
                 self._next = at + 1
                 return self._by_plan(plan, call, at, forward, args, kwargs)
         self._astray = True
         return self._by_copies(module, forward, args, kwargs)
+
+    def _was_written(self, call: PlannedCall) -> bool:
+        """Whether the pass has written to the host's bytes of what the call is about to read."""
+        written = call.written.found()
+        if self.weights.lending.noted:
+            changed = {id(one) for one in self.weights.lending.may_be_written()}
+            written += [self.weights.shown[key] for key in changed]
+        self._note_written(written)
+        return bool(written)
 
     def _by_plan(self, plan: Plan, call: Any, at: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if plan.stream != self._stream():
@@ -218,17 +254,19 @@ class Passes:
             return forward(*args, **kwargs)
         finally:
             self._inside = before
-            call.leave(plan)
+            self._note_written(call.leave(plan))
 
     def _by_copies(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that was not recorded at this place: its weights are copied to PyTorch's memory."""
         recorded = [call for entry in self.entries.values() for call in entry.recorded or [] if call.module is module]
-        known = {id(one.parameter): one for call in recorded for one in call.reads.values()}
+        known = {key: self.weights.shown[key] for call in recorded for key in call.reads}
         shown = [one for one in (known.values() if known else self.weights.below(module)) if one.is_on_host()]
         show_copies(shown, self.device)
+        writes = Written(shown)
         try:
             return forward(*args, **kwargs)
         finally:
+            self._note_written(writes.to_host(self.weights.lending))
             show_host(shown)
 
     # -- what has to hold before a pass --
@@ -243,12 +281,13 @@ class Passes:
                     )
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise Error(f"offload: {self.name} cannot be captured in a CUDA graph: its weights move")
-        self.notice_changes()
+        wrote, self._wrote = self._wrote, {}
+        self.notice_changes(one.tensor for one in wrote.values())
         if self.plan is not None and self.plan.stream != self._stream():
             # Copies are ordered with the kernels of one stream.
             self.close_plan()
 
-    def notice_changes(self, changed: Iterable[nn.Parameter] = ()) -> None:
+    def notice_changes(self, changed: Iterable[torch.Tensor] = ()) -> None:
         """What was done to the module since the last pass: other modules or parameters, other memory, other bytes; and what is known
         to have changed."""
         if self._parts() != self._seen:
@@ -262,7 +301,7 @@ class Passes:
         elif known:
             self._copy_again(known)
 
-    def _copy_again(self, changed: list[nn.Parameter]) -> None:
+    def _copy_again(self, changed: list[torch.Tensor]) -> None:
         """Their bytes have changed. Where these lie, and how many they are, is what a plan is made of."""
         if self.plan is None:
             return
@@ -274,10 +313,10 @@ class Passes:
             raise
 
     def _take_weights(self) -> None:
-        """The parameters as they are now; a plan of them before the next read."""
+        """The weights as they are now; a plan of them before the next read."""
         # What the plan has registered with the driver would be taken for pinned memory.
         self.close_plan()
-        fresh = _weights_of(self.root, self.device)
+        fresh = _weights_of(self.root, self.buffers, self.device)
         self.weights.lending.end()
         self.weights = fresh
         for entry in self.entries.values():
@@ -286,7 +325,7 @@ class Passes:
 
     def _holds(self, call: Call) -> bool:
         """Whether a call reads what it did when it was recorded, as far as its module tells."""
-        own = {id(one.parameter) for one in self.weights.own(call.module)}
+        own = {id(one.tensor) for one in self.weights.own(call.module)}
         return call.module in self.names and own <= call.reads.keys() <= self.weights.shown.keys()
 
     def _take_modules(self) -> None:
@@ -307,7 +346,9 @@ class Passes:
         """Buffers were replaced. The budget covers those that there are now."""
         before = self.buffers.bytes
         self.buffers.take(self.root)
-        if self.buffers.bytes != before:
+        if not all(one.is_parameter() or self.buffers.is_streaming(one.tensor) for one in self.weights.shown.values()):
+            self._take_weights()
+        elif self.buffers.bytes != before:
             self.close_plan()
 
     def _take_names(self, names: dict[nn.Module, str]) -> None:
@@ -364,9 +405,9 @@ def _names_of(root: nn.Module) -> dict[nn.Module, str]:
     return {one: name for name, one in root.named_modules()}
 
 
-def _weights_of(root: nn.Module, device: torch.device | None = None) -> Weights:
+def _weights_of(root: nn.Module, buffers: Buffers, device: torch.device | None = None) -> Weights:
     with torch.inference_mode(False), torch.no_grad():
-        return Weights(root, device)
+        return Weights(root, buffers.streaming(root), device)
 
 
 def _of_weights(call: Call, weights: Weights) -> Call:

@@ -12,7 +12,7 @@ from torch import nn
 
 from ._eager_record import Call
 from ._eager_watch import set_data
-from ._eager_weights import Shown, Weights, tensor_at
+from ._eager_weights import Shown, Weights, Written, tensor_at
 from ._native import Error, OffloadEntry, OffloadEvent, OffloadPass, OffloadRecorded, OffloadWeight, last_error, library
 
 # As in weightstream.h.
@@ -23,15 +23,16 @@ _READ, _KERNEL, _READ_END = 0, 1, 2
 class PlannedCall:
     """A call of a module: what it reads, and where that was when it was last called."""
 
-    __slots__ = ("_addresses", "_device", "_host", "_moved", "_plan", "_reads", "count", "first", "module", "parent", "shown")
+    __slots__ = ("_addresses", "_device", "_host", "_moved", "_reads", "count", "first", "module", "parent", "shown", "written")
 
     def __init__(self, module: nn.Module, parent: int | None, shown: list[Shown], first: int, reads: list[int]):
         self.module, self.parent, self.shown = module, parent, shown
         self.first, self.count, self._reads = first, len(reads), reads
         self._addresses = (ctypes.c_uint64 * len(reads))()
         self._moved = ctypes.c_int32(1)
-        self._host = [(one.parameter, one.host) for one in shown]
-        self._device: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._host = [(one.tensor, one.host) for one in shown]
+        self._device: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.written = Written(shown)
 
     def enter(self, plan: Plan) -> None:
         """Its parameters show the device's bytes from now on."""
@@ -43,15 +44,17 @@ class PlannedCall:
             except BaseException:
                 plan.release(plan.handle, self.first, self.count)
                 raise
-        for parameter, tensor in self._device:
-            set_data(parameter, tensor)
+        for shown, tensor in self._device:
+            set_data(shown, tensor)
 
-    def leave(self, plan: Plan) -> None:
-        """They show those of the host again; what was issued so far is the last that reads the device's."""
-        for parameter, tensor in self._host:
-            set_data(parameter, tensor)
+    def leave(self, plan: Plan) -> list[Shown]:
+        """They show those of the host again; what was issued so far is the last that reads the device's. What it wrote to."""
+        written = self.written.to_host(plan.weights.lending)
+        for shown, tensor in self._host:
+            set_data(shown, tensor)
         if plan.release(plan.handle, self.first, self.count):
             raise Error(last_error())
+        return written
 
     def forget(self) -> None:
         self._device = []
@@ -70,10 +73,11 @@ class PlannedEntry:
         self.called = {call.module for call in calls}
         #: Modules that ran and read nothing: their calls are no steps of the order.
         self.silent = self.called - {call.module for call in self.calls}
-        shown = {id(one.parameter): one for call in self.calls for one in call.shown}
-        self._shown, self._hosts = list(shown.values()), [(one.parameter, one.host) for one in shown.values()]
+        shown = {id(one.tensor): one for call in self.calls for one in call.shown}
+        self._shown, self._hosts = list(shown.values()), [(one.tensor, one.host) for one in shown.values()]
         self._generation = -1
-        self._everything: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._everything: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.written = Written(self._shown)
 
     def _planned(self, calls: list[Call]) -> list[PlannedCall]:
         """The calls that read something, and the entry's own. What a caller holds, the calls in it do not show again."""
@@ -140,13 +144,21 @@ class PlannedEntry:
             by_read = sorted(zip(self.reads, addresses, range(len(self.reads))), key=lambda read: read[2] not in self.rows)
             at = {weight: address for weight, address, _ in by_read}
             self._everything, self._generation = plan.on_device(self._shown, at), generation
-        for parameter, tensor in self._everything:
-            set_data(parameter, tensor)
+        for shown, tensor in self._everything:
+            set_data(shown, tensor)
 
-    def hide_everything(self) -> None:
-        """They show those of the host again."""
-        for parameter, tensor in self._hosts:
-            set_data(parameter, tensor)
+    def hide_everything(self, plan: Plan) -> list[Shown]:
+        """They show those of the host again. What the pass wrote to."""
+        written = self.written.to_host(plan.weights.lending)
+        for shown, tensor in self._hosts:
+            set_data(shown, tensor)
+        return written
+
+    def count_writes(self) -> None:
+        """What was written so far is known."""
+        self.written.count()
+        for call in self.calls:
+            call.written.count()
 
     def forget(self) -> None:
         """Keeps no tensor of the device."""
@@ -200,8 +212,8 @@ class Plan:
         entry.index = before.index
         self.entries[self.entries.index(before)] = entry
 
-    def on_device(self, shown: list[Shown], addresses: dict[int, int]) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """Parameters, and the tensors over their weights at these addresses."""
+    def on_device(self, shown: list[Shown], addresses: dict[int, int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Parameters and buffers, and the tensors over their weights at these addresses."""
         tensors = []
         for one in shown:
             with one.mode():
@@ -210,7 +222,7 @@ class Plan:
                 else:
                     at, size = addresses[one.weight] + one.offset, self.weights.all[one.weight].bytes - one.offset
                     tensor = tensor_at(at, size - size % one.host.element_size(), one.host, self._device)
-            tensors.append((one.parameter, tensor))
+            tensors.append((one.tensor, tensor))
         return tensors
 
     def begin(self, entry: PlannedEntry) -> bool:
@@ -230,11 +242,13 @@ class Plan:
         if library().ws_offload_set_budget(self.handle, bytes) != 0:
             raise Error(last_error())
 
-    def copy_again(self, changed: list[nn.Parameter]) -> None:
-        """The bytes of these parameters on the host are others than before: what the device has of them is copied again."""
+    def copy_again(self, changed: list[torch.Tensor]) -> None:
+        """The bytes of these weights on the host are others than before: what the device has of them is copied again."""
         found = {self.weights.shown[id(one)].weight for one in changed} - {None}
         if library().ws_offload_copy_again(self.handle, (ctypes.c_uint32 * len(found))(*found), len(found)) != 0:
             raise Error(last_error())
+        for entry in self.entries:
+            entry.count_writes()
 
     def stats(self) -> dict[str, Any]:
         text = ctypes.c_char_p()

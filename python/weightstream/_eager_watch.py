@@ -1,6 +1,6 @@
-"""Who takes the ``.data`` of parameters that are offloaded: PyTorch counts no writes to what that gives, and PEFT merges adapters through it.
+"""Who takes the ``.data`` of weights that are offloaded: PyTorch counts no writes to what that gives, and PEFT merges adapters through it.
 
-While anything is watched, ``nn.Parameter.data`` is a property that notes this. Parameters keep their type.
+While anything is watched, ``torch.Tensor.data`` is a property that notes this. Parameters keep their type.
 """
 
 from __future__ import annotations
@@ -9,27 +9,32 @@ import weakref
 from collections.abc import Iterable
 
 import torch
-from torch import nn
 
 from ._native import Error
 
-#: ``parameter.data`` as PyTorch has it.
+#: ``tensor.data`` as PyTorch has it.
 set_data = torch.Tensor.data.__set__
 get_data = torch.Tensor.data.__get__
 
 
 class Lending:
-    """The parameters of one module whose ``.data`` was asked for since their bytes were last copied."""
+    """The weights of one module whose ``.data`` was asked for since their bytes were last copied."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]):
         self.noted: dict[int, torch.Tensor] = {}
-        #: While a pass runs: what parameters show then is not their owner's to replace.
+        #: While a pass runs: what weights show then is not their owner's to replace.
         self.in_pass = False
-        lent = {id(one): _Lent(name, one.data_ptr(), self) for name, one in named if isinstance(one, nn.Parameter)}
+        #: What this pass was given of the device's bytes, by the identity of the weight, and its count of writes then.
+        self.in_use: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        lent = {id(one): _Lent(name, one.data_ptr(), self) for name, one in named}
         _LENT.update(lent)
         self._end = weakref.finalize(self, _forget, {key: weakref.ref(one) for key, one in lent.items()})
         if lent:
-            nn.Parameter.data = _NOTING
+            torch.Tensor.data = _NOTING
+
+    def was_written(self, key: int) -> bool:
+        """Whether this pass wrote to what it was given of a weight."""
+        return any(version < 0 or _version(alias) != version for alias, version in self.in_use.get(key, ()))
 
     def may_be_written(self) -> list[torch.Tensor]:
         """Those whose bytes may have been written through ``.data`` since the last call."""
@@ -70,28 +75,34 @@ class _Lent:
         return written
 
 
-#: By the identity of the parameter.
+#: By the identity of the tensor.
 _LENT: dict[int, _Lent] = {}
 
 
-def _read(parameter: nn.Parameter) -> torch.Tensor:
-    alias = get_data(parameter)
-    lent = _LENT.get(id(parameter))
-    # In a pass it shows the device's bytes, which nobody can write.
-    if lent is not None and alias.device.type == "cpu" and alias.data_ptr() == lent.at and (lending := lent.lending()):
+def _read(tensor: torch.Tensor) -> torch.Tensor:
+    alias = get_data(tensor)
+    lent = _LENT.get(id(tensor))
+    if lent is None or not (lending := lent.lending()):
+        return alias
+    if alias.device.type == "cpu" and alias.data_ptr() == lent.at:
         lent.aliases.append((weakref.ref(alias), _version(alias)))
-        lending.noted[id(parameter)] = parameter
+        lending.noted[id(tensor)] = tensor
+    elif lending.in_pass:
+        lending.in_use.setdefault(id(tensor), []).append((alias, _version(alias)))
     return alias
 
 
-def _write(parameter: nn.Parameter, value: torch.Tensor) -> None:
-    lent = _LENT.get(id(parameter))
+def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    lent = _LENT.get(id(tensor))
     if lent is not None and (lending := lent.lending()):
         if lending.in_pass:
-            raise Error(f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer")
+            raise Error(
+                f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer that they assign or "
+                "write in place"
+            )
         lent.written = True
-        lending.noted[id(parameter)] = parameter
-    set_data(parameter, value)
+        lending.noted[id(tensor)] = tensor
+    set_data(tensor, value)
 
 
 _NOTING = property(_read, _write)
@@ -101,8 +112,8 @@ def _forget(lent: dict[int, weakref.ref[_Lent]]) -> None:
     for key, one in lent.items():
         if _LENT.get(key) is one():
             _LENT.pop(key, None)
-    if not _LENT and "data" in nn.Parameter.__dict__:
-        del nn.Parameter.data
+    if not _LENT and "data" in torch.Tensor.__dict__:
+        del torch.Tensor.data
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from ._range import _consume
 
 
 class Weight(NamedTuple):
-    """Bytes of the host of which the device holds one copy. Parameters that overlap there share one."""
+    """Bytes of the host of which the device holds one copy. Parameters and buffers that overlap there share one."""
 
     name: str
     start: int
@@ -24,33 +25,69 @@ class Weight(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A parameter: what it shows between passes, and where that lies. Without elements it has no weight."""
+    """A parameter, or a buffer that streams: what it shows between passes, and where that lies. Without elements it has no weight."""
 
     name: str
-    parameter: nn.Parameter
+    tensor: torch.Tensor
     host: torch.Tensor
     weight: int | None
     offset: int
+
+    def is_parameter(self) -> bool:
+        """Passes may write to buffers, and not to these."""
+        return isinstance(self.tensor, nn.Parameter)
 
     def mode(self) -> torch.inference_mode:
         """In which tensors are made that the parameter can show: PyTorch tells inference tensors from others."""
         return torch.inference_mode(self.host.is_inference())
 
     def is_on_host(self) -> bool:
-        """Whether the parameter shows its host bytes now, and not those of a pass."""
-        return self.parameter.data_ptr() == self.host.data_ptr() and self.parameter.device == self.host.device
+        """Whether the tensor shows its host bytes now, and not those of a pass."""
+        return self.tensor.data_ptr() == self.host.data_ptr() and self.tensor.device == self.host.device
+
+
+class Written:
+    """Whether a pass has written to some weights since their writes were counted. PyTorch counts none of tensors of inference mode."""
+
+    __slots__ = ("_counted", "_shown", "_versions")
+
+    def __init__(self, shown: list[Shown]):
+        self._shown, self._counted = shown, [one.tensor for one in shown if not one.tensor.is_inference()]
+        self.count()
+
+    def count(self) -> None:
+        """What was written so far is known."""
+        self._versions = [tensor._version for tensor in self._counted]
+
+    def found(self) -> list[Shown]:
+        """Those that were written, as PyTorch counts it."""
+        if [tensor._version for tensor in self._counted] == self._versions:
+            return []
+        written = {id(tensor) for tensor, before in zip(self._counted, self._versions) if tensor._version != before}
+        return [one for one in self._shown if id(one.tensor) in written]
+
+    def to_host(self, lending: Lending) -> list[Shown]:
+        """Those that were written while they showed the device's bytes, which the host has from now on."""
+        found = self.found()
+        if lending.in_use:
+            found += [one for one in self._shown if lending.was_written(id(one.tensor))]
+        for one in found:
+            with one.mode(), torch.no_grad():
+                one.host.copy_(get_data(one.tensor))
+        return found
 
 
 class Weights:
-    """All parameters of a module, by the identity of their objects; but for those that are on ``device`` already, which are their
-    owner's."""
+    """All parameters of a module, and buffers of it, by the identity of their objects; but for parameters that are on ``device``
+    already, which are their owner's."""
 
-    def __init__(self, module: nn.Module, device: torch.device | None = None):
+    def __init__(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], device: torch.device | None = None):
         here = device if device is not None and device.type != "cpu" else None
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.device != here]
         for name, parameter in named:
             _check(name, parameter)
-        spans = sorted((parameter.data_ptr(), _span(parameter), name) for name, parameter in named if parameter.numel())
+        named += buffers
+        spans = sorted((tensor.data_ptr(), _span(tensor), name) for name, tensor in named if tensor.numel())
         self.all: list[Weight] = []
         for start, size, name in spans:
             last = self.all[-1] if self.all else None
@@ -59,42 +96,44 @@ class Weights:
             else:
                 self.all.append(Weight(name, start, size))
         self._starts = [weight.start for weight in self.all]
-        self.shown = {id(parameter): self._shown(name, parameter) for name, parameter in named}
-        self._addresses = [parameter.data_ptr() for _, parameter in named]
+        self.shown = {id(tensor): self._shown(name, tensor) for name, tensor in named}
+        self._addresses = [tensor.data_ptr() for _, tensor in named]
         # Tensors that were made in inference mode count no writes.
-        self._counted = [parameter for _, parameter in named if not parameter.is_inference()]
-        self._versions = [parameter._version for parameter in self._counted]
+        self._counted = [tensor for _, tensor in named if not tensor.is_inference()]
+        self._versions = [tensor._version for tensor in self._counted]
         self.lending = Lending(named)
 
-    def _shown(self, name: str, parameter: nn.Parameter) -> Shown:
-        host = get_data(parameter)
+    def _shown(self, name: str, tensor: torch.Tensor) -> Shown:
+        host = get_data(tensor)
         if not host.numel():
-            return Shown(name, parameter, host, None, 0)
+            return Shown(name, tensor, host, None, 0)
         at = host.data_ptr()
         index = bisect.bisect_right(self._starts, at) - 1
-        return Shown(name, parameter, host, index, at - self.all[index].start)
+        return Shown(name, tensor, host, index, at - self.all[index].start)
 
     def own(self, module: nn.Module) -> Iterator[Shown]:
-        """The parameters that a module has itself, each once."""
-        yield from {id(one): self.shown[id(one)] for one in module._parameters.values() if id(one) in self.shown}.values()
+        """The tensors that a module has itself, each once."""
+        mine = {id(one) for held in (module._parameters, module._buffers) for one in held.values()}
+        yield from (self.shown[key] for key in mine if key in self.shown)
 
     def below(self, module: nn.Module) -> Iterator[Shown]:
         """Those of the module and of all modules in it."""
-        yield from (self.shown[id(one)] for one in module.parameters() if id(one) in self.shown)
+        below = itertools.chain(module.parameters(), module.buffers())
+        yield from (self.shown[id(one)] for one in below if id(one) in self.shown)
 
     def are_elsewhere(self) -> bool:
-        """Whether a parameter shows other memory than it did."""
-        return [one.parameter.data_ptr() for one in self.shown.values()] != self._addresses
+        """Whether one shows other memory than it did."""
+        return [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses
 
-    def has_other_form(self, parameter: torch.Tensor) -> bool:
+    def has_other_form(self, tensor: torch.Tensor) -> bool:
         """Whether it has other sizes or strides than it had: ``weight.t_()``."""
-        host = self.shown[id(parameter)].host
-        return (parameter.size(), parameter.stride()) != (host.size(), host.stride())
+        host = self.shown[id(tensor)].host
+        return (tensor.size(), tensor.stride()) != (host.size(), host.stride())
 
-    def written(self) -> list[nn.Parameter]:
-        """The parameters that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
+    def written(self) -> list[torch.Tensor]:
+        """Those that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
         changed = self.lending.may_be_written() if self.lending.noted else []
-        versions = [parameter._version for parameter in self._counted]
+        versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
             changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
             self._versions = versions

@@ -14,6 +14,7 @@
 //! - Entries share weights, budget and what stays. Each has an order of its own.
 //! - One pass at a time, of any entry. While it runs, memory does not move, whoever else wants some.
 //! - A pass that did not go as recorded ends as one that failed: the next one starts afresh.
+//! - The caller's kernels may write to a weight. The caller sees that, brings the bytes to the host, and says so with [`Eager::copy_again`].
 //! - The budget covers what the caller holds beside the weights ([`Recorded::beside`]).
 #![deny(unsafe_code)]
 
@@ -98,10 +99,15 @@ impl Eager {
     pub fn new(recorded: Recorded) -> Result<Eager> {
         let index = recorded.device.strip_prefix("cuda:").map(str::parse::<u32>);
         match (recorded.device.as_str(), index) {
-            ("cpu", _) => Ok(Eager(Weights::open(HostDevice::new()?, recorded)?)),
+            ("cpu", _) => {
+                let mut device = HostDevice::new()?;
+                device.let_kernels_write();
+                Ok(Eager(Weights::open(device, recorded)?))
+            }
             (_, Some(Ok(index))) => {
                 let mut device = CudaDevice::on_stream(index, recorded.stream)?;
                 device.time_link();
+                device.let_kernels_write();
                 Ok(Eager(Weights::open(device, recorded)?))
             }
             _ => Err(Error::InvalidInput(format!(

@@ -34,7 +34,7 @@ fn units(view: &View) -> Vec<Range<u64>> {
 /// One view, mapped. Its memory is freed when both mappings are gone.
 struct Mapped {
     view: View,
-    /// The view's addresses, read-only.
+    /// The view's addresses.
     shown: Addresses,
     /// The memory in its own order, writable.
     memory: Addresses,
@@ -44,7 +44,12 @@ struct Mapped {
 
 impl Mapped {
     /// `view` was checked, and has bytes. What was done before a failure is undone by the values' ends.
-    fn new(context: &Arc<Context>, view: &View, _entered: &Entered<'_>) -> Result<Mapped> {
+    fn new(
+        context: &Arc<Context>,
+        view: &View,
+        access: Access,
+        _entered: &Entered<'_>,
+    ) -> Result<Mapped> {
         let whole = view.whole();
         let mut memory = Addresses::reserve(context, whole, PAGES)?;
         let mut all = Vec::new();
@@ -58,11 +63,16 @@ impl Mapped {
             all.push((range, physical));
         }
         memory.allow(0..whole, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
-        Mapped::show(view, memory, all)
+        Mapped::show(view, access, memory, all)
     }
 
     /// Shows units that are mapped in their own order.
-    fn show(view: &View, memory: Addresses, units: Vec<(Range<u64>, Physical)>) -> Result<Mapped> {
+    fn show(
+        view: &View,
+        access: Access,
+        memory: Addresses,
+        units: Vec<(Range<u64>, Physical)>,
+    ) -> Result<Mapped> {
         let mut shown = Addresses::reserve(memory.context(), view.bytes, PAGES)?;
         for piece in &view.pieces {
             let end = piece.memory + piece.bytes;
@@ -74,7 +84,7 @@ impl Mapped {
                 shown.map(piece.at + (range.start - piece.memory), physical)?;
             }
         }
-        shown.allow(0..view.bytes, Access::CU_MEM_ACCESS_FLAGS_PROT_READ)?;
+        shown.allow(0..view.bytes, access)?;
         Ok(Mapped {
             view: view.clone(),
             shown,
@@ -87,6 +97,7 @@ impl Mapped {
     fn moved(
         self,
         view: &View,
+        access: Access,
         kept: &[KeptPages],
         stream: &Stream,
         entered: &Entered<'_>,
@@ -104,7 +115,7 @@ impl Mapped {
         stream.synchronize(entered)?;
         moved?;
         let (memory, all, lost) = mover.finish()?;
-        Ok((Mapped::show(view, memory, all)?, lost))
+        Ok((Mapped::show(view, access, memory, all)?, lost))
     }
 }
 
@@ -113,9 +124,19 @@ impl Mapped {
 pub(super) struct Views {
     by_address: BTreeMap<u64, Mapped>,
     bytes: u64,
+    /// Kernels may write to views that are mapped from now on.
+    pub(super) writable: bool,
 }
 
 impl Views {
+    /// What kernels may do at the addresses of a view.
+    fn access(&self) -> Access {
+        match self.writable {
+            true => Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            false => Access::CU_MEM_ACCESS_FLAGS_PROT_READ,
+        }
+    }
+
     /// Bytes of memory behind all of them.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -128,7 +149,7 @@ impl Views {
         view: &View,
         entered: &Entered<'_>,
     ) -> Result<DevicePtr> {
-        let mapped = Mapped::new(context, view, entered)?;
+        let mapped = Mapped::new(context, view, self.access(), entered)?;
         Ok(self.insert(mapped))
     }
 
@@ -149,7 +170,8 @@ impl Views {
         stream: &Stream,
         entered: &Entered<'_>,
     ) -> Result<Remapped> {
-        let (mapped, lost) = self.take(ptr)?.moved(view, kept, stream, entered)?;
+        let access = self.access();
+        let (mapped, lost) = self.take(ptr)?.moved(view, access, kept, stream, entered)?;
         let at = self.insert(mapped);
         Ok(Remapped { at, lost })
     }

@@ -217,6 +217,12 @@ impl CudaDevice {
         })
     }
 
+    /// Kernels may write to weights: what they wrote lasts until a copy of the weight, and the caller sees to the rest. Before anything
+    /// is mapped.
+    pub fn let_kernels_write(&mut self) {
+        self.views.writable = true;
+    }
+
     /// Registers mapped weights, so that copies from them run at full link speed. `cuts` are the offsets of
     /// the segments, ascending: no later copy may cross from one segment into the next.
     pub fn register_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {

@@ -60,6 +60,12 @@ impl HostDevice {
         })
     }
 
+    /// Kernels may write to weights: what they wrote lasts until a copy of the weight, and the caller sees to the rest. Before anything
+    /// is mapped.
+    pub fn let_kernels_write(&mut self) {
+        self.views.writable = true;
+    }
+
     /// Bytes allocated and not freed, mapped memory among them, without activations.
     pub fn live_bytes(&self) -> u64 {
         self.live.bytes() + self.views.bytes()

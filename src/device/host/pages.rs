@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::figures::{KeptPages, View};
 use std::collections::BTreeMap;
 
+pub(super) const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
 /// Allocation granule: the alignment that compiled code expects of its buffers.
 pub(in crate::device) const GRANULE: u64 = 64;
 
@@ -88,7 +90,7 @@ impl Drop for Addresses {
 /// One view, mapped.
 pub(super) struct Mapped {
     view: View,
-    /// The view's addresses, read-only.
+    /// The view's addresses.
     shown: Addresses,
     /// The memory in its own order, writable.
     memory: Addresses,
@@ -97,7 +99,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// `view` was checked, and has bytes; `frames` are its memory.
-    fn new(view: &View, frames: Frames) -> Result<Mapped> {
+    fn new(view: &View, access: i32, frames: Frames) -> Result<Mapped> {
         let whole = view.whole();
         let runs = |range| {
             let missing = || Error::Internal(format!("a view of {whole} bytes has less memory"));
@@ -105,14 +107,13 @@ impl Mapped {
         };
         let mut shown = Addresses::reserve(view.bytes)?;
         let mut memory = Addresses::reserve(whole)?;
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
         for run in runs(0..whole)? {
-            memory.show(run.memory, &frames, run, writable)?;
+            memory.show(run.memory, &frames, run, WRITABLE)?;
         }
         let mut at = 0;
         for part in view.behind(0..view.bytes).unwrap_or_default() {
             for run in runs(part)? {
-                shown.show(at, &frames, run, libc::PROT_READ)?;
+                shown.show(at, &frames, run, access)?;
                 at += run.bytes;
             }
         }
@@ -125,7 +126,7 @@ impl Mapped {
     }
 
     /// The memory is seen as `view` says, with `kept` pages in it. Nobody uses the old addresses any more.
-    fn moved(self, view: &View, kept: &[KeptPages]) -> Result<Mapped> {
+    fn moved(self, view: &View, access: i32, kept: &[KeptPages]) -> Result<Mapped> {
         let Mapped {
             shown,
             memory,
@@ -133,7 +134,7 @@ impl Mapped {
             ..
         } = self;
         drop((shown, memory));
-        Mapped::new(view, frames.moved(view.whole(), kept)?)
+        Mapped::new(view, access, frames.moved(view.whole(), kept)?)
     }
 }
 
@@ -142,9 +143,19 @@ impl Mapped {
 pub(super) struct Views {
     by_address: BTreeMap<u64, Mapped>,
     bytes: u64,
+    /// Kernels may write to views that are mapped from now on.
+    pub(super) writable: bool,
 }
 
 impl Views {
+    /// What kernels may do at the addresses of a view.
+    fn access(&self) -> i32 {
+        match self.writable {
+            true => WRITABLE,
+            false => libc::PROT_READ,
+        }
+    }
+
     /// Bytes of memory behind all of them.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -152,7 +163,7 @@ impl Views {
 
     /// Maps a view that was checked, and has bytes.
     pub(super) fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        let mapped = Mapped::new(view, Frames::new(view.whole())?)?;
+        let mapped = Mapped::new(view, self.access(), Frames::new(view.whole())?)?;
         Ok(self.insert(mapped))
     }
 
@@ -171,7 +182,8 @@ impl Views {
         view: &View,
         kept: &[KeptPages],
     ) -> Result<DevicePtr> {
-        let mapped = self.take(ptr)?.moved(view, kept)?;
+        let access = self.access();
+        let mapped = self.take(ptr)?.moved(view, access, kept)?;
         Ok(self.insert(mapped))
     }
 

@@ -1,7 +1,7 @@
 //! Units of a range in host memory: addresses without access, and anonymous memory that is mapped over them.
 
 use super::memory_file::{check_available, failed};
-use super::pages::{page, Addresses};
+use super::pages::{page, Addresses, WRITABLE};
 use crate::device::units::{UnitTable, Units, UserStream};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
@@ -11,8 +11,6 @@ use std::ffi::c_void;
 
 /// Mapping a unit and looking at what the system has left takes about 50 µs. Copying as many bytes takes longer.
 const UNIT: u64 = 1 << 20;
-
-const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Units in host memory. All work is done when a call returns, so events say nothing.
 pub struct HostUnits {
