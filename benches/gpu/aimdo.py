@@ -77,9 +77,9 @@ class Offloaded:
     def wrap(self, layer: nn.Module, weights: list[Weight]) -> None:
         inner = layer.forward
 
-        def forward(*args: Any) -> Any:
+        def forward(*args: Any, **named: Any) -> Any:
             self.copied += sum(weight.show() for weight in weights)
-            found = inner(*args)
+            found = inner(*args, **named)
             for weight in weights:
                 weight.hide()
             return found
@@ -152,15 +152,19 @@ def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bo
     return good
 
 
+def start() -> None:
+    """PyTorch has to have made its context first."""
+    print(torch.cuda.get_device_name(), torch.zeros(1, device=DEVICE).item(), flush=True)
+    if not control.init() or not control.init_device(0):
+        raise RuntimeError("comfy-aimdo does not start here")
+    global vbar, tensors
+    vbar, tensors = (importlib.import_module(f"comfy_aimdo.{name}") for name in ("model_vbar", "torch"))
+
+
 @torch.inference_mode()
 def main() -> int:
     args = arguments(__doc__)
-    # PyTorch has to have made its context first.
-    print(torch.cuda.get_device_name(), torch.zeros(1, device=DEVICE).item(), flush=True)
-    if not control.init() or not control.init_device(0):
-        raise SystemExit("aimdo: comfy-aimdo does not start here")
-    global vbar, tensors
-    vbar, tensors = (importlib.import_module(f"comfy_aimdo.{name}") for name in ("model_vbar", "torch"))
+    start()
     good = budgets(args.layers, args.sizes, args.passes)
     if args.models:
         good = together(args.models, args.model_layers, args.share, args.sizes) and good
