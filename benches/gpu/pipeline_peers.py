@@ -86,12 +86,12 @@ class Pinned:
 # -- diffusers --
 
 
-def grouped(module: nn.Module, level: str, records: bool) -> None:
+def grouped(module: nn.Module, level: str) -> None:
     from diffusers.hooks import apply_group_offloading
 
     devices = {"onload_device": torch.device(DEVICE), "offload_device": torch.device("cpu")}
     size = {"num_blocks_per_group": 1} if level == "block_level" else {}
-    streams = {"use_stream": True, "record_stream": records}
+    streams = {"use_stream": True, "record_stream": True}
     apply_group_offloading(module, offload_type=level, exclude_kwargs=CACHES, **devices, **streams, **size)
 
 
@@ -136,21 +136,22 @@ def offloaded_blocks(subject: Subject, budget: float) -> list[nn.Module]:
     return away
 
 
-def apply_leaf(subject: Subject, records: bool) -> None:
+def apply_leaf(subject: Subject) -> None:
     for module in subject.modules:
-        grouped(module, "leaf_level", records)
+        grouped(module, "leaf_level")
 
 
-def apply_block(subject: Subject, records: bool) -> None:
+def apply_block(subject: Subject) -> None:
     """The module that has the blocks; what a decoder has beside it stays, since a group of all of it would hold the blocks too."""
     on_device(subject.modules[0], [subject.stack])
-    grouped(subject.stack, "block_level", records)
+    grouped(subject.stack, "block_level")
 
 
 @torch.no_grad()
 def diffusers(job: Job) -> None:
-    """Group offloading with streams: leaf by leaf, block by block, with and without `record_stream`; and of some blocks only, leaf by
-    leaf, so that the others fill a budget: its one setting of memory is how many blocks make a group, and with streams that is one."""
+    """Group offloading with streams and `record_stream`, which is the faster way: leaf by leaf, block by block; and of some blocks only,
+    leaf by leaf, so that the others fill a budget: its one setting of memory is how many blocks make a group, and with streams that is
+    one."""
     subject = job.subject
     pinned, several = Pinned(subject.modules), subject.parts is not None
     passes, checked = (1, 1) if several else (4, 3)
@@ -163,9 +164,7 @@ def diffusers(job: Job) -> None:
         ungrouped(subject.modules)
 
     for level, apply in {"leaf": apply_leaf, **({} if several else {"block": apply_block})}.items():
-        for records in (False, True):
-            system = f"diffusers group offloading, {level} level, streams{' and `record_stream`' if records else ''}"
-            tried(system, lambda apply=apply, records=records: apply(subject, records))
+        tried(f"diffusers group offloading, {level} level", partial(apply, subject))
     if several:
         return
     for percent in job.percents:
@@ -174,9 +173,9 @@ def diffusers(job: Job) -> None:
             away = offloaded_blocks(subject, subject.whole * percent / 100)
             on_device(subject.modules[0], away)
             for block in away:
-                grouped(block, "leaf_level", True)
+                grouped(block, "leaf_level")
 
-        tried("diffusers group offloading of some blocks, leaf level, streams", some, percent=percent)
+        tried("diffusers group offloading of some blocks", some, percent=percent)
 
 
 # -- accelerate --

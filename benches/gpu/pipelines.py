@@ -28,7 +28,7 @@ from pipeline_table import NAMES, OURS, read, table
 #: Budgets, of all weights; 0 is the least one. Peers have those of PEER_PERCENT.
 PERCENT = [0, 25, 50, 75, 90]
 PEER_PERCENT = (25, 50, 75)
-WHO = ["ours", "diffusers", "accelerate", "aimdo"]
+WHO = ["ours", "aimdo", "accelerate", "diffusers"]
 #: Seconds.
 OUR_LIMIT, PEER_LIMIT = 240, 150
 TITLES = {"ours": OURS, "diffusers": "diffusers group offloading", "accelerate": "accelerate", "aimdo": "comfy-aimdo"}
@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
 
 
 def run_section(args: argparse.Namespace) -> int:
-    """Inside the process of one section: imports, then a line on standard input says when it is its turn."""
+    """Inside the process of one section."""
     who, part = args.section
     from measure import Results
 
@@ -55,8 +55,6 @@ def run_section(args: argparse.Namespace) -> int:
         import pipeline_ours
         import pipeline_peers
 
-        if not sys.stdin.readline():
-            return 1
         if who == "ours":
             good = pipeline_ours.run(part, results, args.percent)
         else:
@@ -72,15 +70,14 @@ def run_section(args: argparse.Namespace) -> int:
 def start(args: argparse.Namespace, who: str, part: str) -> subprocess.Popen:
     percents = [str(percent) for percent in args.percent]
     command = [sys.executable, str(Path(__file__).resolve()), "--section", who, part, "--out", str(args.out), "--percent", *percents]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    return subprocess.Popen(command)
 
 
 def finish(process: subprocess.Popen, args: argparse.Namespace, who: str, part: str) -> bool:
-    """Lets it run, up to its limit. One that ends without a word of its own has a line here."""
+    """Waits for it, up to its limit. One that ends without a word of its own has a line here."""
     limit = OUR_LIMIT if who == "ours" else PEER_LIMIT
     try:
-        process.communicate("go\n", timeout=limit)
-        code = process.returncode
+        code = process.wait(limit)
         problem = f"ended by signal {-code}" if code < 0 else None
     except subprocess.TimeoutExpired:
         process.kill()
@@ -107,12 +104,9 @@ def main() -> int:
     # What is ours comes first, all of it: the others are compared with it.
     order = [(one, part) for one in WHO if one in who for part in NAMES if part in parts and (one, part) != ("aimdo", "pipeline")]
     began, failed = time.monotonic(), []
-    waiting = start(args, *order[0]) if order else None
-    for at, section in enumerate(order):
-        # The next one imports while this one runs.
-        process, waiting = waiting, start(args, *order[at + 1]) if at + 1 < len(order) else None
+    for section in order:
         print(f"pipelines: [{time.monotonic() - began:4.0f} s] {' '.join(section)}", file=sys.stderr, flush=True)
-        if not finish(process, args, *section):
+        if not finish(start(args, *section), args, *section):
             failed.append(" ".join(section))
     print(table(read([args.out])), flush=True)
     print(f"FAILED: {', '.join(failed)}" if failed else "right", flush=True)
