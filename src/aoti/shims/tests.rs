@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 #[test]
 fn the_list_that_export_reads_is_the_table() {
-    let listed: Vec<_> = include_str!("../../../python/weightstream/shims.txt")
+    let listed: Vec<_> = include_str!("../../../python/weightstream/_export/compile/shims.txt")
         .lines()
         .collect();
     assert_eq!(listed, names());
