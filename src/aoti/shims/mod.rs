@@ -56,7 +56,8 @@ pub fn lookup(name: &str) -> Option<*const c_void> {
     TOPICS.iter().find_map(|(_, topic)| topic(name))
 }
 
-/// Names of all functions, sorted. `python/weightstream/_export/compile/shims.txt` lists the same.
+/// Names of all functions, sorted. `scripts/generate` writes them for the export to
+/// `python/weightstream/_export/compile/shims.txt`.
 pub fn names() -> Vec<&'static str> {
     let mut all: Vec<_> = TOPICS
         .iter()
