@@ -44,7 +44,7 @@ soak: bootstrap ## play CASES=100000 random cases of each property; then load, r
 	@cp -L $(foreach model,$(SOAK_MODELS),build/test-models/$(model).pte build/test-models/$(model).ptd) build/soak-models/
 	@cargo run --release --quiet --example soak -- --minutes $(or $(MINUTES),30) build/soak-models $(SOAK_MODELS)
 
-generate: bootstrap ## write docs/options.md, docs/counters.md and the lists of weightstream.h from their tables
+generate: bootstrap ## write docs/options.md, docs/counters.md, shims.txt and the lists of weightstream.h from their tables
 	@scripts/generate
 
 lint: bootstrap ## formatting, lints and documentation, warnings are errors

@@ -27,7 +27,7 @@ def export(mib: int, methods: int, stock: bool, folder: Path) -> tuple[int, int]
     """Bytes of the weights, and the most that were held beside what was there before."""
     import torch
     import weightstream as ws
-    import weightstream._backend
+    import weightstream._export.compile.backend
     from executorch.exir import to_edge_transform_and_lower
     from torch import nn
 

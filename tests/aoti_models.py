@@ -16,8 +16,8 @@ from torch._inductor import ir
 from torch._inductor.lowering import fallback_handler, register_lowering
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "weightstream"))
-import _trampolines
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+from weightstream._export.compile import trampolines
 
 SCALAR_TYPES = {
     torch.uint8: 0,
@@ -61,7 +61,7 @@ OPTIONS = {
     "aot_inductor.link_libtorch": False,
     "aot_inductor.package": True,
     "aot_inductor.package_constants_in_so": False,
-    "aot_inductor.custom_op_libs": [_trampolines.LINK_NAME],
+    "aot_inductor.custom_op_libs": [trampolines.LINK_NAME],
     "aot_inductor.compile_wrapper_opt_level": "O0",
     "always_keep_tensor_constants": True,
     "cpp.threads": 1,
@@ -208,8 +208,8 @@ def compile_model(root, name, model, calls):
                     _store(folder, file, tensor)
                     lines.append(_line(kind, str(number), file, tensor))
     (library,) = (f for f in files if str(f).endswith(".so"))
-    missing = _trampolines.check_library(library)
-    if missing or not _trampolines.is_bindable(library):
+    missing = trampolines.check_library(library)
+    if missing or not trampolines.is_bindable(library):
         raise SystemExit(f"{name}: not bindable, or functions are missing: {missing}")
     os.replace(library, folder / "model.so")
     (folder / "manifest.txt").write_text("\n".join(lines) + "\n")
@@ -217,7 +217,7 @@ def compile_model(root, name, model, calls):
 
 def main():
     root = Path(sys.argv[1])
-    _trampolines.build(root)
+    trampolines.build(root)
     os.environ["LIBRARY_PATH"] = os.pathsep.join([str(root), os.environ.get("LIBRARY_PATH", "")])
     torch.manual_seed(1)
     x = torch.randn(5, 12)

@@ -1,8 +1,10 @@
-//! Files that are written from the tables of options and counters are up to date. `scripts/generate` writes them.
+//! Files that are written from the tables of options, counters and shims are up to date. `scripts/generate`
+//! writes them.
 
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::Path;
+use weightstream::aoti::shims::names;
 use weightstream::config::{Row, Values, ROWS};
 use weightstream::counters::{Counter, COUNTERS};
 
@@ -87,6 +89,13 @@ fn field(counter: &Counter) -> String {
 fn the_pages_of_options_and_counters_are_up_to_date() {
     settle("docs/options.md", &page("options"));
     settle("docs/counters.md", &page("counters"));
+}
+
+/// The export links a trampoline for each function that compiled code may call.
+#[test]
+fn the_list_of_shims_is_up_to_date() {
+    let list = names().join("\n") + "\n";
+    settle("python/weightstream/_export/compile/shims.txt", &list);
 }
 
 #[test]

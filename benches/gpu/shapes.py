@@ -41,7 +41,7 @@ class Log:
     """Free memory around each growth of the block and each graph, from debug lines of the library."""
 
     def __init__(self) -> None:
-        from weightstream._native import library
+        from weightstream._native.bindings import library
 
         self.lines: list[str] = []
         # Kept, since the library calls it.

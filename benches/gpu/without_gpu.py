@@ -62,7 +62,8 @@ def model_of(layers: int) -> torch.nn.Module:
 
 def compiled(layers: int, count: int, probed: bool, reuse: bool) -> dict[str, int]:
     """How many lines of each kind the wrapper has."""
-    from weightstream import _compile, _offload, _target
+    from weightstream._export.compile import inductor, target
+    from weightstream._export.passes import weight_reads
     from weightstream._torch import embedding as _embedding
     from weightstream._torch import names as _names
     from weightstream._torch import probe as _probe
@@ -85,13 +86,13 @@ def compiled(layers: int, count: int, probed: bool, reuse: bool) -> dict[str, in
         found.update(COUNTED.get(type(line).__name__, "other lines") for line in self.lines)
         raise Stop
 
-    options = {**_compile._options(), **_target.Target("cuda", "x86-64-v3", "math", SM).options(), "max_autotune_gemm": False}
+    options = {**inductor._options(), **target.Target("cuda", "x86-64-v3", "math", SM).options(), "max_autotune_gemm": False}
     del options["aot_inductor.custom_op_libs"]
     passes = {"post_grad_custom_post_pass": _probe.share_storage, "_post_fusion_custom_pass": _probe.pin_before_first_reader}
     with contextlib.ExitStack() as stack:
         stack.enter_context(given.fake_mode)
         if probed:
-            _offload.insert_probes(program)
+            weight_reads.insert_probes(program)
         for context in (_names.prefixed_constants(), _embedding.realized_embedding(), torch.no_grad(), inductor_config.patch(passes)):
             stack.enter_context(context)
         if reuse:

@@ -1,5 +1,5 @@
 /*
- * weightstream::Module as plain functions, for bindings from other languages (weightstream/_runtime.py).
+ * weightstream::Module as plain functions, for bindings from other languages (weightstream/_run/runtime.py).
  * Not installed and not stable: binding and library are released together. For programs in C see
  * weightstream.h.
  *

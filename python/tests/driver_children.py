@@ -12,20 +12,20 @@ from pathlib import Path
 
 def run_plain(pte: str, ptd: str, shape: str, input_path: str, passes: int) -> tuple[str, list[str]]:
     """Runs a program of one float32 input through the C functions alone; the output's bytes, and what was mapped meanwhile."""
-    from weightstream import _native
+    from weightstream._native import bindings
 
-    library = _native.library()
+    library = bindings.library()
     sizes, data = json.loads(shape), Path(input_path).read_bytes()
     handle = ctypes.c_void_p(library.wsm_open(pte.encode(), ptd.encode(), None, 0))
     assert handle, library.ws_last_error()
     assert library.wsm_load_method(handle, b"forward") == 0, library.ws_last_error()
     memory = ctypes.create_string_buffer(data, len(data))
     dims = (ctypes.c_int64 * len(sizes))(*sizes)
-    view = _native.Tensor(ctypes.cast(memory, ctypes.c_void_p), len(data), 6, len(sizes), dims, None)
-    given = _native.Value(kind=_native.TENSOR, tensor=view)
+    view = bindings.Tensor(ctypes.cast(memory, ctypes.c_void_p), len(data), 6, len(sizes), dims, None)
+    given = bindings.Value(kind=bindings.TENSOR, tensor=view)
     for _ in range(passes):
         assert library.wsm_execute(handle, b"forward", ctypes.byref(given), 1) == 0, library.ws_last_error()
-    out = _native.Value()
+    out = bindings.Value()
     assert library.wsm_output(handle, 0, ctypes.byref(out)) == 0
     found, mapped = ctypes.string_at(out.tensor.data, out.tensor.nbytes).hex(), mapped_libraries()
     library.wsm_close(handle)

@@ -177,7 +177,7 @@ def export_in_a_child(name: str, folder: Path, environment: dict[str, str]) -> N
 #: Forks those processes from one that has imported what they need, which takes a third of an export. Not where there is a GPU,
 #: whatever the export is for: an import may ask for it, and the driver does not survive a fork.
 CHILDREN = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
-CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._backend", "weightstream._save", "models", "methods_models"])
+CHILDREN.set_forkserver_preload(["executorch.exir", "weightstream._export.save", "models", "methods_models"])
 #: Starting and reaping a child looks at all of them.
 REAPING = threading.Lock()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from weightstream._graph_pool import GraphPool
-from weightstream._native import library
+from weightstream._native.bindings import library
+from weightstream._run.graph_pool import GraphPool
 
 MB = 1 << 20
 CPU = -1

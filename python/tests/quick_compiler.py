@@ -11,9 +11,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from weightstream import _lower
-from weightstream._compile import Compiled
-from weightstream._trace import KERNEL, PROBE, RELEASE, CompiledTrace, Constant
+from weightstream._export.compile import lower_method
+from weightstream._export.compile.inductor import Compiled
+from weightstream._export.compile.trace import KERNEL, PROBE, RELEASE, CompiledTrace, Constant
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def quick_compiler() -> Iterator[list[dict[str, Any]]]:
         library = f"{module.code}{sorted(constants)}".encode()
         return Compiled(library, CompiledTrace(events, probes, constants, 0, {}))
 
-    with mock.patch.object(_lower, "compile_program", compile_program):
+    with mock.patch.object(lower_method, "compile_program", compile_program):
         yield calls
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 #: Where an export begins, and what it reads that is no module.
-ROOTS = ("_export.py", "_backend.py", "_save.py")
+ROOTS = ("_export/export.py", "_export/compile/backend.py", "_export/save.py")
 DATA = {".txt", ".fbs", ".c", ".cpp", ".h", ".S"}
 
 

@@ -16,9 +16,9 @@ from device_under_test import DEVICE
 from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 from torch._inductor.codegen import wrapper as lines
-from weightstream import _trace
+from weightstream._export.compile.trace import CompiledTrace, _Reader
 
-READ = _trace._Reader.read
+READ = _Reader.read
 
 SIDE = 1024  # 4 MiB of float32: some pages of a GPU
 
@@ -33,7 +33,7 @@ class Chain(nn.Module):
         return (torch.sin(x) + self.first) @ self.second @ self.third @ self.fourth
 
 
-def read_and_doctor(self: _trace._Reader) -> _trace.CompiledTrace:
+def read_and_doctor(self: _Reader) -> CompiledTrace:
     """Behind all checks: the first kernel that reads a weight gets it as its output too."""
     trace = READ(self)
     for line in self.wrapper.lines:
@@ -47,7 +47,7 @@ def read_and_doctor(self: _trace._Reader) -> _trace.CompiledTrace:
 
 
 def export(pte: Path, ptd: Path) -> None:
-    _trace._Reader.read = read_and_doctor
+    _Reader.read = read_and_doctor
     program = torch.export.export(Chain().eval(), (torch.randn(SIDE, SIDE),))
     edge = to_edge_transform_and_lower(
         ws.apply_weight_offload(program),

@@ -14,7 +14,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, Par
 from models import ZOO
 from support import error_of, open_module, run_passes
 from torch import nn
-from weightstream import _runtime
+from weightstream._run import runtime
 from zoo import as_list
 
 REFUSALS = (ws.ExportError,)
@@ -43,7 +43,7 @@ def test_stats_and_required_budget_agree(exported):
     stats = module.stats()
     options = stats.pop("options")
     assert options["weight_offload_policy"] == {"value": "planned", "from": "default"}
-    status, page = _runtime.command(["counters", "--markdown"])
+    status, page = runtime.command(["counters", "--markdown"])
     assert status == 0
     assert list(stats) == re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
     assert all(isinstance(value, int) for value in stats.values())

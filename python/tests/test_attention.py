@@ -14,7 +14,7 @@ from device_under_test import ON_GPU
 from support import open_module, run_passes
 from torch import nn
 from torch.export import Dim
-from weightstream import _attention
+from weightstream._export.passes import attention
 from zoo import largest_error
 
 KINDS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
@@ -83,7 +83,7 @@ triton = pytest.mark.skipif(not torch.version.cuda, reason="needs PyTorch for CU
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_kernel_computes_is_given_to_it(kind, capfd):
     found = program(*KINDS[kind])
-    assert _attention.fuse(found) == 1
+    assert attention.fuse(found) == 1
     *before, last = operators(found)
     assert last == ("triton.sdpa_decode_splitk.default" if kind == "one query" else "triton.sdpa.default")
     assert before == (["aten.full.default", "aten.expand.default"] if kind in PADDED else [])
@@ -95,7 +95,7 @@ def test_what_the_kernel_computes_is_given_to_it(kind, capfd):
 def test_what_it_does_not_compute_stays_and_is_told_why(kind, capfd):
     shapes, options, reason = UNSUITED[kind]
     found = program(shapes, options)
-    assert _attention.fuse(found) == 0
+    assert attention.fuse(found) == 0
     assert operators(found) == ["aten.scaled_dot_product_attention.default"]
     told = capfd.readouterr().err
     assert "attention: 0 of 1" in told
@@ -105,7 +105,7 @@ def test_what_it_does_not_compute_stays_and_is_told_why(kind, capfd):
 
 def test_other_numbers_than_bfloat16_stay(capfd):
     found = torch.export.export(Attention({}), tuple(torch.zeros(1, 4, 8, 32) for _ in range(3))).run_decompositions({})
-    assert _attention.fuse(found) == 0
+    assert attention.fuse(found) == 0
     assert "is for bfloat16, not float32" in capfd.readouterr().err
 
 
@@ -114,9 +114,9 @@ def test_other_numbers_than_bfloat16_stay(capfd):
 def test_masks(kind):
     shape, dtype, reason = MASKS[kind]
     found = program([(2, 4, 64, 32)] * 3, {}, torch.zeros(shape, dtype=dtype))
-    (node,) = [node for node in found.graph.nodes if _attention.is_attention(node)]
-    assert (told := _attention.unsuited(node)) == reason or reason in told
-    _attention.fuse(found)
+    (node,) = [node for node in found.graph.nodes if attention.is_attention(node)]
+    assert (told := attention.unsuited(node)) == reason or reason in told
+    attention.fuse(found)
     assert operators(found)[-1] == ("triton.sdpa.default" if reason is None else "aten.scaled_dot_product_attention.default")
     for node in found.graph.find_nodes(op="call_function", target=torch.ops.triton.sdpa.default):
         assert list(node.kwargs["attn_mask"].meta["val"].shape) == [2, 1, 64, 64]
@@ -126,7 +126,7 @@ def test_masks(kind):
 def test_attention_that_is_returned_stays_an_output():
     """Without it in the signature the record would not have the output."""
     found = program([(1, 4, 64, 32)] * 3, {"is_causal": True})
-    assert _attention.fuse(found) == 1
+    assert attention.fuse(found) == 1
     (output,) = found.graph.find_nodes(op="output")
     assert list(found.graph_signature.user_outputs) == [node.name for node in output.args[0]]
 
@@ -137,13 +137,13 @@ def test_lengths_may_vary_within_bounds(options, capfd):
     long = {2: Dim("length", min=2, max=4096)}
     found = program([(1, 4, 64, 32)] * 3, options, dynamic=[long] * 3)
     ranges = dict(found.range_constraints)
-    assert _attention.fuse(found) == 1
+    assert attention.fuse(found) == 1
     # 4096 keys are whole tiles, the others are not.
     assert (operators(found)[-2:-1] == ["aten.expand.default"]) == (not options)
     assert found.range_constraints == ranges
     found.graph.lint()
     without = {2: Dim("length", min=2)}
-    assert _attention.fuse(program([(1, 4, 64, 32)] * 3, options, dynamic=[without] * 3)) == 0
+    assert attention.fuse(program([(1, 4, 64, 32)] * 3, options, dynamic=[without] * 3)) == 0
     assert "lengths need an upper bound" in capfd.readouterr().err
 
 
@@ -153,16 +153,16 @@ def test_queries_and_keys_may_vary_apart_but_with_a_causal_mask(capfd):
     queries, keys = {2: Dim("queries", min=2, max=512)}, {2: Dim("keys", min=2, max=512)}
     mask = torch.zeros(8, 64, dtype=torch.bool)
     found = program(shapes, {}, mask, dynamic=[queries, keys, keys, {0: queries[2], 1: keys[2]}])
-    assert _attention.fuse(found) == 1
+    assert attention.fuse(found) == 1
     capfd.readouterr()
-    assert _attention.fuse(program(shapes, {"is_causal": True}, dynamic=[queries, keys, keys])) == 0
+    assert attention.fuse(program(shapes, {"is_causal": True}, dynamic=[queries, keys, keys])) == 0
     assert "causal mask is for as many queries as keys" in capfd.readouterr().err
 
 
 @triton
 def test_a_batch_that_varies_stays(capfd):
     batch = {0: Dim("batch", min=2, max=8)}
-    assert _attention.fuse(program([(4, 4, 64, 32)] * 3, {"is_causal": True}, dynamic=[batch] * 3)) == 0
+    assert attention.fuse(program([(4, 4, 64, 32)] * 3, {"is_causal": True}, dynamic=[batch] * 3)) == 0
     assert "is used where only lengths vary, not [s" in capfd.readouterr().err
 
 
@@ -171,7 +171,7 @@ def test_offsets_that_32_bits_cannot_hold_stay(capfd):
     shape = (2, 128, 1 << 16, 128)
     with torch._subclasses.FakeTensorMode():
         found = program([shape] * 3, {"is_causal": True})
-    assert _attention.fuse(found) == 0
+    assert attention.fuse(found) == 0
     assert "queries or keys have more elements" in capfd.readouterr().err
 
 
@@ -181,7 +181,7 @@ def test_a_mask_that_is_a_part_of_a_large_one_stays(shape, capfd):
     with torch._subclasses.FakeTensorMode():
         mask = torch.zeros((64, 1 << 25), dtype=torch.bool)[:, :64].view(shape)
         found = program([(1, 4, 64, 32)] * 3, {}, mask)
-    assert _attention.fuse(found) == 0
+    assert attention.fuse(found) == 0
     assert "the mask has more elements" in capfd.readouterr().err
 
 
@@ -190,8 +190,8 @@ def test_tiles_are_as_long_as_is_said():
     """Another ExecuTorch may choose others, and then count padding where we think there is none."""
     kernels = importlib.import_module("executorch.backends.cuda.triton.kernels.sdpa")
     lengths = {config.kwargs["BLOCK_N"] for config in kernels._sdpa_fwd_kernel.configs}
-    assert max(lengths) == _attention._TILE
-    assert all(_attention._TILE % length == 0 for length in lengths)
+    assert max(lengths) == attention._TILE
+    assert all(attention._TILE % length == 0 for length in lengths)
 
 
 #: No multiple of the kernel's tiles.

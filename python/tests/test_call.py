@@ -10,8 +10,9 @@ import weightstream as ws
 from doctor import changed_record, decode_payload, payloads, sealed
 from support import error_of
 from torch import nn
-from weightstream import _runtime, _signature
-from weightstream._call import Argument, Call
+from weightstream._export.compile import call_names
+from weightstream._run import runtime
+from weightstream._run.call import Argument, Call
 
 pytestmark = pytest.mark.cpu_only("what becomes of the arguments of a call is the same for every device")
 
@@ -118,7 +119,7 @@ def test_sizes_of_0_are_sizes(net, files):
 
 
 def test_an_inspection_lists_the_arguments(files):
-    status, text = _runtime.command(["inspect", *files])
+    status, text = runtime.command(["inspect", *files])
     assert status == 0
     assert "a call takes, in this order:" in text
     for line in ("x", "state[0]", "state[1]", "mode: always 'relu'", "mask (keyword)", "cache['a'][0] (keyword)"):
@@ -205,7 +206,7 @@ def test_a_model_may_take_any_keywords():
     n = torch.export.Dim("n", min=0, max=9)
     named = {"b": torch.ones(4, 8), "a": torch.ones(5, 8)}
     program = torch.export.export(Open(), (), kwargs=named, dynamic_shapes={"named": {"b": {0: n}, "a": {0: n + 1}}})
-    call = _signature.call_of(ws.apply_weight_offload(program))
+    call = call_names.call_of(ws.apply_weight_offload(program))
     assert (call["x_call"], call["x_call_places"]) == (["b", "a"], [-1, -1])
 
 
@@ -229,9 +230,9 @@ def test_a_structure_that_cannot_be_built_again_leaves_inputs_unnamed(capfd):
             return given.one + 1
 
     program = torch.export.export(Takes(), (Fragile(torch.ones(2)),))
-    assert _signature.call_of(program) == {"x_call": ["given.one"], "x_call_places": [0], "x_call_constants": [""]}
+    assert call_names.call_of(program) == {"x_call": ["given.one"], "x_call_places": [0], "x_call_constants": [""]}
     Fragile.__init__.__defaults__ = (True,)
-    assert _signature.call_of(program) == {}
+    assert call_names.call_of(program) == {}
     assert "the inputs have no names" in capfd.readouterr().err
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from weightstream import _convolution
+from weightstream._export.passes import convolution
 
 pytestmark = pytest.mark.no_runtime
 
@@ -25,8 +25,8 @@ class Lines(nn.Module):
 
 def test_one_dimension_becomes_two_and_lists_are_written_out():
     model, inputs = Lines().eval(), (torch.randn(2, 4, 20), torch.randn(1, 4, 9, 9))
-    program = torch.export.export(model, inputs).run_decompositions(_convolution.written_out())
-    assert _convolution.widen(program) == 3
+    program = torch.export.export(model, inputs).run_decompositions(convolution.written_out())
+    assert convolution.widen(program) == 3
     found, expected = program.module()(*inputs), model(*inputs)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -43,4 +43,4 @@ def test_a_transposed_convolution_is_a_plain_one(dims, stride, padding, dilation
     x, weight = torch.randn(2, 4, *[6] * dims), torch.randn(4, 3, *[3] * dims)
     arguments = (x, weight, torch.randn(3 * groups), [stride], [padding], [dilation], True, [more], groups)
     expected = torch.ops.aten.convolution.default(*arguments)
-    torch.testing.assert_close(_convolution.transposed(*arguments), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(convolution.transposed(*arguments), expected, atol=1e-4, rtol=1e-4)

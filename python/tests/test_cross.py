@@ -22,9 +22,9 @@ from models import CachedDecoder
 from support import error_of
 from torch import nn
 from torch._inductor.runtime.hints import DeviceProperties
-from weightstream import _child, _runtime
+from weightstream._run import runtime
 from weightstream._torch import cross
-from weightstream._torch.cross import tiles
+from weightstream._torch.cross import child, tiles
 from weightstream._torch.cross.cards import CARDS
 from weightstream._torch.cross.launches import Launches
 from weightstream._torch.cross.tiles import Product, Tile, seconds
@@ -83,7 +83,7 @@ def program(request, tmp_path_factory) -> tuple[str, Files]:
 
 def told(*arguments: object) -> str:
     """What the command `weightstream` says."""
-    status, text = _runtime.command([str(argument) for argument in arguments])
+    status, text = runtime.command([str(argument) for argument in arguments])
     assert status == 0, text
     return text
 
@@ -225,12 +225,12 @@ class TestChild:
 
     def test_its_result_and_its_lines(self, capsys):
         def work():
-            from weightstream._progress import note
+            from weightstream._native.progress import note
 
             note("from the child")
             return os.getpid(), b"x" * (1 << 20)
 
-        pid, data = _child.run(work, "working")
+        pid, data = child.run(work, "working")
         assert pid != os.getpid()
         assert len(data) == 1 << 20
         assert "weightstream: from the child\n" in capsys.readouterr().err
@@ -240,12 +240,12 @@ class TestChild:
             raise ws.ExportError("no")
 
         with pytest.raises(ws.ExportError, match=r"^no$") as caught:
-            _child.run(work, "working")
+            child.run(work, "working")
         assert caught.value.__cause__ is None
 
     def test_another_error_with_its_place(self):
         with pytest.raises(ZeroDivisionError) as caught:
-            _child.run(lambda: 1 // 0, "working")
+            child.run(lambda: 1 // 0, "working")
         assert "test_cross.py" in str(caught.value.__cause__)
 
     def test_an_error_that_cannot_be_sent(self):
@@ -256,16 +256,16 @@ class TestChild:
             raise Local("here only")
 
         with pytest.raises(ws.ExportError, match="Local: here only"):
-            _child.run(work, "working")
+            child.run(work, "working")
 
     def test_a_result_that_cannot_be_sent(self):
         with pytest.raises(Exception, match="pickle"):
-            _child.run(lambda: lambda: None, "working")
+            child.run(lambda: lambda: None, "working")
 
     def test_the_signal_that_ended_it(self):
         with pytest.raises(ws.ExportError, match=r"working: the child process was ended by SIGKILL \(.*memory runs out"):
-            _child.run(lambda: os.kill(os.getpid(), signal.SIGKILL), "working")
+            child.run(lambda: os.kill(os.getpid(), signal.SIGKILL), "working")
 
     def test_an_end_without_a_result(self):
         with pytest.raises(ws.ExportError, match="ended with status 3 and without a result"):
-            _child.run(lambda: os._exit(3), "working")
+            child.run(lambda: os._exit(3), "working")

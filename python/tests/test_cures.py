@@ -15,7 +15,8 @@ from executorch.exir import to_edge_transform_and_lower
 from models import ZOO
 from torch._inductor import lowering
 from torch._inductor.codegen import wrapper
-from weightstream import _compile, _trace
+from weightstream._export.compile import inductor
+from weightstream._export.compile.trace import PROBE, RELEASE, CompiledTrace, _Reader
 from weightstream._torch import probe as _probe
 
 pytestmark = pytest.mark.no_runtime
@@ -25,18 +26,18 @@ class Stop(Exception):
     """Ends a compilation once its trace is known: what follows takes ten seconds and shows nothing here."""
 
 
-def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _trace.CompiledTrace:
+def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> CompiledTrace:
     """The trace of one model of the zoo, without running the C++ compiler. `options` go to the compiler."""
-    kept: list[_trace.CompiledTrace] = []
-    read = _trace._Reader.read
+    kept: list[CompiledTrace] = []
+    read = _Reader.read
 
     def read_and_stop(self):
         kept.append(read(self))
         raise Stop
 
-    before = _compile._options()
-    monkeypatch.setattr(_trace._Reader, "read", read_and_stop)
-    monkeypatch.setattr(_compile, "_options", lambda: {**before, **options})
+    before = inductor._options()
+    monkeypatch.setattr(_Reader, "read", read_and_stop)
+    monkeypatch.setattr(inductor, "_options", lambda: {**before, **options})
     program = ws.apply_weight_offload(ZOO[name].export())
     # The compiler wraps what is raised inside it, unless it is a refusal of ours: those must come through as they are.
     try:
@@ -53,39 +54,39 @@ def trace_of(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> _
 
 def allocations_of(name: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many activations of a model are allocated, and do not take the memory of others."""
-    read, found = _trace._Reader.read, []
+    read, found = _Reader.read, []
 
     def read_and_count(self):
         found.append(sum(isinstance(line, wrapper.AllocateLine) for line in self.wrapper.lines))
         return read(self)
 
-    monkeypatch.setattr(_trace._Reader, "read", read_and_count)
+    monkeypatch.setattr(_Reader, "read", read_and_count)
     trace_of(name, monkeypatch)
     return found[0]
 
 
-def largest_leases(trace: _trace.CompiledTrace) -> int:
+def largest_leases(trace: CompiledTrace) -> int:
     """The largest sum of bytes under lease at one time."""
     size = {fqn: c.tensor.numel() * c.tensor.element_size() for fqn, c in trace.constants.items()}
     leases: dict[int, str] = {}
     peak = 0
     for op, number in trace.events:
-        if op == _trace.PROBE:
+        if op == PROBE:
             leases[number] = trace.probes[number]
             peak = max(peak, sum(size[fqn] for fqn in set(leases.values())))
-        elif op == _trace.RELEASE:
+        elif op == RELEASE:
             del leases[number]
     return peak
 
 
-def probes_before_last_read(trace: _trace.CompiledTrace) -> int:
+def probes_before_last_read(trace: CompiledTrace) -> int:
     """Probes that are followed by a kernel other than one that ends a lease: a sign of being early."""
     idle = 0
     waiting: set[int] = set()
     for op, number in trace.events:
-        if op == _trace.PROBE:
+        if op == PROBE:
             waiting.add(number)
-        elif op == _trace.RELEASE:
+        elif op == RELEASE:
             waiting.discard(number)
         else:
             idle += len(waiting)
@@ -116,7 +117,7 @@ def test_without_the_alias_mark_the_pool_reuses_a_weight(monkeypatch):
 
 
 def test_without_shared_storage_a_clone_is_written_in_place(monkeypatch):
-    monkeypatch.setattr(_compile, "share_storage", lambda graph: None)
+    monkeypatch.setattr(inductor, "share_storage", lambda graph: None)
     if ON_GPU:
         # Triton's scatter keeps the clone, so that the export's own check finds nothing: there is nothing to cure.
         assert trace_of("fact_clone_write", monkeypatch).events
@@ -128,14 +129,14 @@ def test_without_shared_storage_a_clone_is_written_in_place(monkeypatch):
 def test_never_reuse_would_hold_every_lease_to_the_end(monkeypatch):
     """Why the alias mark, and not Inductor's own list of buffers that must not be reused: the frees must stay."""
     trace = trace_of("fact_same_shape", monkeypatch)
-    released = [number for op, number in trace.events if op == _trace.RELEASE]
+    released = [number for op, number in trace.events if op == RELEASE]
     assert len(released) >= len(trace.probes) - 2, "leases must end behind their last reader, not with the pass"
 
 
 def test_without_pinning_probes_come_early(monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
         cured = probes_before_last_read(trace_of("kv_decoder", patch))
-    monkeypatch.setattr(_compile, "pin_before_first_reader", lambda nodes: nodes)
+    monkeypatch.setattr(inductor, "pin_before_first_reader", lambda nodes: nodes)
     uncured = probes_before_last_read(trace_of("kv_decoder", monkeypatch, reorder_for_peak_memory=True))
     assert cured < uncured
 
@@ -143,7 +144,7 @@ def test_without_pinning_probes_come_early(monkeypatch):
 def test_without_reuse_across_probes_more_activations_are_allocated(monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
         cured = allocations_of("mlp", patch)
-    monkeypatch.setattr(_compile, "reuse_across_probes", contextlib.nullcontext)
+    monkeypatch.setattr(inductor, "reuse_across_probes", contextlib.nullcontext)
     uncured = allocations_of("mlp", monkeypatch)
     # torch 2.14 reuses across the probes of this model by itself.
     assert cured < uncured if torch.__version__.startswith("2.11.") else cured <= uncured
@@ -152,7 +153,7 @@ def test_without_reuse_across_probes_more_activations_are_allocated(monkeypatch)
 def test_a_realized_embedding_ends_the_lease_of_its_table(monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
         cured = largest_leases(trace_of("fact_long_lease", patch))
-    monkeypatch.setattr(_compile, "realized_embedding", contextlib.nullcontext)
+    monkeypatch.setattr(inductor, "realized_embedding", contextlib.nullcontext)
     assert cured <= largest_leases(trace_of("fact_long_lease", monkeypatch))
 
 

@@ -8,7 +8,8 @@ import weightstream as ws
 from executorch.exir import to_edge_transform_and_lower
 from support import error_of
 from torch import nn
-from weightstream import _save
+from weightstream._export import save
+from weightstream._native import bindings
 
 pytestmark = pytest.mark.cpu_only("on a GPU nonzero is refused by name")
 
@@ -114,8 +115,8 @@ def test_a_method_without_outputs_keeps_its_state(silent, tmp_path):
 
 def test_a_program_that_cannot_be_loaded_is_told_at_once(silent, tmp_path, monkeypatch):
     files = tmp_path / "model.pte", tmp_path / "model.ptd"
-    write = _save._write_with_checksum
-    monkeypatch.setattr(_save, "_write_with_checksum", lambda weights, method, checksum, file: write(weights, method, checksum ^ 1, file))
+    write = save._write_with_checksum
+    monkeypatch.setattr(save, "_write_with_checksum", lambda weights, method, checksum, file: write(weights, method, checksum ^ 1, file))
     text = error_of(lambda: ws.save(silent, *files), ws.ExportError)
     assert text.startswith("the program was written and cannot be loaded: ")
     assert text.removeprefix("the program was written and cannot be loaded: ") in error_of(lambda: ws.Module(*files))
@@ -124,9 +125,9 @@ def test_a_program_that_cannot_be_loaded_is_told_at_once(silent, tmp_path, monke
 
 def test_without_the_native_library_nothing_is_loaded(silent, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("WEIGHTSTREAM_LIBRARY", str(tmp_path / "absent.so"))
-    ws._native.library.cache_clear()
+    bindings.library.cache_clear()
     try:
         ws.save(silent, tmp_path / "model.pte", tmp_path / "model.ptd")
     finally:
-        ws._native.library.cache_clear()
+        bindings.library.cache_clear()
     assert "the files were not loaded to check them" in capfd.readouterr().err

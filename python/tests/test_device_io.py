@@ -18,7 +18,9 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import DeviceType
 from support import error_of
 from torch import nn
-from weightstream import _native, _save, _values
+from weightstream._export import save
+from weightstream._native import bindings
+from weightstream._run import values
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing without a GPU")
@@ -85,24 +87,24 @@ def devices(plan, indices):
 
 @pytest.mark.no_runtime
 def test_device_io_needs_a_program_for_cuda_and_a_device_of_that_kind(cpu_edge, tmp_path):
-    def save(device_io):
+    def save_it(device_io):
         ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=device_io, check=False)
 
-    assert "was exported for the device 'cpu'" in error_of(lambda: save(True), ws.ExportError)
+    assert "was exported for the device 'cpu'" in error_of(lambda: save_it(True), ws.ExportError)
     for wrong in ("cpu", "cuda:", "cuda:-1", "gpu", 1, None, ""):
-        assert 'device_io takes True, "cuda" or "cuda:N"' in error_of(functools.partial(save, wrong), ws.ExportError)
+        assert 'device_io takes True, "cuda" or "cuda:N"' in error_of(functools.partial(save_it, wrong), ws.ExportError)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.no_runtime
 def test_the_file_says_where_inputs_and_outputs_lie(cpu_edge, tmp_path, monkeypatch):
     """On a program for the CPU, since that is what can be compiled anywhere: the placement is ExecuTorch's."""
-    device_of_io = _save._device_of_io
+    device_of_io = save._device_of_io
 
     def as_for_cuda(found, device_io):
         return device_of_io({name: ({**fields, "device": ["cuda"]}, delegate) for name, (fields, delegate) in found.items()}, device_io)
 
-    monkeypatch.setattr(_save, "_device_of_io", as_for_cuda)
+    monkeypatch.setattr(save, "_device_of_io", as_for_cuda)
     # Saved again and again: nothing of one save is left in the next.
     for device_io, expected in ((True, (DeviceType.CUDA, 0)), (False, (DeviceType.CPU, 0)), ("cuda:1", (DeviceType.CUDA, 1))):
         ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=device_io, check=False)
@@ -118,7 +120,7 @@ def test_the_file_says_where_inputs_and_outputs_lie(cpu_edge, tmp_path, monkeypa
 
 @no_gpu
 def test_a_program_with_device_io_says_what_this_machine_lacks(cpu_edge, tmp_path, monkeypatch):
-    monkeypatch.setattr(_save, "_device_of_io", lambda *_: "cuda:0")
+    monkeypatch.setattr(save, "_device_of_io", lambda *_: "cuda:0")
     ws.save(cpu_edge, tmp_path / "model.pte", tmp_path / "model.ptd", device_io=True, check=False)
     text = error_of(lambda: ws.Module(tmp_path / "model.pte", tmp_path / "model.ptd"))
     assert "'libcuda.so.1' is missing" in text or "GPU" in text
@@ -141,7 +143,7 @@ class Program(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("items", ctypes.POINTER(_native.Option)), ("count", ctypes.c_size_t)]
+    _fields_ = [("items", ctypes.POINTER(bindings.Option)), ("count", ctypes.c_size_t)]
 
 
 OK, INVALID_INPUT, BUSY, UNSUPPORTED = 0, 3, 11, 9
@@ -152,22 +154,22 @@ def view(tensor: torch.Tensor):
     """A tensor for the C interface, with its strides; contiguous ones as they are."""
     sizes = (ctypes.c_int64 * tensor.dim())(*tensor.shape)
     strides = (ctypes.c_int64 * tensor.dim())(*tensor.stride())
-    number = _values.dtypes()[tensor.dtype]
+    number = values.dtypes()[tensor.dtype]
     device = (1, tensor.device.index) if tensor.is_cuda else (0, 0)
-    return _native.Tensor(tensor.data_ptr(), tensor.numel() * tensor.element_size(), number, tensor.dim(), sizes, strides, *device)
+    return bindings.Tensor(tensor.data_ptr(), tensor.numel() * tensor.element_size(), number, tensor.dim(), sizes, strides, *device)
 
 
 def views(tensors):
-    return (_native.Tensor * len(tensors))(*map(view, tensors))
+    return (bindings.Tensor * len(tensors))(*map(view, tensors))
 
 
 class Native:
     """A model of the C interface."""
 
     def __init__(self, paths, stream=NO_STREAM, **options):
-        self.lib = _native.library()
-        items = [_native.option(key, value) for key, value in options.items()]
-        given = Options((_native.Option * len(items))(*items), len(items))
+        self.lib = bindings.library()
+        items = [bindings.option(key, value) for key, value in options.items()]
+        given = Options((bindings.Option * len(items))(*items), len(items))
         program = Program(None, 0, paths[0].encode())
         self.model = ctypes.c_void_p()
         start = [ctypes.byref(program), paths[1].encode(), b"forward", ctypes.byref(given)]

@@ -13,7 +13,7 @@ from models import ZOO
 from support import budget_of, error_of, open_module, program_of, run_passes
 from torch import nn
 from torch.export import Dim
-from weightstream import _prepare
+from weightstream._export.passes import prepare
 from weightstream._torch.snapshot import SNAPSHOT
 from zoo import bits, largest_error
 
@@ -169,8 +169,8 @@ def test_the_callers_program_is_left_as_it_is():
 @pytest.mark.skipif(ON_GPU, reason="nothing is compiled")
 @pytest.mark.parametrize("name", ["form_state", "form_overlap", "form_layouts", "form_sizes"])
 def test_preparing_twice_changes_nothing(name):
-    once = _prepare.prepare(ZOO[name].export())
-    twice = _prepare.prepare(once)
+    once = prepare.prepare(ZOO[name].export())
+    twice = prepare.prepare(once)
     assert len(twice.graph.nodes) == len(once.graph.nodes)
     assert snapshots(twice) == snapshots(once)
 

@@ -15,7 +15,7 @@ import torch
 import weightstream as ws
 from graph_pool_calls import MB, alloc, capture, free
 from support import HERE, error_of
-from weightstream._graph_pool import GraphPool
+from weightstream._run.graph_pool import GraphPool
 
 ON_GPU = torch.cuda.is_available()
 gpu = pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")

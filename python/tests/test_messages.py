@@ -7,8 +7,8 @@ import torch
 import weightstream as ws
 from support import error_of
 from torch import nn
-from weightstream import _runtime
 from weightstream._command import main
+from weightstream._native.bindings import check_defaults
 
 #: Each option whose value is a number, and one that it takes.
 NUMBERS = {
@@ -26,22 +26,22 @@ NUMBERS = {
 def test_a_number_is_taken_in_every_form(key):
     number = NUMBERS[key]
     for value in (number, str(number), float(number), torch.tensor(number)):
-        _runtime.check_defaults({key: value})
+        check_defaults({key: value})
     for value in ("many", [number], None, float("nan"), True):
-        assert key in error_of(lambda value=value: _runtime.check_defaults({key: value}))
+        assert key in error_of(lambda value=value: check_defaults({key: value}))
 
 
 def test_a_part_of_a_megabyte_is_taken_if_it_is_whole_bytes():
     for value in (0.5, "0.5", 1.25):
-        _runtime.check_defaults({"weight_offload_budget_mb": value})
-    message = error_of(lambda: _runtime.check_defaults({"weight_offload_budget_mb": 0.1}))
+        check_defaults({"weight_offload_budget_mb": value})
+    message = error_of(lambda: check_defaults({"weight_offload_budget_mb": 0.1}))
     assert "0.1 MB of 1,048,576 bytes are no whole number of bytes; give the bytes, as weight_offload_budget_bytes" in message
 
 
 def test_a_gpu_is_named_as_torch_names_it():
     for value in (1, "1", "cuda:1", "cuda", torch.device("cuda:1")):
-        _runtime.check_defaults({"weight_offload_device": value})
-    assert "'cuda:1'" in error_of(lambda: _runtime.check_defaults({"weight_offload_device": "cpu"}))
+        check_defaults({"weight_offload_device": value})
+    assert "'cuda:1'" in error_of(lambda: check_defaults({"weight_offload_device": "cpu"}))
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "cuda", torch.device("cuda", 99)])

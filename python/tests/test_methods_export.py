@@ -19,8 +19,9 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 from methods_support import DIRECT, MUTABLE, WEIGHT, Net, Scaled, Wrapped, Written, X, exported, lower, refused, weight_entries
 from support import error_of
 from torch import nn
-from weightstream import _prepare, _spool
-from weightstream._backend import WeightStreamBackend
+from weightstream._export.compile.backend import WeightStreamBackend
+from weightstream._export.compile.spool import Slice, Spool
+from weightstream._export.passes import prepare
 
 pytestmark = [pytest.mark.no_runtime, pytest.mark.cpu_only("names and bytes are the same for every device")]
 
@@ -185,7 +186,7 @@ def test_offloading_on_and_off_is_refused(quick):
 
 
 def test_two_devices_are_refused(quick, monkeypatch):
-    monkeypatch.setattr("weightstream._target.Target._check_gpu", lambda self: None)
+    monkeypatch.setattr("weightstream._export.compile.target.Target._check_gpu", lambda self: None)
     net = Net()
     text = refused({"a": [ws.WeightStreamPartitioner(device="cuda")], "b": [ws.WeightStreamPartitioner()]}, a=net, b=net)
     for word in ("device", "cuda for 'a'", "cpu for 'b'"):
@@ -244,12 +245,12 @@ def test_inputs_on_the_device_are_asked_for_once_for_all_methods(quick, tmp_path
 
 
 def test_all_delegates_get_the_mark_of_the_device_and_the_defaults(quick):
-    from weightstream import _save
+    from weightstream._export import save
 
     net = Net()
-    found = _save._records_of(lower(a=net, b=net))
+    found = save._records_of(lower(a=net, b=net))
     for _, delegate in found.values():
-        _save._mark_device(delegate, "cuda:1")
+        save._mark_device(delegate, "cuda:1")
         assert ("target_device", b"cuda:1") in [(spec.key, spec.value) for spec in delegate.compile_specs]
 
 
@@ -282,8 +283,8 @@ def test_the_models_weights_stay_as_they_are(quick, tmp_path):
 
 
 def test_equal_bytes_are_kept_once_and_read_in_parts(monkeypatch):
-    monkeypatch.setattr(_spool.Slice, "_COPY_CHUNK_SIZE", 3)
-    spool = _spool.Spool()
+    monkeypatch.setattr(Slice, "_COPY_CHUNK_SIZE", 3)
+    spool = Spool()
     slices = [spool.put(memoryview(data)) for data in (b"0123456789", b"", b"abc", b"0123456789")]
     assert slices[0] is slices[3]
     assert spool._end == 13
@@ -303,7 +304,7 @@ def test_nothing_is_left_of_the_temporary_file(monkeypatch, tmp_path):
         return [name for name in (os.readlink(link) for link in links if link.is_symlink()) if name.startswith(str(tmp_path))]
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    spool = _spool.Spool()
+    spool = Spool()
     part = spool.put(memoryview(b"bytes"))
     del spool
     assert part.to_bytes() == b"bytes"
@@ -314,7 +315,7 @@ def test_nothing_is_left_of_the_temporary_file(monkeypatch, tmp_path):
 
 
 def test_a_full_disk_is_named(monkeypatch):
-    spool = _spool.Spool()
+    spool = Spool()
     spool._file.close()
     spool._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 (the spool's)
     text = error_of(lambda: spool.put(memoryview(b"bytes")), ws.ExportError)
@@ -382,5 +383,5 @@ def test_examples_of_an_exported_method_are_refused(quick, tmp_path):
 
 def test_preparing_shares_tensors_too():
     program = exported(a=Net())["a"]
-    prepared = _prepare.prepare(program)
+    prepared = prepare.prepare(program)
     assert prepared.state_dict["weight"].data_ptr() == program.state_dict["weight"].data_ptr()

@@ -13,8 +13,8 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 from methods_support import DIRECT, MUTABLE, WEIGHT, Net, Norms, Reads, Scaled, Wrapped, lower, refused, refused_map, weight_entries
 from support import error_of
 from torch import nn
-from weightstream import _identity, _spool
-from weightstream._method import Stored
+from weightstream._export.compile import identity, spool
+from weightstream._export.compile.describe import Stored
 
 pytestmark = [pytest.mark.no_runtime, pytest.mark.cpu_only("names and bytes are the same for every device")]
 
@@ -142,7 +142,7 @@ def test_without_offloading_all_is_direct_and_shared(write):
 
 
 def stored(fqn: str, data: bytes, sizes: tuple[int, ...], strides: tuple[int, ...], kind: int = WEIGHT) -> Stored:
-    return Stored(fqn, kind, torch.float32, sizes, strides, 0, _spool.Spool().put(memoryview(data)))
+    return Stored(fqn, kind, torch.float32, sizes, strides, 0, spool.Spool().put(memoryview(data)))
 
 
 def test_equal_bytes_in_another_order_or_shape_are_another_weight():
@@ -150,7 +150,7 @@ def test_equal_bytes_in_another_order_or_shape_are_another_weight():
         "a": [stored("w", b"1234" * 4, (2, 2), (2, 1)), stored("v", b"1234" * 4, (2, 2), (1, 2)), stored("u", b"1234" * 4, (4,), (1,))],
         "b": [stored("x", b"1234" * 4, (2, 2), (2, 1)), stored("w", b"1234" * 4, (4, 1), (1, 1))],
     }
-    assert _identity.keys_of(methods, {}) == {"a": ["w", "v", "u"], "b": ["w", "b/w"]}
+    assert identity.keys_of(methods, {}) == {"a": ["w", "v", "u"], "b": ["w", "b/w"]}
 
 
 def test_a_key_never_means_two_things():
@@ -160,7 +160,7 @@ def test_a_key_never_means_two_things():
         "a": [stored("cache", data[0], (1,), (1,)), stored("b/w", data[1], (1,), (1,)), stored("w", data[1], (1,), (1,))],
         "b": [stored("cache", data[2], (1,), (1,), MUTABLE), stored("w", data[3], (1,), (1,)), stored("b/w", data[2], (1,), (1,))],
     }
-    keys = _identity.keys_of(methods, {"b": {"cache": "cache"}})
+    keys = identity.keys_of(methods, {"b": {"cache": "cache"}})
     assert keys == {"a": ["a/cache", "b/w", "b/w"], "b": ["cache", "w", "b/b/w"]}
 
 

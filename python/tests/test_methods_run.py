@@ -171,19 +171,19 @@ def test_other_options_of_a_later_load_are_refused(exported):
 
 
 def test_the_command_line_tells_of_all_methods(exported):
-    from weightstream import _runtime
+    from weightstream._run import runtime
 
     files = exported("methods_decoder")
-    status, text = _runtime.command(["plan", str(files.pte), "--budget", "50%"])
+    status, text = runtime.command(["plan", str(files.pte), "--budget", "50%"])
     assert status == 0, text
     assert "methods 'decode', 'prefill'" in text
     # Weights smaller than a page of a GPU have no plan.
     assert DEVICE != "cpu" or "that is the mean: decode" in text
-    status, text = _runtime.command(["inspect", str(files.pte), str(files.ptd)])
+    status, text = runtime.command(["inspect", str(files.pte), str(files.ptd)])
     assert status == 0, text
     for method in ("decode", "prefill"):
         assert f"method '{method}': compiled code takes" in text
     assert text.count("layers.0.qkv.weight") == 1, "a shared weight is listed once"
-    status, text = _runtime.command(["plan", str(files.pte), "--method", "encode"])
+    status, text = runtime.command(["plan", str(files.pte), "--method", "encode"])
     assert status != 0
     assert "encode" in text

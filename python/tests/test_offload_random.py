@@ -63,7 +63,6 @@ class Node(nn.Module):
         self._write("through data")
         return x if self.other is None else F.linear(x, self.other.weight)
 
-
     def _write(self, when: str) -> None:
         if self.writes == when and "scale" in self._buffers:
             (self.scale.data if when == "through data" else self.scale).mul_(-1)
@@ -128,7 +127,7 @@ def called(draw: random.Random, pair: tuple[Node, Node]) -> tuple[nn.Module, nn.
 @pytest.mark.parametrize("seed", range(CASES))
 def test_random_modules_compute_the_same(seed, monkeypatch):
     # Small buffers stream as large ones do.
-    monkeypatch.setattr("weightstream._eager_module._LARGE", 1)
+    monkeypatch.setattr("weightstream._eager.module._LARGE", 1)
     draw = random.Random(-1 - seed)
     module, reference = make(seed), make(seed).to(DEVICE)
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(seed)).to(DEVICE)

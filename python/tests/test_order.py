@@ -9,9 +9,9 @@ import torch
 import weightstream as ws
 from operator_models import Experts
 from torch.export import Dim, export
-from weightstream import _order, _refusals
-from weightstream._decompose import decompose
-from weightstream._prepare import prepare
+from weightstream._export.passes import refusals, sorting
+from weightstream._export.passes.decompose import decompose
+from weightstream._export.passes.prepare import prepare
 
 pytestmark = pytest.mark.no_runtime
 
@@ -35,23 +35,23 @@ def _same(found: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -
 def test_like_a_stable_sort(dtype, dim, descending):
     rows = _rows(dtype)
     expected = torch.sort(rows, dim=dim, descending=descending, stable=True)
-    assert _same(_order.sort_stable(rows, stable=True, dim=dim, descending=descending), expected)
-    assert _same(_order.sort(rows, dim, descending), expected)
-    assert _same(_order.topk(rows, 2, dim, descending), tuple(part.narrow(dim, 0, 2) for part in expected))
+    assert _same(sorting.sort_stable(rows, stable=True, dim=dim, descending=descending), expected)
+    assert _same(sorting.sort(rows, dim, descending), expected)
+    assert _same(sorting.topk(rows, 2, dim, descending), tuple(part.narrow(dim, 0, 2) for part in expected))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0), (0, 3)])
 def test_of_few_elements(shape):
     rows = torch.rand(shape)
-    assert _same(_order.sort(rows), torch.sort(rows, stable=True))
+    assert _same(sorting.sort(rows), torch.sort(rows, stable=True))
 
 
 def test_a_mixture_of_experts_for_cuda_sorts_nothing_itself():
     model, x = Experts().eval(), torch.randn(7, 32)
     program = decompose(prepare(export(model, (x,), dynamic_shapes=({0: Dim("rows", min=2, max=4096)},))), "cuda")
-    _refusals.refuse_on_a_gpu(program, "cpu")
+    refusals.refuse_on_a_gpu(program, "cpu")
     with pytest.raises(ws.ExportError, match=r"aten\._grouped_mm.*cannot run on a GPU"):
-        _refusals.refuse_on_a_gpu(program, "cuda")
+        refusals.refuse_on_a_gpu(program, "cuda")
     left = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert not [name for name in left if "sort" in name or "topk" in name]
     for rows in (2, 7, 40):

@@ -16,11 +16,11 @@ from form_models import Recurrent
 from rewrite_rows import PARTS, ROWS, Draw
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
-from weightstream import _complex_forms, _convolution, _masks
-from weightstream._decompose import decompose
-from weightstream._inline import Pair
-from weightstream._operators import table_of_operators
-from weightstream._prepare import prepare
+from weightstream._export.passes import complex_forms, convolution, masks
+from weightstream._export.passes.decompose import decompose
+from weightstream._export.passes.inline import Pair
+from weightstream._export.passes.operators import table_of_operators
+from weightstream._export.passes.prepare import prepare
 from weightstream._torch import recurrent
 
 pytestmark = [pytest.mark.no_runtime, pytest.mark.cpu_only("kernels of the CPU are what is compared with")]
@@ -31,8 +31,8 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float64: 1e-6, torch.complex128: 1e-6}
 
 def rewrites() -> dict[str, Callable[..., Any]]:
     """All of them, by the operator's name."""
-    convolutions = {op: function for op, function in _convolution.written_out().items() if function is _convolution._with_numbers}
-    tables = table_of_operators(), _masks.decompositions(), recurrent.unrolled(), convolutions
+    convolutions = {op: function for op, function in convolution.written_out().items() if function is convolution._with_numbers}
+    tables = table_of_operators(), masks.decompositions(), recurrent.unrolled(), convolutions
     return {str(op): function for table in tables for op, function in table.items()}
 
 
@@ -110,7 +110,7 @@ def parts_of(x: Any) -> Any:
 
 def in_parts(op: Any) -> Callable[..., Any]:
     """The operator as it is computed on the parts of its arguments."""
-    form = _complex_forms.form_of(op)
+    form = complex_forms.form_of(op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(parts_of, (args, kwargs))
@@ -131,5 +131,5 @@ def test_complex_numbers_in_parts_are_what_the_kernel_gives(name):
 
 
 def test_every_operator_on_complex_numbers_has_a_row():
-    forms = {*_complex_forms._COMPLEX, *_complex_forms._MADE, *_complex_forms._SAME_TO_BOTH}
+    forms = {*complex_forms._COMPLEX, *complex_forms._MADE, *complex_forms._SAME_TO_BOTH}
     assert forms <= set(COMPLEX_ROWS), f"rows of python/tests/complex_rows.py are missing for {forms - set(COMPLEX_ROWS)}"

@@ -8,7 +8,7 @@ import stat
 import pytest
 import weightstream as ws
 from support import error_of
-from weightstream import _save
+from weightstream._export import save
 
 pytestmark = pytest.mark.no_runtime
 
@@ -18,7 +18,7 @@ def test_files_have_the_permissions_that_the_process_gives(mask, mode, tmp_path)
     path, before = tmp_path / "model.pte", os.umask(mask)
     try:
         for text in (b"first", b"second"):
-            _save._write(path, lambda file, text=text: file.write(text))
+            save._write(path, lambda file, text=text: file.write(text))
     finally:
         os.umask(before)
     assert path.read_bytes() == b"second"
@@ -35,7 +35,7 @@ def test_a_write_that_fails_leaves_the_older_file_and_nothing_else(tmp_path):
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="disk is full"):
-        _save._write(path, fail)
+        save._write(path, fail)
     assert path.read_bytes() == b"older"
     assert [each.name for each in tmp_path.iterdir()] == ["model.ptd"]
 

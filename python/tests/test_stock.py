@@ -163,10 +163,10 @@ BAD_DEFAULTS = {
 
 @pytest.mark.parametrize("case", BAD_DEFAULTS)
 def test_defaults_are_checked_when_they_are_saved(case):
-    from weightstream import _specs
+    from weightstream._export.compile import settings
 
     defaults, word = BAD_DEFAULTS[case]
-    assert word in error_of(lambda: _specs.option_specs(defaults), ws.ExportError)
+    assert word in error_of(lambda: settings.option_specs(defaults), ws.ExportError)
 
 
 def test_one_line_and_its_command(tmp_path, capsys):
@@ -200,9 +200,9 @@ def test_export_of_a_program_takes_nothing_that_could_have_no_effect(tmp_path):
 
 
 def test_a_switch_among_the_defaults_is_stored_as_a_word():
-    from weightstream import _specs
+    from weightstream._export.compile import settings
 
-    specs = _specs.option_specs({"weight_offload_sync": True, "weight_offload_cuda_graph": False, "weight_offload_device": 1})
+    specs = settings.option_specs({"weight_offload_sync": True, "weight_offload_cuda_graph": False, "weight_offload_device": 1})
     assert [spec.value for spec in specs] == [b"true", b"false", b"1"]
 
 
@@ -227,8 +227,8 @@ def test_defaults_of_the_process_and_of_the_environment(stock):
 
 RUNNER = """
 import sys, torch
-from weightstream import _native
-_native.library()  # registers the backend, as linking it does for a runner in C++
+from weightstream._native import bindings
+bindings.library()  # registers the backend, as linking it does for a runner in C++
 from executorch.extension.pybindings import portable_lib
 module = portable_lib._load_for_executorch(*sys.argv[1:3])
 torch.save([module.forward(inputs) for inputs in torch.load(sys.argv[3])], sys.argv[4])

@@ -4,7 +4,7 @@ import ctypes
 import subprocess
 
 import pytest
-from weightstream import _trampolines
+from weightstream._export.compile import trampolines
 
 SOURCE = """
 #include <stddef.h>
@@ -19,7 +19,7 @@ int call(void **p) {{ return cudaMalloc(p, 8) + aoti_torch_create_cuda_stream_gu
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trampolines")
-    archive = _trampolines.build(folder)
+    archive = trampolines.build(folder)
 
     def linked(name, more=""):
         source, library = folder / f"{name}.c", folder / f"{name}.so"
@@ -34,9 +34,9 @@ def link(tmp_path_factory):
 
 def test_cuda_runtime_functions_are_bound_through_the_table(link):
     library = link("bound")
-    assert _trampolines.check_library(library) == []
-    assert _trampolines.is_bindable(library)
-    names = {name for name, section in _trampolines._dynamic_symbols(library) if section != 0}
+    assert trampolines.check_library(library) == []
+    assert trampolines.is_bindable(library)
+    names = {name for name, section in trampolines._dynamic_symbols(library) if section != 0}
     assert not any(name.startswith(("cuda", "aoti_")) for name in names), "nothing is exported"
 
     asked = []
@@ -56,9 +56,9 @@ def test_cuda_runtime_functions_are_bound_through_the_table(link):
 @pytest.mark.parametrize("name", ["cudaStreamCreate", "__cudaRegisterFatBinary", "aoti_torch_no_such_function"])
 def test_what_is_not_provided_is_named(link, name):
     library = link(name, f"int {name}(void); int other(void) {{ return {name}(); }}")
-    assert _trampolines.check_library(library) == [name]
+    assert trampolines.check_library(library) == [name]
 
 
 def test_the_driver_is_left_to_the_dynamic_linker(link):
     library = link("driver", "int cuLaunchKernel(void); int launch(void) { return cuLaunchKernel(); }")
-    assert _trampolines.check_library(library) == []
+    assert trampolines.check_library(library) == []

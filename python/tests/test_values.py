@@ -10,7 +10,8 @@ import weightstream as ws
 from executorch.exir import to_edge_transform_and_lower
 from support import error_of
 from torch import nn
-from weightstream import _native, _values
+from weightstream._native import bindings
+from weightstream._run import values
 
 pytestmark = pytest.mark.cpu_only("what ExecuTorch makes of a call is the same for every device")
 
@@ -98,20 +99,20 @@ class Program(ctypes.Structure):
 
 
 def test_the_c_interface_takes_and_gives_the_tensors_alone(model, files):
-    library = _native.library()
+    library = bindings.library()
     program, loaded, outputs = Program(None, 0, files[0].encode()), ctypes.c_void_p(), ctypes.c_void_p()
     status = library.ws_init(ctypes.byref(program), files[1].encode(), b"forward", None, ctypes.byref(loaded))
     assert status == 0, library.ws_last_error()
     given = arguments()
-    native = [_values.to_native(str(index), tensor) for index, tensor in enumerate((given[0], given[3]))]
-    inputs = (_native.Tensor * 2)(*[view for view, _ in native])
+    native = [values.to_native(str(index), tensor) for index, tensor in enumerate((given[0], given[3]))]
+    inputs = (bindings.Tensor * 2)(*[view for view, _ in native])
     assert library.ws_execute(loaded, inputs, ctypes.c_size_t(2), ctypes.byref(outputs)) == 0, library.ws_last_error()
     library.ws_outputs_count.restype = ctypes.c_size_t
     found = []
     for index in range(library.ws_outputs_count(outputs)):
-        view = _native.Tensor()
+        view = bindings.Tensor()
         assert library.ws_outputs_get(outputs, ctypes.c_size_t(index), ctypes.byref(view)) == 0
-        found.append(_values.to_torch(view))
+        found.append(values.to_torch(view))
     expected = [one for one in model(*given) if isinstance(one, torch.Tensor)]
     assert len(found) == len(expected) == 3
     assert all(torch.allclose(here, there, atol=1e-5) for here, there in zip(found, expected))

@@ -14,7 +14,8 @@ import pytest
 import torch
 import weightstream as ws
 from support import error_of
-from weightstream import _graph_pool, _native
+from weightstream._native import bindings
+from weightstream._run import graph_pool
 
 pytestmark = pytest.mark.no_export
 
@@ -67,27 +68,27 @@ def installed(folder: Path, version: str) -> Path:
 
 
 def test_the_package_executorch_is_found_among_folders_of_its_name(monkeypatch, tmp_path):
-    found(monkeypatch, installed(tmp_path, f"{_native.EXECUTORCH}+cpu"))
-    assert _native.executorch_package() == tmp_path
+    found(monkeypatch, installed(tmp_path, f"{bindings.EXECUTORCH}+cpu"))
+    assert bindings.executorch_package() == tmp_path
 
 
 def test_a_folder_that_is_called_executorch_is_not_the_package(monkeypatch, tmp_path):
     found(monkeypatch, tmp_path)
-    assert _native.executorch_package() is None
+    assert bindings.executorch_package() is None
 
 
 @pytest.mark.parametrize("version", ["1.6.0+cpu", "1.5.10"])
 def test_another_release_of_executorch_is_refused_by_name(version, monkeypatch, tmp_path):
     found(monkeypatch, installed(tmp_path, version))
-    message = error_of(_native.executorch_package)
+    message = error_of(bindings.executorch_package)
     assert f"{tmp_path} is executorch {version.split('+')[0]};" in message
-    assert f"pip install executorch=={_native.EXECUTORCH}" in message
+    assert f"pip install executorch=={bindings.EXECUTORCH}" in message
 
 
 def test_a_library_without_a_runtime_of_executorch_says_what_is_missing(monkeypatch, tmp_path):
     found(monkeypatch, tmp_path)
     monkeypatch.setenv("WEIGHTSTREAM_LIBRARY", str(tmp_path / "libweightstream.so"))
-    message = error_of(_native._executorch_libraries)
+    message = error_of(bindings._executorch_libraries)
     assert f"{tmp_path}/executorch/libexecutorch.so is missing" in message
 
 
@@ -98,4 +99,4 @@ def test_memory_for_torch_refuses_an_older_torch_by_name(call, monkeypatch):
     assert "torch 2.11 or later" in message
     assert "found 2.10.1+cu128" in message
     monkeypatch.setattr(torch, "__version__", "2.110.0")
-    _graph_pool._check_torch("pool()")
+    graph_pool._check_torch("pool()")

@@ -32,22 +32,20 @@ from pathlib import Path
 from typing import Any
 
 _EXPORTS = {
-    "apply_weight_offload": "_offload",
-    "WeightStreamPartitioner": "_backend",
-    "edge_compile_config": "_save",
-    "save": "_save",
-    "export": "_export",
-    "ExportError": "_errors",
-    "Module": "_runtime",
-    "Error": "_runtime",
-    "required_budget": "_runtime",
-    "set_options": "_runtime",
-    "set_device_budget": "_pool",
-    "device_report": "_pool",
-    "Range": "_range",
+    "apply_weight_offload": "_export.passes.weight_reads",
+    "WeightStreamPartitioner": "_export.compile.backend",
+    "edge_compile_config": "_export.save",
+    "save": "_export.save",
+    "export": "_export.export",
+    "ExportError": "_native.errors",
+    "Module": "_run.runtime",
+    "Error": "_native.errors",
+    "required_budget": "_run.runtime",
+    "set_options": "_run.runtime",
+    "set_device_budget": "_run.shared_device",
+    "device_report": "_run.shared_device",
+    "Range": "_run.range",
 }
-#: The modules of these that export.
-_EXPORTING = {"_offload", "_backend", "_save", "_export"}
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"
 #: For CMake: `-DCMAKE_PREFIX_PATH="$(python -c 'import weightstream; print(weightstream.cmake_prefix_path)')"`.
@@ -60,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'weightstream' has no attribute '{name}'")
     module = _EXPORTS[name]
-    if module in _EXPORTING:
+    if module.startswith("_export."):
         # Refuses a torch or an ExecuTorch that cannot export, before a module asks for something that is not there.
         importlib.import_module("._torch", __name__)
     return getattr(importlib.import_module(f".{module}", __name__), name)

@@ -10,7 +10,8 @@ import unittest.mock
 from pathlib import Path
 from typing import Any
 
-from . import _runtime
+from ._native.errors import Error
+from ._run import runtime
 
 _EXPORT = "  export   Compiles a program that torch.export.save wrote (.pt2), and writes the .pte and the .ptd\n"
 
@@ -21,8 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given[:1] == ["export"]:
             return _export(given[1:])
-        status, text = _runtime.command(given)
-    except _runtime.Error as error:
+        status, text = runtime.command(given)
+    except Error as error:
         print(f"weightstream: {error}", file=sys.stderr)
         return 1
     if given in ([], ["--help"], ["-h"], ["help"]):
@@ -98,7 +99,7 @@ def _export(arguments: list[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     defaults = _defaults(parser, given.default)
-    from ._errors import ExportError
+    from ._native.errors import ExportError
 
     try:
         # Late: `plan` and `inspect` need nothing that exports.
@@ -127,7 +128,7 @@ def _load(path: str) -> Any:
     """The program that ``torch.export.save`` wrote."""
     import torch
 
-    from ._errors import ExportError
+    from ._native.errors import ExportError
 
     try:
         # It would log a traceback beside what it raises.

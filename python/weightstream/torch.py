@@ -4,7 +4,7 @@
 and activations.
 """
 
-from ._eager import Offloaded, offload
-from ._graph_pool import GraphPool, pool
+from ._eager.offload import Offloaded, offload
+from ._run.graph_pool import GraphPool, pool
 
 __all__ = ["GraphPool", "Offloaded", "offload", "pool"]

@@ -33,10 +33,11 @@ fn compile() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = root.join("tests/aoti_models.py");
     let mut hash = Sha256::new();
-    for file in [&script, &root.join("python/weightstream/_trampolines.py")] {
-        hash.update(std::fs::read(file).unwrap());
+    let archive = root.join("python/weightstream/_export/compile");
+    hash.update(std::fs::read(&script).unwrap());
+    for file in ["trampolines.py", "shims.txt"] {
+        hash.update(std::fs::read(archive.join(file)).unwrap());
     }
-    hash.update(include_str!("../../python/weightstream/shims.txt"));
     // Another torch compiles other code.
     let release = "import importlib.metadata; print(importlib.metadata.version('torch'))";
     let asked = Command::new(&python).args(["-c", release]).output();

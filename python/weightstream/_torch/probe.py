@@ -4,7 +4,7 @@ Inductor believes that a probe's output is a fresh temporary. Three of its passe
 fusion and the buffer-reuse pool (cured by :func:`_lower_probe`), and the re-inplacing of functional updates (cured by
 :func:`share_storage`). Its scheduler also moves probes away from their readers (cured by :func:`pin_before_first_reader`). Its
 planner takes probes for kernels, and reuses no memory across them (cured by :func:`reuse_across_probes`).
-``_trace.py`` checks the result on the compiled program, so that a cure which stops working fails the export.
+``_export/compile/trace.py`` checks the result on the compiled program, so that a cure which stops working fails the export.
 """
 
 from __future__ import annotations

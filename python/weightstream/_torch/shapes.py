@@ -22,6 +22,8 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 #: The values that each symbol of a program may have.
 Ranges = dict[sympy.Symbol, ValueRanges]
 
+#: More than any device has: a dimension without an upper bound, or one that nobody meant.
+UNBOUNDED = 2**62
 _INT32_MAX = torch.iinfo(torch.int32).max
 
 

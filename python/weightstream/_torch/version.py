@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .. import _native
-from .._errors import ExportError
+from .._native import bindings
+from .._native.errors import Error, ExportError
 
 #: Releases whose compiler every cure was tried with. `src/weights/target.rs` lists those whose code the runtime serves.
 SUPPORTED = ("2.11", "2.14", "2.15")
@@ -28,8 +28,8 @@ def check(version: str) -> None:
 def check_executorch() -> None:
     """Raises :class:`ExportError` unless the package executorch is installed, in the one release that this package was built with."""
     try:
-        package = _native.executorch_package()
-    except _native.Error as error:
+        package = bindings.executorch_package()
+    except Error as error:
         raise ExportError(str(error)) from None
     if package is None:
         raise ExportError("exporting needs the package executorch, which is not installed: pip install 'weightstream[export]'")

@@ -2,8 +2,8 @@
 //! (`torch/csrc/inductor/aoti_torch/c/shim.h` and `generated/c_shim_cpu.h`), those in `cudart` CUDA's.
 //!
 //! None of them is exported from the process: a compiled library finds them through its own table, which
-//! [`lookup`] fills (see `python/weightstream/_trampolines.py`). Each returns 0, or 1 after keeping its
-//! error in the pass's context.
+//! [`lookup`] fills (see `python/weightstream/_export/compile/trampolines.py`). Each returns 0, or 1 after
+//! keeping its error in the pass's context.
 
 // The functions' names are PyTorch's.
 #![allow(non_snake_case)]
@@ -56,7 +56,8 @@ pub fn lookup(name: &str) -> Option<*const c_void> {
     TOPICS.iter().find_map(|(_, topic)| topic(name))
 }
 
-/// Names of all functions, sorted. `python/weightstream/shims.txt` lists the same.
+/// Names of all functions, sorted. `scripts/generate` writes them for the export to
+/// `python/weightstream/_export/compile/shims.txt`.
 pub fn names() -> Vec<&'static str> {
     let mut all: Vec<_> = TOPICS
         .iter()

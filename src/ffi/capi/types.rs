@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// As `tests/cpp/header_c.c` says of the header, and `_runtime.py` in Python.
+    /// As `tests/cpp/header_c.c` says of the header, and `_run/runtime.py` in Python.
     #[test]
     fn a_tensor_has_the_layout_of_the_header() {
         assert_eq!(size_of::<ws_tensor>(), 48);

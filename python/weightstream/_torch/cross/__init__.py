@@ -10,7 +10,7 @@ The compiler asks a device four kinds of things, and each has a module here:
 * its memory: ``weights`` gives fake tensors for the constants;
 * the toolkit's headers and the driver's library: ``toolkit``.
 
-All of it changes torch's modules and caches for good. So it happens in a child process (``_child.py``) and nowhere else.
+All of it changes torch's modules and caches for good. So it happens in a child process (``child.py``) and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 
-from ... import _child
-from ..._errors import ExportError
-from ..._progress import note
+from ..._native.errors import ExportError
+from ..._native.progress import note
+from . import child
 from .cards import CARDS
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[Exp
     """What ``compile_here`` gives for ``program`` in a process where a card of ``sm`` seems to be: a ``Compiled`` and plain facts."""
     card = CARDS[sm]
     note(f"kernels were not tuned: compiled for SM {card.major}.{card.minor} without running, tiles by a model of {card.name}")
-    with _child.workspace() as work:
+    with child.workspace() as work:
 
         def inside() -> tuple[Any, Any]:
             _imitate(sm, work)
@@ -76,7 +76,7 @@ def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[Exp
             weights.strip(compiled.trace.constants, program)
             return compiled, facts
 
-        compiled, facts = _child.run(inside, f"compiling for SM {card.major}.{card.minor}")
+        compiled, facts = child.run(inside, f"compiling for SM {card.major}.{card.minor}")
     from . import weights
 
     weights.give_back(compiled.trace.constants, program)

@@ -14,7 +14,7 @@ from torch._inductor.codegen import wrapper
 from torch._inductor.runtime import triton_helpers, triton_heuristics
 from torch._inductor.runtime.hints import HeuristicType
 
-from ..._errors import ExportError
+from ..._native.errors import ExportError
 from .cards import Card
 from .tiles import Chooser, Tile, tile_of_kernel
 

@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any
 
-from ..._errors import ExportError
+from ..._native.errors import ExportError
 from .cards import Card
 
 #: What a tile's loads wait for, in seconds, if nothing hides it; a step of the loop; what a program costs beside its loop.

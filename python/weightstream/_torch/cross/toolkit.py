@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch._inductor import cpp_builder
 
-from ..._errors import ExportError
+from ..._native.errors import ExportError
 
 _HEADERS = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h")
 #: Of this header (CCCL's), which Triton's wheel lacks, the host's code needs one macro: which of two branches it takes.

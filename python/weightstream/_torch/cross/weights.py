@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
-from ..._errors import ExportError
+from ..._native.errors import ExportError
 
 _DEVICE = torch.device("cuda", 0)
 

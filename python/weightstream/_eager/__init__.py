@@ -1,0 +1,1 @@
+"""Eager modules whose weights stay in host memory."""

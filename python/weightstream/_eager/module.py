@@ -1,0 +1,176 @@
+"""A module that is offloaded: the wrappers of its forwards, its buffers, and what cannot be offloaded."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .._native.errors import Error
+from .._native.gpus import gpu
+from .watch import set_data
+
+if TYPE_CHECKING:
+    from .passes import Passes
+    from .weights import Shown
+
+#: Buffers of so many bytes stream: quantized layers keep their weights in them.
+_LARGE = 1 << 20
+
+#: What torch.compile has set while its code runs; None without it.
+_compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
+
+
+class Forward:
+    """What stands in the place of a module's forward. A model calls a thousand of them in a pass: a partial function is called three times as
+    fast as an object."""
+
+    def __init__(self, passes: Passes, module: nn.Module):
+        self.passes, self.module, self.forward = passes, module, module.forward
+        self._before = module.__dict__.get("forward")
+        self._run = functools.update_wrapper(functools.partial(_run, self), self.forward)
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        """A copy of the module would call this one."""
+        raise Error(
+            f"offload: {self.passes.name} is offloaded, and cannot be copied or pickled so; save its state_dict(), or remove() the handle first"
+        )
+
+    def wrap(self, module: nn.Module) -> None:
+        """The module's forward is this from now on."""
+        module.__dict__["forward"] = self._run
+
+    def unwrap(self, module: nn.Module) -> None:
+        """It is what it was."""
+        if module.__dict__.get("forward") is not self._run:
+            return
+        del module.__dict__["forward"]
+        if self._before is not None:
+            module.__dict__["forward"] = self._before
+
+
+def _run(of: Forward, *args: Any, **kwargs: Any) -> Any:
+    passes = of.passes
+    if of.module in passes.through and passes.thread == get_ident() and _compiler_at_work() is None:
+        return of.forward(*args, **kwargs)
+    return passes.enter(of.module, of.forward, args, kwargs)
+
+
+def _is_offloaded(module: nn.Module) -> bool:
+    return getattr(module.__dict__.get("forward"), "func", None) is _run
+
+
+def refuse_compiler(name: str) -> None:
+    """While torch.compile traces a module, and after it has given that up and runs the code as it is."""
+    if torch.compiler.is_compiling() or _compiler_at_work() is not None:
+        raise Error(f"offload: {name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
+
+
+class Buffers:
+    """The buffers of a module. Large ones that no pass writes stream as weights do. The others are on the device until they are given back,
+    with what passes wrote to them."""
+
+    def __init__(self, device: torch.device):
+        self._device, self.bytes = device, 0
+        self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._seen: list[int] = []
+        #: Modules that were looked at, and the buffers of them that stream.
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._streaming: dict[int, torch.Tensor] = {}
+
+    def look(self, module: nn.Module) -> None:
+        """Which ones of modules that were not there before will stream."""
+        for one in module.modules():
+            if one not in self._known:
+                self._known.add(one)
+                self._streaming |= {id(buffer): buffer for buffer in one._buffers.values() if _may_stream(buffer)}
+
+    def streaming(self, module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+        """Those that stream, with their names."""
+        return [(name, buffer) for name, buffer in module.named_buffers() if id(buffer) in self._streaming]
+
+    def is_streaming(self, buffer: torch.Tensor) -> bool:
+        """Whether it streams, and is still there."""
+        return id(buffer) in self._streaming
+
+    def keep(self, shown: Iterable[Shown]) -> None:
+        """These do not stream any more. They show the device's bytes already, or do so from now on."""
+        for one in shown:
+            del self._streaming[id(one.tensor)]
+            self._moved.append((one.tensor, one.host))
+            if one.is_on_host():
+                set_data(one.tensor, one.host.to(self._device))
+            self.bytes += one.tensor.nbytes
+
+    def take(self, module: nn.Module) -> None:
+        """Those that the module has now, and had not before. One that takes the place of another does not stream: who knows for how long it
+        is there."""
+        self.look(module)
+        all_named = list(module.named_buffers())
+        present = {id(buffer) for _, buffer in all_named}
+        self._streaming = {key: buffer for key, buffer in self._streaming.items() if key in present}
+        named = [(name, buffer) for name, buffer in all_named if id(buffer) not in self._streaming]
+        for name, buffer in named:
+            if buffer.device.type != "cpu" and buffer.device != self._device:
+                raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
+        for _, buffer in named:
+            if buffer.device != self._device:
+                with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+                    self._moved.append((buffer, buffer.data))
+                    buffer.data = buffer.data.to(self._device)
+        self.bytes = sum(buffer.nbytes for _, buffer in named)
+        self._seen = _buffers_of(module.modules())
+
+    def are_others(self, modules: Iterable[nn.Module]) -> bool:
+        """Whether the module has other buffers than it had."""
+        return _buffers_of(modules) != self._seen
+
+    def give_back(self) -> None:
+        """They are on the host again."""
+        for buffer, host in self._moved:
+            with torch.inference_mode(host.is_inference()), torch.no_grad():
+                buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
+        self._moved = []
+
+
+def _may_stream(buffer: torch.Tensor | None) -> bool:
+    """Whether it is large, and nothing but memory with sizes. Of tensors that were made in inference mode nobody counts the writes."""
+    if type(buffer) is not torch.Tensor or buffer.is_inference() or buffer.nbytes < _LARGE:
+        return False
+    plain = buffer.layout is torch.strided and not (buffer.is_quantized or buffer.is_conj() or buffer.is_neg())
+    return plain and buffer.device.type == "cpu" and not buffer.is_pinned() and not buffer.requires_grad
+
+
+def _buffers_of(modules: Iterable[nn.Module]) -> list[int]:
+    return [id(buffer) for module in modules for buffer in module._buffers.values()]
+
+
+def device_of(device: Any) -> torch.device:
+    """The device that is meant, with its index. It is there."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise Error(f"offload: the device is 'cpu', 'cuda:0', 'cuda:1' and so on, found {device!r}")
+    return gpu(found.index, "offload") if found.type == "cuda" else torch.device("cpu")
+
+
+def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
+    """Refuses modules whose calls cannot be followed."""
+    for one, name in names.items():
+        what = None
+        if _is_offloaded(one):
+            what = "is offloaded already; remove() its handle first"
+        elif isinstance(one, torch.jit.ScriptModule):
+            what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"
+        elif type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None:
+            what = "is compiled by torch.compile; offload the module as it was before"
+        if what:
+            where = f"module '{name}' of {type(module).__name__}" if name else type(module).__name__
+            raise Error(f"offload: {where} {what}")

@@ -1,0 +1,165 @@
+"""``offload``: eager modules whose weights stay in host memory, on the layout of the planner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._native.bindings import whole
+from .._native.errors import Error
+from .module import device_of
+from .passes import FLOOR, SHARED, Passes
+
+
+def offload(
+    module: Any,
+    *,
+    budget: int | None = None,
+    shared: bool = False,
+    priority: int = 0,
+    device: Any = None,
+    name: str | None = None,
+    example: tuple[Any, ...] | None = None,
+) -> Offloaded:
+    """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
+
+    ``module`` is an ``nn.Module`` on the CPU, or what consists of some: a pipeline of diffusers, or any object that has modules as
+    ``components`` (a dictionary) or as attributes. Until :meth:`Offloaded.remove`, ``module.device`` is ``device``, and inputs on the CPU are
+    moved there. Modules inside may be called too; each that is called from outside has an order of its own.
+
+    ``budget=None`` is the least budget that does. With ``shared=True`` the module shares the device with all that does
+    (:func:`weightstream.set_device_budget`); ``priority`` says whose bytes come first, and ``name`` what reports call it. The first pass is
+    recorded; with ``example``, a tuple of arguments, that is done here. ``device`` is ``"cuda:0"`` unless there is no GPU, then ``"cpu"``.
+    Buffers are on the device all the time, and count in the budget. Inference only::
+
+        handle = ws.torch.offload(model, budget=4 << 30)
+        with torch.inference_mode():
+            y = model(x)
+    """
+    root = module if isinstance(module, nn.Module) else _whole_of(module)
+    if shared and budget is not None:
+        raise Error("offload: give either a budget or shared=True; what a shared device holds is set by set_device_budget")
+    if example is not None and root is not module:
+        raise Error(f"offload: an example is the arguments of one module, and {type(module).__name__} consists of several; call it instead")
+    if not isinstance(priority, int):
+        raise Error(f"offload: priority is a whole number, found {priority!r}")
+    if name is not None and not isinstance(name, str):
+        raise Error(f"offload: name is a text, found {name!r}")
+    bytes = SHARED if shared else FLOOR if budget is None else whole("offload: budget", budget)
+    if device is None:
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    handle = Offloaded(module, Passes(root, bytes, priority, device_of(device), name or type(module).__name__))
+    if example is not None:
+        try:
+            with torch.no_grad():
+                root(*example)
+        except BaseException:
+            handle.remove()
+            raise
+    return handle
+
+
+def _whole_of(value: Any) -> nn.Module:
+    """A module of the modules that an object consists of, by their names there."""
+    components = getattr(value, "components", None)
+    named = components if isinstance(components, dict) else value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    modules = {str(name): one for name, one in named.items() if isinstance(one, nn.Module)}
+    if not modules:
+        raise Error(
+            f"offload: an nn.Module, or an object or dictionary that has some, is expected; found {type(value).__name__} without any"
+        )
+    root = type(type(value).__name__, (nn.Module,), {})()
+    for name, one in modules.items():
+        root.add_module(name.replace(".", "_"), one)
+    return root
+
+
+class Offloaded:
+    """A module that is offloaded, until :meth:`remove`. As a context manager it is removed at the end."""
+
+    def __init__(self, module: Any, passes: Passes):
+        self.module, self.device, self.name = module, passes.device, passes.name
+        self._passes = passes
+
+    def __enter__(self) -> Offloaded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __repr__(self) -> str:
+        plan = self._passes.plan
+        if self._passes.left:
+            return f"<Offloaded {self.name}: not offloaded any more>"
+        if plan is None:
+            return f"<Offloaded {self.name} on {self.device}: no pass was recorded yet>"
+        now = plan.stats()
+        stays = "everything stays" if plan.is_resident else f"the last pass copied {_megabytes(now['bytes_copied_last_pass'])}"
+        held = now["peak_bytes"] + self._passes.buffers.bytes
+        return f"<Offloaded {self.name} on {self.device}: holds {_megabytes(held)} of {_megabytes(now['budget_bytes'])}, {stays}>"
+
+    # -- for the user --
+
+    def stats(self) -> dict[str, Any]:
+        """Counters: those of the present plan (see docs/counters.md), and of all passes since ``offload``.
+
+        ``passes``, and those that were ``recorded`` or left the recorded order (``astray``); ``plans``; ``bytes_copied`` by all plans;
+        ``resident``: everything stays; ``buffer_bytes``: of the budget, for buffers; ``entries``: of each module that was called from
+        outside, by its name, its passes and bytes copied under the present plan.
+        """
+        passes = self._passes
+        now = passes.plan.stats() if passes.plan else {}
+        copied = passes.counted["bytes_copied"] + now.get("bytes_copied", 0)
+        resident = passes.plan is not None and passes.plan.is_resident
+        by_index = now.pop("entries", [])
+        entries = {
+            entry.name or self.name: by_index[entry.planned.index]
+            for entry in passes.entries.values()
+            if passes.plan is not None and entry.planned in passes.plan.entries
+        }
+        own = {"bytes_copied": copied, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
+        return now | passes.counted | own
+
+    def set_budget(self, bytes: int) -> None:
+        """Another budget, from the next pass on. One below the least budget is an error that names it, and changes nothing."""
+        passes = self._passes
+        if passes.budget == SHARED:
+            raise Error(f"offload: {self.name} shares its device; set_device_budget changes what all that share it may hold")
+        passes.check_here()
+        with passes.alone:
+            bytes = whole("set_budget: bytes", bytes)
+            if passes.plan:
+                passes.plan.set_budget(bytes)
+            passes.budget = bytes
+
+    def invalidate(self, *changed: str | torch.Tensor) -> None:
+        """The bytes of weights on the host have changed in a way that nobody sees: they are copied again before they are read.
+
+        Names, parameters, or buffers that stream; without any, all of them. What PyTorch counts as a write, what is written through ``parameter.data``, other memory
+        (``parameter.data = …``) and other parameters are seen without this call. A write to mapped memory, or to a NumPy array that shares
+        the parameter's, is not.
+        """
+        passes = self._passes
+        passes.check_here()
+        with passes.alone:
+            present: dict[str, torch.Tensor] = dict(passes.root.named_parameters(remove_duplicate=False))
+            present |= passes.buffers.streaming(passes.root)
+            weights = list(present.values())
+            for one in changed:
+                if isinstance(one, str) and one not in present:
+                    raise Error(f"invalidate: {self.name} has no parameter '{one}', and no buffer of this name that streams")
+                if not isinstance(one, str) and all(one is not weight for weight in weights):
+                    raise Error(f"invalidate: the name of a parameter of {self.name}, or one of its parameters, is expected")
+            named = [present[one] if isinstance(one, str) else one for one in changed]
+            passes.notice_changes(named or weights)
+
+    def remove(self) -> None:
+        """Gives the device's memory back, and the module as it was: weights on the host, buffers where they were."""
+        with self._passes.alone:
+            self._passes.leave()
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MB"

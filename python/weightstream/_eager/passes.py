@@ -1,0 +1,419 @@
+"""The passes of an offloaded module: each outermost call of a module is a pass of an *entry*, with an order of its own.
+
+A pass is recorded once. Later ones follow the plan, which is one for all entries::
+
+    an entry's forward ──► begin ──► a module's forward: read, show, run, hide, release ──► … ──► end
+                             └─ everything stays: show all, run, hide all
+
+Between passes every parameter shows its host bytes. A pass that leaves the recorded order goes on with copies in PyTorch's memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Set
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._native import progress
+from .._native.errors import Error
+from .module import Buffers, Forward, check_module, refuse_compiler
+from .plan import FLOOR, SHARED, Plan, PlannedCall, PlannedEntry
+from .recording import Call, Recorder, show_copies, show_host
+from .weights import Shown, Weights, Written
+from .where import forget_where, has_device, moved, say_where
+
+#: After so many passes in a row that left the recorded order, another order is recorded.
+_ASTRAY = 2
+#: From so many bytes on, recording and the first plan say that they take a while.
+_SLOW = 1 << 30
+
+
+class Entry:
+    """A module that callers call from outside."""
+
+    def __init__(self, module: nn.Module, name: str):
+        self.module, self.name = module, name
+        #: What its last recorded pass called, and what was made of it.
+        self.recorded: list[Call] | None = None
+        self.planned: PlannedEntry | None = None
+        self.astray_in_a_row = 0
+
+
+class _Alone:
+    """One pass, or one change, at a time."""
+
+    def __init__(self, name: str):
+        self._busy, self._name = threading.Lock(), name
+
+    def __enter__(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise Error(f"offload: {self._name} is running already, on this thread or another one; one pass at a time")
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.release()
+
+
+class Passes:
+    """Runs the passes of all modules below ``root``. The caller sees to it that one thing happens at a time."""
+
+    def __init__(self, root: nn.Module, budget: int, priority: int, device: torch.device, name: str):
+        self.root, self.budget, self.priority, self.device, self.name = root, budget, priority, device, name
+        self.alone = _Alone(name)
+        self.names: dict[nn.Module, str] = {}
+        self.entries: dict[nn.Module, Entry] = {}
+        self.plan: Plan | None = None
+        self.counted = {"passes": 0, "plans": 0, "astray": 0, "recorded": 0, "bytes_copied": 0}
+        #: The thread of the pass that runs, and the modules whose calls need nothing in it.
+        self.thread = 0
+        self.through: Set[nn.Module] = frozenset()
+        #: While a pass is recorded.
+        self._recorder: Recorder | None = None
+        #: In a pass by plan: its entry, the next call, the innermost one that has not returned, and whether the order was left.
+        self._running: PlannedEntry | None = None
+        self._next, self._inside, self._astray = 0, 0, False
+        #: What the pass wrote to.
+        self._wrote: dict[int, Shown] = {}
+        self._forwards: dict[nn.Module, Forward] = {}
+        self._seen: list[int] = []
+        #: Whether the modules are as they were before.
+        self.left = False
+        names = _names_of(root)
+        check_module(root, names)
+        self.buffers = Buffers(device)
+        self.buffers.look(root)
+        self.weights = _weights_of(root, self.buffers)
+        try:
+            self.buffers.take(root)
+            self._take_names(names)
+        except BaseException:
+            self.leave()
+            raise
+
+    # -- passes --
+
+    def enter(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a module: from outside, or in a pass on this thread."""
+        refuse_compiler(self.name)
+        if self.thread == threading.get_ident():
+            return self._call(module, forward, args, kwargs)
+        with self.alone:
+            return self._run(module, forward, args, kwargs)
+
+    def _run(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._prepare()
+        entry = self.entries.get(module)
+        if entry is None:
+            entry = self.entries[module] = Entry(module, self.names[module])
+        args, kwargs = moved(args, self.device), moved(kwargs, self.device)
+        pass_of = self._record if entry.recorded is None else self._run_by_plan
+        result = pass_of(entry, forward, args, kwargs)
+        self.counted["passes"] += 1
+        return result
+
+    def _record(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = Recorder(self.weights, self.names, self.device)
+        if self.device.type != "cpu" and sum(one.host.nbytes for one in self.weights.below(entry.module)) >= _SLOW:
+            progress.note(f"{self.name}: recording a pass of {entry.name or 'the whole'}; its weights are copied one module at a time")
+        self._recorder, self.thread, self.through = recorder, threading.get_ident(), frozenset()
+        self.weights.lending.in_pass = True
+        try:
+            with recorder:
+                result = recorder.call(entry.module, forward, args, kwargs)
+        finally:
+            self._recorder, self.thread = None, 0
+            self._end_lending()
+            self._keep_buffers(recorder.kept, recorder.calls)
+        entry.recorded = recorder.calls
+        self.counted["recorded"] += 1
+        try:
+            self._plan_of(entry)
+        except BaseException:
+            entry.recorded = None
+            if self.plan is None:
+                self.leave()
+            raise
+        return result
+
+    def _plan_of(self, entry: Entry) -> tuple[Plan, PlannedEntry]:
+        """The plan, with this entry's order in it."""
+        plan, planned = self.plan, entry.planned
+        if plan is not None and planned is not None and planned in plan.entries and planned.of is entry.recorded:
+            return plan, planned
+        recorded = entry.recorded or []
+        fresh = PlannedEntry([_of_weights(call, self.weights) for call in recorded])
+        fresh.of = recorded
+        if plan is None:
+            plan = self._first_plan(fresh)
+        elif planned is not None and planned in plan.entries:
+            plan.replace(planned, fresh)
+        else:
+            plan.join(fresh)
+        entry.planned = fresh
+        self.counted["plans"] += 1
+        return plan, fresh
+
+    def _first_plan(self, entry: PlannedEntry) -> Plan:
+        options = {"name": self.name.encode(), "budget": self.budget, "beside": self.buffers.bytes, "priority": self.priority}
+        whole = sum(weight.bytes for weight in self.weights.all)
+        if self.device.type == "cpu" or whole < _SLOW:
+            self.plan = Plan(self.weights, entry, self.device, self._stream(), options)
+        else:
+            with progress.step(f"{self.name}: taking {whole / (1 << 30):.1f} GB of weights in host memory under the driver, and loading"):
+                self.plan = Plan(self.weights, entry, self.device, self._stream(), options)
+        return self.plan
+
+    def _run_by_plan(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plan, planned = self._plan_of(entry)
+        resident = plan.begin(planned)
+        self._running, self._next, self._inside, self._astray = planned, 1, 0, False
+        self.through = planned.called if resident else planned.silent
+        self.thread, self.weights.lending.in_pass, completed = threading.get_ident(), True, False
+        try:
+            if resident:
+                planned.show_everything(plan, plan.generation)
+                result = forward(*args, **kwargs)
+                completed = not self._astray
+            else:
+                result = self._by_plan(plan, planned.calls[0], 0, forward, args, kwargs)
+                completed = not self._astray and self._next == len(planned.calls)
+            self._note_order(entry, completed)
+        finally:
+            self.thread, self._running = 0, None
+            if resident:
+                self._note_written(planned.hide_everything(plan))
+            self._end_lending()
+            plan.end(completed or resident)
+            self._keep_buffers({key: one for key, one in self._wrote.items() if not one.is_parameter()})
+        return result
+
+    def _end_lending(self) -> None:
+        self.weights.lending.in_pass = False
+        self.weights.lending.in_use.clear()
+
+    def _note_written(self, written: list[Shown]) -> None:
+        """The pass wrote to these, and the host has the bytes. Copies of the bytes before may be under way: the plan's are used no more."""
+        if written:
+            self._astray = True
+            self._wrote |= {id(one.tensor): one for one in written}
+
+    def _keep_buffers(self, kept: dict[int, Shown], calls: Iterable[Call] = ()) -> None:
+        """These stay on the device from now on, and no call reads them any more."""
+        if not kept:
+            return
+        self.buffers.keep(kept.values())
+        recorded = [call for entry in self.entries.values() for call in entry.recorded or []]
+        for call in [*recorded, *calls]:
+            call.reads = {key: one for key, one in call.reads.items() if key not in kept}
+        self._take_weights()
+
+    def _note_order(self, entry: Entry, kept: bool) -> None:
+        """Where passes leave the order again and again, the next one is recorded. Not where one does now and then."""
+        entry.astray_in_a_row = 0 if kept else entry.astray_in_a_row + 1
+        self.counted["astray"] += not kept
+        if entry.astray_in_a_row >= _ASTRAY:
+            entry.astray_in_a_row, entry.recorded = 0, None
+
+    # -- calls of modules in a pass --
+
+    def _call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of a module, inside of a pass."""
+        if self._recorder is not None:
+            return self._recorder.call(module, forward, args, kwargs)
+        plan, running, at = self.plan, self._running, self._next
+        assert plan is not None
+        assert running is not None
+        if not self._astray and at < len(running.calls):
+            call = running.calls[at]
+            if call.module is module and call.parent == self._inside and not self._was_written(call):
+                self._next = at + 1
+                return self._by_plan(plan, call, at, forward, args, kwargs)
+        self._astray = True
+        return self._by_copies(module, forward, args, kwargs)
+
+    def _was_written(self, call: PlannedCall) -> bool:
+        """Whether the pass has written to the host's bytes of what the call is about to read."""
+        written = call.written.found()
+        if self.weights.lending.noted:
+            changed = {id(one) for one in self.weights.lending.may_be_written()}
+            written += [self.weights.shown[key] for key in changed]
+        self._note_written(written)
+        return bool(written)
+
+    def _by_plan(self, plan: Plan, call: Any, at: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if plan.stream != self._stream():
+            raise Error(
+                f"offload: '{self.names[call.module]}' of {self.name} runs on another stream than its plan was made for; run the whole "
+                "module on one stream"
+            )
+        call.enter(plan)
+        before, self._inside = self._inside, at
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._inside = before
+            self._note_written(call.leave(plan))
+
+    def _by_copies(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that was not recorded at this place: its weights are copied to PyTorch's memory."""
+        recorded = [call for entry in self.entries.values() for call in entry.recorded or [] if call.module is module]
+        known = {key: self.weights.shown[key] for call in recorded for key in call.reads}
+        shown = [one for one in (known.values() if known else self.weights.below(module)) if one.is_on_host()]
+        show_copies(shown, self.device)
+        writes = Written(shown)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._note_written(writes.to_host(self.weights.lending))
+            show_host(shown)
+
+    # -- what has to hold before a pass --
+
+    def _prepare(self) -> None:
+        if torch.is_grad_enabled():
+            for name, parameter in self.root.named_parameters():
+                if parameter.requires_grad:
+                    raise Error(
+                        f"offload: {self.name} is for inference, and gradients of '{name}' would be computed; run it under "
+                        "torch.inference_mode() or torch.no_grad(), or call module.requires_grad_(False)"
+                    )
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise Error(f"offload: {self.name} cannot be captured in a CUDA graph: its weights move")
+        wrote, self._wrote = self._wrote, {}
+        self.notice_changes(one.tensor for one in wrote.values())
+        if self.plan is not None and self.plan.stream != self._stream():
+            # Copies are ordered with the kernels of one stream.
+            self.close_plan()
+
+    def notice_changes(self, changed: Iterable[torch.Tensor] = ()) -> None:
+        """What was done to the module since the last pass: other modules or parameters, other memory, other bytes; and what is known
+        to have changed."""
+        if self._parts() != self._seen:
+            self._take_modules()
+        elif self.buffers.are_others(self.names):
+            self._take_buffers()
+        written = {id(one): one for one in [*self.weights.written(), *changed]}
+        known = [one for key, one in written.items() if key in self.weights.shown]
+        if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
+            self._take_weights()
+        elif known:
+            self._copy_again(known)
+
+    def _copy_again(self, changed: list[torch.Tensor]) -> None:
+        """Their bytes have changed. Where these lie, and how many they are, is what a plan is made of."""
+        if self.plan is None:
+            return
+        try:
+            self.plan.copy_again(changed)
+        except BaseException:
+            # Nobody remembers what changed: a plan of the bytes as they are now comes before the next pass.
+            self._take_weights()
+            raise
+
+    def _take_weights(self) -> None:
+        """The weights as they are now; a plan of them before the next read."""
+        # What the plan has registered with the driver would be taken for pinned memory.
+        self.close_plan()
+        fresh = _weights_of(self.root, self.buffers, self.device)
+        self.weights.lending.end()
+        self.weights = fresh
+        for entry in self.entries.values():
+            if entry.recorded is not None and not all(self._holds(call) for call in entry.recorded):
+                entry.recorded = None
+
+    def _holds(self, call: Call) -> bool:
+        """Whether a call reads what it did when it was recorded, as far as its module tells."""
+        own = {id(one.tensor) for one in self.weights.own(call.module)}
+        return call.module in self.names and own <= call.reads.keys() <= self.weights.shown.keys()
+
+    def _take_modules(self) -> None:
+        """The modules and parameters as they are now: layers were replaced, adapters came or went."""
+        names = _names_of(self.root)
+        check_module(self.root, {one: name for one, name in names.items() if one not in self.names})
+        self.close_plan()
+        self._take_names(names)
+        try:
+            self.buffers.take(self.root)
+            self._take_weights()
+        except BaseException:
+            # The next pass looks again.
+            self._seen = []
+            raise
+
+    def _take_buffers(self) -> None:
+        """Buffers were replaced. The budget covers those that there are now."""
+        before = self.buffers.bytes
+        self.buffers.take(self.root)
+        if not all(one.is_parameter() or self.buffers.is_streaming(one.tensor) for one in self.weights.shown.values()):
+            self._take_weights()
+        elif self.buffers.bytes != before:
+            self.close_plan()
+
+    def _take_names(self, names: dict[nn.Module, str]) -> None:
+        gone = [one for one in self.names if one not in names]
+        for module in gone:
+            self._forwards.pop(module).unwrap(module)
+        forget_where(gone)
+        for module in names:
+            if module not in self._forwards:
+                self._forwards[module] = Forward(self, module)
+                self._forwards[module].wrap(module)
+        self.names = names
+        self.entries = {one: entry for one, entry in self.entries.items() if one in names}
+        say_where([one for one in names if one is self.root or has_device(one)], self.device)
+        self._seen = self._parts()
+
+    def _parts(self) -> list[int]:
+        """All that the tree of modules consists of, by identity."""
+        modules = self.names
+        found = [id(one) for module in modules for one in module._parameters.values()]
+        return found + [id(one) for module in modules for one in module._modules.values()]
+
+    def _stream(self) -> int:
+        return 0 if self.device.type == "cpu" else torch._C._cuda_getCurrentRawStream(self.device.index)
+
+    # -- the end --
+
+    def close_plan(self) -> None:
+        plan, self.plan = self.plan, None
+        if plan is not None:
+            self.counted["bytes_copied"] += plan.stats().get("bytes_copied", 0)
+            plan.close()
+
+    def leave(self) -> None:
+        """The modules are as they were."""
+        if self.left:
+            return
+        self.left = True
+        self.close_plan()
+        for module, forward in self._forwards.items():
+            forward.unwrap(module)
+        forget_where(self.names)
+        self.weights.lending.end()
+        self.buffers.give_back()
+
+    def check_here(self) -> None:
+        if self.left:
+            raise Error(
+                f"offload: {self.name} is not offloaded any more: its handle was removed, or its first plan was refused; offload it again"
+            )
+
+
+def _names_of(root: nn.Module) -> dict[nn.Module, str]:
+    return {one: name for name, one in root.named_modules()}
+
+
+def _weights_of(root: nn.Module, buffers: Buffers, device: torch.device | None = None) -> Weights:
+    with torch.inference_mode(False), torch.no_grad():
+        return Weights(root, buffers.streaming(root), device)
+
+
+def _of_weights(call: Call, weights: Weights) -> Call:
+    """The call with its reads as the parameters are now."""
+    reads = {key: weights.shown[key] for key in call.reads}
+    return Call(call.module, call.parent, reads, call.rows, call.wholes)
+
+
+__all__ = ["FLOOR", "SHARED", "Entry", "Passes"]

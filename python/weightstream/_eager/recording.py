@@ -1,0 +1,182 @@
+"""One pass of an eager module, recorded: which modules were called, and which weights each of them read.
+
+A module's own parameters are on the device while its forward runs. Every operator is looked at: where it takes another module's
+parameter, it gets a copy, and the parameter is one of the running module's reads from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from .._native.errors import Error
+from .watch import set_data
+from .weights import Shown, Weights
+
+#: What `parameter.data = tensor` asks in inference mode: no operator of the module.
+_OF_SHOWING = torch.ops.aten._has_compatible_shallow_copy_type.default
+
+
+@dataclass
+class Call:
+    """A call of a module, by its place among all calls; the root's has no parent. It holds its reads until it returns."""
+
+    module: nn.Module
+    parent: int | None
+    reads: dict[int, Shown] = field(default_factory=dict)
+    #: Of its reads, those of which operators take rows, and those that are used otherwise.
+    rows: set[int] = field(default_factory=set)
+    wholes: set[int] = field(default_factory=set)
+    #: While it runs, the copies of what it reads.
+    copies: list[tuple[Shown, torch.Tensor]] = field(default_factory=list)
+
+
+class Recorder(TorchDispatchMode):
+    """Records a pass of a module. The weights are copied to the device for the calls that read them."""
+
+    def __init__(self, weights: Weights, names: dict[nn.Module, str], device: torch.device):
+        super().__init__()
+        self.calls: list[Call] = []
+        self._weights, self._names, self._device = weights, names, device
+        self._now: int | None = None
+        #: Of the copies that live: the weight of each, by its storage; and the copy, by the identity of the weight's tensor.
+        self._copies: dict[int, Shown] = {}
+        self._live: dict[int, torch.Tensor] = {}
+        #: Buffers that cannot stream, by identity: the pass wrote them, or left a view of them to somebody.
+        self.kept: dict[int, Shown] = {}
+
+    def call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a module's forward, with its own parameters on the device."""
+        call = Call(module, self._now, {id(one.tensor): one for one in self._weights.own(module)})
+        self.calls.append(call)
+        before, self._now = self._now, len(self.calls) - 1
+        mine = [one for one in call.reads.values() if one.is_on_host()]
+        for one in mine:
+            set_data(one.tensor, self._copy(call, one))
+        try:
+            result = forward(*args, **kwargs)
+            self._keep_returned(call, result)
+            return result
+        finally:
+            show_host([one for one in mine if id(one.tensor) not in self.kept])
+            self._drop_copies(call)
+            self._now = before
+
+    def _copy(self, call: Call, one: Shown) -> torch.Tensor:
+        """The copy that lives, or a new one. It lives as long as the call, so that nothing else lies at its address."""
+        copy = self._live.get(id(one.tensor))
+        if copy is None:
+            copy = copy_of(one, self._device)
+            call.copies.append((one, copy))
+            self._copies[copy.untyped_storage().data_ptr()] = one
+            self._live[id(one.tensor)] = copy
+        return copy
+
+    def _keep(self, one: Shown) -> None:
+        """A buffer shows its copy from now on."""
+        self.kept[id(one.tensor)] = one
+        set_data(one.tensor, self._live[id(one.tensor)])
+
+    def _drop_copies(self, call: Call) -> None:
+        """The call is over. Buffers may have been written in a way that no operator tells; and of one whose copy lives on somebody has kept
+        a view."""
+        storages = []
+        for one, copy in call.copies:
+            if id(one.tensor) in self.kept:
+                continue
+            del self._copies[copy.untyped_storage().data_ptr()], self._live[id(one.tensor)]
+            if one.is_parameter() or torch.equal(_bytes(copy), _bytes(one.host)):
+                storages.append((one, StorageWeakRef(copy.untyped_storage())))
+            else:
+                self.kept[id(one.tensor)] = one
+                set_data(one.tensor, copy)
+        call.copies.clear()
+        copy = None
+        self.kept |= {id(one.tensor): one for one, storage in storages if not one.is_parameter() and not storage.expired()}
+
+    def _keep_returned(self, call: Call, result: Any) -> None:
+        """A module that returns a weight, or a view of one, leaves it to its caller, which then holds it."""
+        returned = {id(one.tensor): one for tensor in tree_flatten(result)[0] if (one := self._of(tensor))}
+        for key, one in returned.items():
+            if call.parent is None and not one.is_parameter():
+                continue
+            if call.parent is None:
+                name = type(call.module).__name__
+                raise Error(f"offload: {name} returns its weight '{one.name}', or a view of it, whose memory others take; clone it")
+            caller = self.calls[call.parent]
+            caller.reads[key] = one
+            kept = [pair for pair in call.copies if pair[0] is one]
+            caller.copies += kept
+            call.copies = [pair for pair in call.copies if pair[0] is not one]
+
+    def _of(self, value: Any) -> Shown | None:
+        """The parameter whose copy a tensor shows."""
+        if not isinstance(value, torch.Tensor) or not self._copies or value.layout is not torch.strided:
+            return None
+        return self._copies.get(value.untyped_storage().data_ptr()) if value.numel() else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _OF_SHOWING:
+            return func(*args, **kwargs)
+        written = self._written(func, args, kwargs) if func._schema.is_mutable else []
+        args, kwargs = tree_map_only(torch.Tensor, self._on_device, (args, kwargs))
+        for one in written:
+            self._keep(one)
+        if self._now is not None:
+            call = self.calls[self._now]
+            used = {id(one.tensor) for tensor in tree_flatten((args, kwargs))[0] if (one := self._of(tensor))}
+            (call.rows if func is torch.ops.aten.embedding.default else call.wholes).update(used)
+        return func(*args, **kwargs)
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        one = self._weights.shown.get(id(tensor))
+        if one is None or self._now is None or not one.is_on_host():
+            return tensor
+        call = self.calls[self._now]
+        call.reads[id(tensor)] = one
+        return self._copy(call, one)
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> list[Shown]:
+        """The buffers that an operator writes. Parameters may not be written."""
+        written = []
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            for tensor in tree_flatten(value)[0]:
+                one = self._weights.shown.get(id(tensor)) or self._of(tensor)
+                if one is not None and one.is_parameter():
+                    raise Error(f"offload: the forward writes to the weight '{one.name}' ({func}); what passes change has to be a buffer")
+                if one is not None and id(one.tensor) not in self.kept and self._now is not None:
+                    written.append(one)
+        return written
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().contiguous().view(torch.uint8)
+
+
+def copy_of(one: Shown, device: torch.device) -> torch.Tensor:
+    """A copy of a weight in PyTorch's own memory of the device."""
+    with one.mode(), torch.no_grad():
+        return one.host.to(device, copy=True)
+
+
+def show_copies(shown: list[Shown], device: torch.device) -> None:
+    """Weights show copies from now on."""
+    for one in shown:
+        set_data(one.tensor, copy_of(one, device))
+
+
+def show_host(shown: list[Shown]) -> None:
+    """Weights show their host bytes again."""
+    for one in shown:
+        set_data(one.tensor, one.host)

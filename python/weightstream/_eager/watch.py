@@ -1,0 +1,121 @@
+"""Who takes the ``.data`` of weights that are offloaded: PyTorch counts no writes to what that gives, and PEFT merges adapters through it.
+
+While anything is watched, ``torch.Tensor.data`` is a property that notes this. Parameters keep their type.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+
+from .._native.errors import Error
+
+#: ``tensor.data`` as PyTorch has it.
+set_data = torch.Tensor.data.__set__
+get_data = torch.Tensor.data.__get__
+
+
+class Lending:
+    """The weights of one module whose ``.data`` was asked for since their bytes were last copied."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]):
+        self.noted: dict[int, torch.Tensor] = {}
+        #: While a pass runs: what weights show then is not their owner's to replace.
+        self.in_pass = False
+        #: What this pass was given of the device's bytes, by the identity of the weight, and its count of writes then.
+        self.in_use: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        lent = {id(one): _Lent(name, one.data_ptr(), self) for name, one in named}
+        _LENT.update(lent)
+        self._end = weakref.finalize(self, _forget, {key: weakref.ref(one) for key, one in lent.items()})
+        if lent:
+            torch.Tensor.data = _NOTING
+
+    def was_written(self, key: int) -> bool:
+        """Whether this pass wrote to what it was given of a weight."""
+        return any(version < 0 or _version(alias) != version for alias, version in self.in_use.get(key, ()))
+
+    def may_be_written(self) -> list[torch.Tensor]:
+        """Those whose bytes may have been written through ``.data`` since the last call."""
+        found = []
+        for key, one in list(self.noted.items()):
+            lent = _LENT.get(key)
+            if lent is not None and lent.was_written():
+                found.append(one)
+            if lent is None or not lent.aliases:
+                del self.noted[key]
+        return found
+
+    def end(self) -> None:
+        """They are watched no more."""
+        self._end()
+
+
+class _Lent:
+    """What was given out of a parameter's bytes on the host."""
+
+    __slots__ = ("__weakref__", "aliases", "at", "lending", "name", "written")
+
+    def __init__(self, name: str, at: int, lending: Lending):
+        self.name, self.at, self.lending, self.written = name, at, weakref.ref(lending), False
+        #: Each tensor, and its count of writes when it was given.
+        self.aliases: list[tuple[weakref.ref[torch.Tensor], int]] = []
+
+    def was_written(self) -> bool:
+        """Whether bytes may have changed since the last call. What lives no longer may have been written before."""
+        written, self.written = self.written, False
+        kept = []
+        for alias, version in self.aliases:
+            tensor = alias()
+            if tensor is not None:
+                kept.append((alias, _version(tensor)))
+            written |= tensor is None or version < 0 or _version(tensor) != version
+        self.aliases = kept
+        return written
+
+
+#: By the identity of the tensor.
+_LENT: dict[int, _Lent] = {}
+
+
+def _read(tensor: torch.Tensor) -> torch.Tensor:
+    alias = get_data(tensor)
+    lent = _LENT.get(id(tensor))
+    if lent is None or not (lending := lent.lending()):
+        return alias
+    if alias.device.type == "cpu" and alias.data_ptr() == lent.at:
+        lent.aliases.append((weakref.ref(alias), _version(alias)))
+        lending.noted[id(tensor)] = tensor
+    elif lending.in_pass:
+        lending.in_use.setdefault(id(tensor), []).append((alias, _version(alias)))
+    return alias
+
+
+def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    lent = _LENT.get(id(tensor))
+    if lent is not None and (lending := lent.lending()):
+        if lending.in_pass:
+            raise Error(
+                f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer that they assign or "
+                "write in place"
+            )
+        lent.written = True
+        lending.noted[id(tensor)] = tensor
+    set_data(tensor, value)
+
+
+_NOTING = property(_read, _write)
+
+
+def _forget(lent: dict[int, weakref.ref[_Lent]]) -> None:
+    for key, one in lent.items():
+        if _LENT.get(key) is one():
+            _LENT.pop(key, None)
+    if not _LENT and "data" in torch.Tensor.__dict__:
+        del torch.Tensor.data
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Tensors of inference mode count no writes: for them it is -1."""
+    return -1 if tensor.is_inference() else tensor._version

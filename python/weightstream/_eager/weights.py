@@ -1,0 +1,197 @@
+"""The weights of an eager module: which bytes of the host they are, and tensors over the device's copy of these bytes."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .._native.dlpack import consume
+from .._native.errors import Error
+from .watch import Lending, get_data
+
+
+class Weight(NamedTuple):
+    """Bytes of the host of which the device holds one copy. Parameters and buffers that overlap there share one."""
+
+    name: str
+    start: int
+    bytes: int
+
+
+class Shown(NamedTuple):
+    """A parameter, or a buffer that streams: what it shows between passes, and where that lies. Without elements it has no weight."""
+
+    name: str
+    tensor: torch.Tensor
+    host: torch.Tensor
+    weight: int | None
+    offset: int
+
+    def is_parameter(self) -> bool:
+        """Passes may write to buffers, and not to these."""
+        return isinstance(self.tensor, nn.Parameter)
+
+    def mode(self) -> torch.inference_mode:
+        """In which tensors are made that the parameter can show: PyTorch tells inference tensors from others."""
+        return torch.inference_mode(self.host.is_inference())
+
+    def is_on_host(self) -> bool:
+        """Whether the tensor shows its host bytes now, and not those of a pass."""
+        return self.tensor.data_ptr() == self.host.data_ptr() and self.tensor.device == self.host.device
+
+
+class Written:
+    """Whether a pass has written to some weights since their writes were counted. PyTorch counts none of tensors of inference mode."""
+
+    __slots__ = ("_counted", "_shown", "_versions")
+
+    def __init__(self, shown: list[Shown]):
+        self._shown, self._counted = shown, [one.tensor for one in shown if not one.tensor.is_inference()]
+        self.count()
+
+    def count(self) -> None:
+        """What was written so far is known."""
+        self._versions = [tensor._version for tensor in self._counted]
+
+    def found(self) -> list[Shown]:
+        """Those that were written, as PyTorch counts it."""
+        if [tensor._version for tensor in self._counted] == self._versions:
+            return []
+        written = {id(tensor) for tensor, before in zip(self._counted, self._versions) if tensor._version != before}
+        return [one for one in self._shown if id(one.tensor) in written]
+
+    def to_host(self, lending: Lending) -> list[Shown]:
+        """Those that were written while they showed the device's bytes, which the host has from now on."""
+        found = self.found()
+        if lending.in_use:
+            found += [one for one in self._shown if lending.was_written(id(one.tensor))]
+        for one in found:
+            with one.mode(), torch.no_grad():
+                one.host.copy_(get_data(one.tensor))
+        return found
+
+
+class Weights:
+    """All parameters of a module, and buffers of it, by the identity of their objects; but for parameters that are on ``device``
+    already, which are their owner's."""
+
+    def __init__(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], device: torch.device | None = None):
+        here = device if device is not None and device.type != "cpu" else None
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.device != here]
+        for name, parameter in named:
+            _check(name, parameter)
+        named += buffers
+        spans = sorted((tensor.data_ptr(), _span(tensor), name) for name, tensor in named if tensor.numel())
+        self.all: list[Weight] = []
+        for start, size, name in spans:
+            last = self.all[-1] if self.all else None
+            if last and start < last.start + last.bytes:
+                self.all[-1] = last._replace(bytes=max(last.bytes, start + size - last.start))
+            else:
+                self.all.append(Weight(name, start, size))
+        self._starts = [weight.start for weight in self.all]
+        self.shown = {id(tensor): self._shown(name, tensor) for name, tensor in named}
+        self._addresses = [tensor.data_ptr() for _, tensor in named]
+        # Tensors that were made in inference mode count no writes.
+        self._counted = [tensor for _, tensor in named if not tensor.is_inference()]
+        self._versions = [tensor._version for tensor in self._counted]
+        self.lending = Lending(named)
+
+    def _shown(self, name: str, tensor: torch.Tensor) -> Shown:
+        host = get_data(tensor)
+        if not host.numel():
+            return Shown(name, tensor, host, None, 0)
+        at = host.data_ptr()
+        index = bisect.bisect_right(self._starts, at) - 1
+        return Shown(name, tensor, host, index, at - self.all[index].start)
+
+    def own(self, module: nn.Module) -> Iterator[Shown]:
+        """The tensors that a module has itself, each once."""
+        mine = {id(one) for held in (module._parameters, module._buffers) for one in held.values()}
+        yield from (self.shown[key] for key in mine if key in self.shown)
+
+    def below(self, module: nn.Module) -> Iterator[Shown]:
+        """Those of the module and of all modules in it."""
+        below = itertools.chain(module.parameters(), module.buffers())
+        yield from (self.shown[id(one)] for one in below if id(one) in self.shown)
+
+    def are_elsewhere(self) -> bool:
+        """Whether one shows other memory than it did."""
+        return [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses
+
+    def has_other_form(self, tensor: torch.Tensor) -> bool:
+        """Whether it has other sizes or strides than it had: ``weight.t_()``."""
+        host = self.shown[id(tensor)].host
+        return (tensor.size(), tensor.stride()) != (host.size(), host.stride())
+
+    def written(self) -> list[torch.Tensor]:
+        """Those that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
+        changed = self.lending.may_be_written() if self.lending.noted else []
+        versions = [tensor._version for tensor in self._counted]
+        if versions != self._versions:
+            changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
+            self._versions = versions
+        return changed
+
+
+def _check(name: str, parameter: torch.Tensor) -> None:
+    def refuse(what: str) -> None:
+        raise Error(f"offload: parameter '{name}' {what}")
+
+    if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+        refuse("has no sizes yet; run the module once before")
+    if type(parameter) not in (nn.Parameter, torch.Tensor):
+        refuse(f"is a {type(parameter).__name__}, which is more than memory with sizes; give a plain nn.Parameter")
+    if parameter.device.type != "cpu":
+        refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")
+    if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():
+        refuse("is sparse, quantized by PyTorch's own type, or a lazy conjugate; give a dense tensor")
+    if parameter.is_pinned():
+        refuse("is in pinned memory, or in another module that is offloaded; give ordinary memory, which is registered where it lies")
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the last one, in whatever order they lie."""
+    steps = ((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+    return (sum(steps) + 1) * tensor.element_size()
+
+
+class _View(ctypes.Structure):
+    """``DLManagedTensor`` of one dimension over memory that somebody else keeps, and its size."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+    ]
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+_FREE = ctypes.cast(_libc.free, ctypes.c_void_p).value
+
+
+def tensor_at(address: int, size: int, like: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor with the dtype, sizes and strides of another one over so many bytes of a device. It keeps nothing alive."""
+    # As DLPack has them: 1 is the CPU, 2 is CUDA.
+    kind = (1, 0) if device.type == "cpu" else (2, device.index or 0)
+    # The tensor frees the structure when it ends, on whatever thread.
+    at = _libc.malloc(ctypes.sizeof(_View))
+    shape = at + _View.size.offset
+    view = _View(address, (ctypes.c_int32 * 2)(*kind), 1, (ctypes.c_uint8 * 4)(1, 8, 1, 0), shape, None, 0, None, _FREE, size)
+    ctypes.memmove(at, ctypes.byref(view), ctypes.sizeof(view))
+    whole = consume(ctypes.c_void_p(at), torch.utils.dlpack.from_dlpack)
+    return whole.view(like.dtype).as_strided(like.size(), like.stride())

@@ -1,0 +1,1 @@
+"""What ExecuTorch calls: the partitioner and the backend, down to one AOTInductor compilation and its record."""

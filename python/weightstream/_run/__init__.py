@@ -1,0 +1,1 @@
+"""What runs: exported programs, and the memory of a device for eager code."""
