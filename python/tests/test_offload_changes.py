@@ -209,3 +209,38 @@ def test_adapters_come_after_a_module_was_offloaded():
             after = model(given())
         assert not torch.equal(after, before)
     assert torch.allclose(after, model.to(DEVICE)(given()))
+
+
+def test_a_forward_that_is_replaced_is_seen():
+    module, reference = stack(), stack().to(DEVICE)
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        module(given())
+        for one in (module, reference):
+            # It reads the weight of another layer, which was no read of this one before.
+            other = one[3]
+            one[1].forward = lambda x, other=other: torch.tanh(x @ other.weight)
+        for _ in range(4):
+            assert torch.equal(module(given()), reference(given()))
+        assert handle.stats()["recorded"] == 2
+        wrapped = module[2].forward
+        module[2].forward = lambda x: 2 * wrapped(x)
+        reference[2].forward = lambda x, plain=reference[2].forward: 2 * plain(x)
+        for _ in range(3):
+            assert torch.equal(module(given()), reference(given()))
+    # The lambda calls what stood there while the module was offloaded.
+    assert torch.equal(module(given().cpu()), reference.cpu()(given().cpu()))
+
+
+def test_a_lost_handle_is_found():
+    module, parts = stack(), {"first": stack(), "other": 3}
+    assert ws.torch.Offloaded.of(module) is None
+    assert ws.torch.Offloaded.of(parts) is None
+    ws.torch.offload(module, device=DEVICE)
+    module(given())
+    assert "Offloaded.of(module) finds" in error_of(lambda: ws.torch.offload(module, device=DEVICE))
+    assert ws.torch.Offloaded.of(module).stats()["passes"] == 1
+    handle = ws.torch.offload(parts, device=DEVICE)
+    assert ws.torch.Offloaded.of(parts) is ws.torch.Offloaded.of(parts["first"]) is handle
+    handle.remove()
+    ws.torch.Offloaded.of(module).remove()
+    assert ws.torch.Offloaded.of(module) is None

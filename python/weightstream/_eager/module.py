@@ -45,9 +45,13 @@ class Forward:
         """The module's forward is this from now on."""
         module.__dict__["forward"] = self._run
 
+    def wraps(self, module: nn.Module) -> bool:
+        """Whether nobody has given the module another forward."""
+        return module.__dict__.get("forward") is self._run
+
     def unwrap(self, module: nn.Module) -> None:
         """It is what it was."""
-        if module.__dict__.get("forward") is not self._run:
+        if not self.wraps(module):
             return
         del module.__dict__["forward"]
         if self._before is not None:
@@ -61,8 +65,10 @@ def _run(of: Forward, *args: Any, **kwargs: Any) -> Any:
     return passes.enter(of.module, of.forward, args, kwargs)
 
 
-def _is_offloaded(module: nn.Module) -> bool:
-    return getattr(module.__dict__.get("forward"), "func", None) is _run
+def passes_of(module: nn.Module) -> Passes | None:
+    """Those of a module that is offloaded."""
+    forward = module.__dict__.get("forward")
+    return forward.args[0].passes if getattr(forward, "func", None) is _run else None
 
 
 def refuse_compiler(name: str) -> None:
@@ -165,8 +171,8 @@ def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
     """Refuses modules whose calls cannot be followed."""
     for one, name in names.items():
         what = None
-        if _is_offloaded(one):
-            what = "is offloaded already; remove() its handle first"
+        if passes_of(one) is not None:
+            what = "is offloaded already; remove() its handle first, which ws.torch.Offloaded.of(module) finds"
         elif isinstance(one, torch.jit.ScriptModule):
             what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"
         elif type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None:

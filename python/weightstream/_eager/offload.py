@@ -9,7 +9,7 @@ from torch import nn
 
 from .._native.bindings import whole
 from .._native.errors import Error
-from .module import device_of
+from .module import device_of, passes_of
 from .passes import FLOOR, SHARED, Passes
 
 
@@ -32,7 +32,8 @@ def offload(
     ``budget=None`` is the least budget that does. With ``shared=True`` the module shares the device with all that does
     (:func:`weightstream.set_device_budget`); ``priority`` says whose bytes come first, and ``name`` what reports call it. The first pass is
     recorded; with ``example``, a tuple of arguments, that is done here. ``device`` is ``"cuda:0"`` unless there is no GPU, then ``"cpu"``.
-    Buffers are on the device all the time, and count in the budget. Inference only::
+    Buffers count in the budget. Those that passes write, and those under 1 MB, are on the device all the time; others stream as parameters
+    do. Inference only::
 
         handle = ws.torch.offload(model, budget=4 << 30)
         with torch.inference_mode():
@@ -61,11 +62,15 @@ def offload(
     return handle
 
 
-def _whole_of(value: Any) -> nn.Module:
-    """A module of the modules that an object consists of, by their names there."""
+def _modules_of(value: Any) -> dict[str, nn.Module]:
     components = getattr(value, "components", None)
     named = components if isinstance(components, dict) else value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    modules = {str(name): one for name, one in named.items() if isinstance(one, nn.Module)}
+    return {str(name): one for name, one in named.items() if isinstance(one, nn.Module)}
+
+
+def _whole_of(value: Any) -> nn.Module:
+    """A module of the modules that an object consists of, by their names there."""
+    modules = _modules_of(value)
     if not modules:
         raise Error(
             f"offload: an nn.Module, or an object or dictionary that has some, is expected; found {type(value).__name__} without any"
@@ -82,6 +87,14 @@ class Offloaded:
     def __init__(self, module: Any, passes: Passes):
         self.module, self.device, self.name = module, passes.device, passes.name
         self._passes = passes
+        passes.handle = self
+
+    @staticmethod
+    def of(module: Any) -> Offloaded | None:
+        """The handle of a module that is offloaded, or of a pipeline whose modules are: for who has not kept it. Of others ``None``."""
+        modules = [module] if isinstance(module, nn.Module) else _modules_of(module).values()
+        found = next((passes for one in modules if (passes := passes_of(one))), None)
+        return found and found.handle
 
     def __enter__(self) -> Offloaded:
         return self

@@ -80,6 +80,8 @@ class Passes:
         self._seen: list[int] = []
         #: Whether the modules are as they were before.
         self.left = False
+        #: What the caller was given.
+        self.handle: Any = None
         names = _names_of(root)
         check_module(root, names)
         self.buffers = Buffers(device)
@@ -96,6 +98,9 @@ class Passes:
 
     def enter(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a module: from outside, or in a pass on this thread."""
+        if self.left:
+            # Somebody kept the wrapped forward.
+            return forward(*args, **kwargs)
         refuse_compiler(self.name)
         if self.thread == threading.get_ident():
             return self._call(module, forward, args, kwargs)
@@ -356,20 +361,24 @@ class Passes:
         for module in gone:
             self._forwards.pop(module).unwrap(module)
         forget_where(gone)
-        for module in names:
-            if module not in self._forwards:
-                self._forwards[module] = Forward(self, module)
-                self._forwards[module].wrap(module)
+        fresh = {one for one in names if one not in self._forwards or not self._forwards[one].wraps(one)}
+        for module in fresh:
+            self._forwards[module] = Forward(self, module)
+            self._forwards[module].wrap(module)
+        for entry in self.entries.values():
+            if entry.recorded is not None and any(call.module in fresh for call in entry.recorded):
+                entry.recorded = None
         self.names = names
         self.entries = {one: entry for one, entry in self.entries.items() if one in names}
         say_where([one for one in names if one is self.root or has_device(one)], self.device)
         self._seen = self._parts()
 
     def _parts(self) -> list[int]:
-        """All that the tree of modules consists of, by identity."""
+        """All that the tree of modules consists of, by identity. Their forwards too: somebody may give a module another one."""
         modules = self.names
         found = [id(one) for module in modules for one in module._parameters.values()]
-        return found + [id(one) for module in modules for one in module._modules.values()]
+        found += [id(one) for module in modules for one in module._modules.values()]
+        return found + [id(module.__dict__.get("forward")) for module in modules]
 
     def _stream(self) -> int:
         return 0 if self.device.type == "cpu" else torch._C._cuda_getCurrentRawStream(self.device.index)

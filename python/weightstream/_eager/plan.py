@@ -38,7 +38,7 @@ class PlannedCall:
     def enter(self, plan: Plan) -> None:
         """Its parameters show the device's bytes from now on."""
         if plan.read(plan.handle, self.first, self.count, self._addresses, self._moved):
-            raise Error(last_error())
+            raise Error(plan.said())
         if self._moved.value or not self._device:
             try:
                 self._device = plan.on_device(self.shown, dict(zip(self._reads, self._addresses)))
@@ -54,7 +54,7 @@ class PlannedCall:
         for shown, tensor in self._host:
             set_data(shown, tensor)
         if plan.release(plan.handle, self.first, self.count):
-            raise Error(last_error())
+            raise Error(plan.said())
         return written
 
     def forget(self) -> None:
@@ -140,7 +140,7 @@ class PlannedEntry:
         if generation != self._generation or not self._everything:
             addresses = (ctypes.c_uint64 * len(self.reads))()
             if library().ws_offload_addresses(plan.handle, self.index, addresses, len(self.reads)) != 0:
-                raise Error(last_error())
+                raise Error(plan.said())
             # A weight whose rows are read in one place, and all of it in another, is on the device for both.
             by_read = sorted(zip(self.reads, addresses, range(len(self.reads))), key=lambda read: read[2] not in self.rows)
             at = {weight: address for weight, address, _ in by_read}
@@ -174,12 +174,16 @@ class Plan:
     def __init__(self, weights: Weights, first: PlannedEntry, device: torch.device, stream: int, options: dict[str, Any]):
         native = library()
         self.weights, self.stream, self.entries = weights, stream, [first]
-        self._device = device
+        self._device, self._name = device, options["name"].decode()
         self.generation, self.is_resident = -1, False
         self.handle = self._create(native, first, options)
         hosts = [one.host for one in weights.shown.values()]
         self._end = weakref.finalize(self, _destroy, self.handle, hosts)
         self.read, self.release = native.ws_offload_read, native.ws_offload_release
+
+    def said(self) -> str:
+        """The runtime's last error, and whose it is."""
+        return f"offload: {self._name}: {last_error()}"
 
     def _create(self, native: ctypes.CDLL, first: PlannedEntry, options: dict[str, Any]) -> ctypes.c_void_p:
         weights = self.weights.all
@@ -193,14 +197,14 @@ class Plan:
         )
         handle = ctypes.c_void_p()
         if native.ws_offload_create(ctypes.byref(recorded), ctypes.byref(handle)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
         return handle
 
     def join(self, entry: PlannedEntry) -> None:
         """Another entry over the same weights. What is on the device stays there as far as the new plan has it there."""
         index, given = ctypes.c_uint32(), entry.native()
         if library().ws_offload_add_entry(self.handle, ctypes.byref(given), ctypes.byref(index)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
         entry.index = index.value
         self.entries.append(entry)
 
@@ -208,7 +212,7 @@ class Plan:
         """An entry whose calls have another order now."""
         given = entry.native()
         if library().ws_offload_replace_entry(self.handle, before.index, ctypes.byref(given)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
         before.forget()
         entry.index = before.index
         self.entries[self.entries.index(before)] = entry
@@ -230,31 +234,31 @@ class Plan:
         """A pass of an entry begins. Whether everything stays: then it shows everything, and its calls ask for nothing."""
         begun = OffloadPass()
         if library().ws_offload_begin(self.handle, entry.index, ctypes.byref(begun)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
         self.generation, self.is_resident = begun.generation, bool(begun.resident)
         return self.is_resident
 
     def end(self, completed: bool) -> None:
         """The pass is over, and went as recorded or not."""
         if library().ws_offload_end(self.handle, int(completed)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
 
     def set_budget(self, bytes: int) -> None:
         if library().ws_offload_set_budget(self.handle, bytes) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
 
     def copy_again(self, changed: list[torch.Tensor]) -> None:
         """The bytes of these weights on the host are others than before: what the device has of them is copied again."""
         found = {self.weights.shown[id(one)].weight for one in changed} - {None}
         if library().ws_offload_copy_again(self.handle, (ctypes.c_uint32 * len(found))(*found), len(found)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
         for entry in self.entries:
             entry.count_writes()
 
     def stats(self) -> dict[str, Any]:
         text = ctypes.c_char_p()
         if library().ws_offload_stats(self.handle, ctypes.byref(text)) != 0:
-            raise Error(last_error())
+            raise Error(self.said())
         counters = json.loads(text.value or b"{}")
         counters.pop("options", None)
         return counters
