@@ -96,6 +96,67 @@ fn no_view_has_very_many_pieces() {
     }
 }
 
+/// An encoder that runs once for four passes of a transformer, at the sizes of Flux: kernels of a pass of the latter take nearly as long
+/// as its copies. A ring of 2.0 GB would make passes shorter by half a percent, and copy an eighth more.
+#[test]
+fn a_larger_ring_that_gains_next_to_nothing_is_not_taken() {
+    const MB: u64 = 1_000_000;
+    // Megabytes, and microseconds of the kernels that read them.
+    let encoder = [(33, 90); 4].into_iter().chain([(84, 220); 3]);
+    let double = [(113, 60), (113, 60), (19, 150), (19, 150), (19, 150)];
+    let double = double.into_iter().chain([(19, 50); 4]);
+    let double = double.chain([(19, 1150), (75, 500), (75, 500), (75, 80), (75, 80)]);
+    let single = [
+        (57, 60),
+        (75, 500),
+        (19, 150),
+        (19, 150),
+        (19, 150),
+        (94, 1600),
+    ];
+    let times_of = |layers: &[(u64, u64)], scale| -> Vec<u64> {
+        let kernel = |&(_, us): &(u64, u64)| [0, us * scale, 0];
+        layers.iter().flat_map(kernel).collect()
+    };
+    let encoder = Vec::from_iter(encoder).repeat(24);
+    let double = Vec::from_iter(double).repeat(19);
+    let transformer = [double, single.repeat(38)].concat();
+    let sizes: Vec<u64> = { encoder.iter().chain(&transformer) }
+        .map(|&(mb, _)| mb * MB)
+        .collect();
+    let first = encoder.len() as u32;
+    let reads = [(0..first).collect(), (first..sizes.len() as u32).collect()];
+    let traces = reads.map(|reads: Vec<u32>| chain(&reads, sizes.len()));
+    let methods = [(&traces[0], 1), (&traces[1], 4)].map(|(trace, share)| MethodTrace {
+        share,
+        ..trace.into()
+    });
+    let link = crate::figures::Link {
+        bytes_per_second: 55_000 * MB,
+        ns_per_copy: 3000,
+    };
+    let times = [times_of(&encoder, 1000), times_of(&transformer, 1250)];
+    let clocks = [0, 1].map(|at| Clocks {
+        kernels: &times[at],
+        link,
+    });
+    let figures = DeviceModel {
+        granule: 256,
+        bytes_per_copy: 192 << 10,
+        page: Some(2 << 20),
+        apart: 0,
+        whole_pages: true,
+    };
+    let specs = weights(&sizes);
+    let capacity = 12_000 * MB;
+    let by_bytes = plan(&methods, &specs, &figures, capacity).unwrap();
+    let by_time = quickest(&methods, &specs, &figures, capacity, (&clocks, u64::MAX)).unwrap();
+    let pass = |plan| expected(plan, &methods, &clocks).pass;
+    assert!(pass(&by_time) < pass(&by_bytes));
+    let (more, bytes) = (by_time.price.bytes, by_bytes.price.bytes);
+    assert!(more - bytes < bytes / 32, "{more} bytes, {bytes} at least");
+}
+
 /// Where kernels without reads take long, a ring with room for more copies ahead is full later.
 #[test]
 fn long_kernels_ask_for_more_copies_ahead() {
