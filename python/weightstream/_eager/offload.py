@@ -10,7 +10,8 @@ from torch import nn
 from .._native.bindings import whole
 from .._native.errors import Error
 from .module import device_of, passes_of
-from .passes import FLOOR, SHARED, Passes
+from .passes import Passes
+from .plan import FLOOR, SHARED
 
 
 def offload(

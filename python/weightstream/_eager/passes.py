@@ -19,8 +19,9 @@ from torch import nn
 
 from .._native import progress
 from .._native.errors import Error
+from .entries import Alone, Entry
 from .module import Buffers, Forward, check_module, refuse_compiler
-from .plan import FLOOR, SHARED, Plan, PlannedCall, PlannedEntry
+from .plan import Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host
 from .weights import Shown, Weights, Written
 from .where import forget_where, has_device, moved, say_where
@@ -31,37 +32,12 @@ _ASTRAY = 2
 _SLOW = 1 << 30
 
 
-class Entry:
-    """A module that callers call from outside."""
-
-    def __init__(self, module: nn.Module, name: str):
-        self.module, self.name = module, name
-        #: What its last recorded pass called, and what was made of it.
-        self.recorded: list[Call] | None = None
-        self.planned: PlannedEntry | None = None
-        self.astray_in_a_row = 0
-
-
-class _Alone:
-    """One pass, or one change, at a time."""
-
-    def __init__(self, name: str):
-        self._busy, self._name = threading.Lock(), name
-
-    def __enter__(self) -> None:
-        if not self._busy.acquire(blocking=False):
-            raise Error(f"offload: {self._name} is running already, on this thread or another one; one pass at a time")
-
-    def __exit__(self, *_: object) -> None:
-        self._busy.release()
-
-
 class Passes:
     """Runs the passes of all modules below ``root``. The caller sees to it that one thing happens at a time."""
 
     def __init__(self, root: nn.Module, budget: int, priority: int, device: torch.device, name: str):
         self.root, self.budget, self.priority, self.device, self.name = root, budget, priority, device, name
-        self.alone = _Alone(name)
+        self.alone = Alone(name)
         self.names: dict[nn.Module, str] = {}
         self.entries: dict[nn.Module, Entry] = {}
         self.plan: Plan | None = None
@@ -423,6 +399,3 @@ def _of_weights(call: Call, weights: Weights) -> Call:
     """The call with its reads as the parameters are now."""
     reads = {key: weights.shown[key] for key in call.reads}
     return Call(call.module, call.parent, reads, call.rows, call.wholes)
-
-
-__all__ = ["FLOOR", "SHARED", "Entry", "Passes"]
