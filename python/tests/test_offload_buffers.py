@@ -282,3 +282,146 @@ def test_a_buffer_is_named_to_invalidate():
         handle.invalidate("1.codes")
         assert torch.equal(module(x()), reference(x()))
         assert "no buffer of this name that streams" in error_of(lambda: handle.invalidate("1.scales"))
+
+
+# -- what leaves a pass, and what shares memory --
+
+
+class Leaks(nn.Module):
+    """May return a view of its table, and may cut it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.rand(1024, WIDTH))
+        self.layers, self.last = layers(6), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, take: int = 0, cut: int = 0) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        if cut:
+            self.table = self.table[:-cut]
+        y = self.last(self.layers(x)) + self.table[0]
+        return y, self.table[:take] if take else None, self.last.weight[:take] if take else None
+
+
+def same(one: tuple[torch.Tensor | None, ...], other: tuple[torch.Tensor | None, ...]) -> bool:
+    return all(a is b is None or torch.equal(a.to(DEVICE), b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_what_a_later_pass_returns_has_memory_of_its_own(at):
+    with torch.inference_mode(False):
+        module = Leaks().eval().requires_grad_(False)
+    reference = on_device(module)
+    kept = []
+    with ws.torch.offload(module, budget=budgets(module)[at], device=DEVICE):
+        for take in (0, 0, 5, 0, 7):
+            kept.append((module(x(), take), reference(x(), take)))
+            assert same(*kept[-1])
+    assert all(same(*pair) for pair in kept)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_later_pass_may_put_a_view_in_the_place_of_a_buffer(at):
+    with torch.inference_mode(False):
+        module = Leaks().eval().requires_grad_(False)
+    reference = on_device(module)
+    with ws.torch.offload(module, budget=budgets(module)[at], device=DEVICE):
+        for cut in (0, 0, 1, 0, 2, 0, 0):
+            assert same(module(x(), cut=cut), reference(x(), cut=cut)), cut
+    assert module.table.shape == (1021, WIDTH)
+
+
+class Lends(nn.Module):
+    """A layer that gives its caller a view of its weight, or a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.view = nn.Parameter(torch.rand(WIDTH, WIDTH)), False
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x @ self.weight, self.weight[3] if self.view else self.weight[3].clone()
+
+
+class Borrows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.layers = Lends(), layers(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, row = self.first(x)
+        return self.layers(y) * row
+
+
+def test_a_caller_of_a_later_pass_may_take_a_view():
+    with torch.inference_mode(False):
+        module = Borrows().eval().requires_grad_(False)
+    reference = on_device(module)
+    with ws.torch.offload(module, device=DEVICE):
+        for view in (False, False, True, True, False):
+            module.first.view = reference.first.view = view
+            assert torch.equal(module(x()), reference(x()))
+
+
+class Caches(nn.Module):
+    """A cache and views of it: registered, or as plain attributes."""
+
+    def __init__(self, registered: bool):
+        super().__init__()
+        cache = torch.zeros(2, 600, WIDTH)
+        self.register_buffer("cache", cache)
+        if registered:
+            self.register_buffer("keys", cache[0])
+            self.register_buffer("values", cache[1])
+        else:
+            self.keys, self.values = cache[0], cache[1]
+        self.layers = layers(6)
+
+    def forward(self, x: torch.Tensor, at: int) -> torch.Tensor:
+        self.keys[at] += x[0]
+        self.values[at] -= x[0]
+        return self.layers(x) + self.cache.sum() + (self.cache[0, at] * x).sum()
+
+
+@pytest.mark.skipif(ON_GPU, reason="views do not follow a module to another device, with or without offloading")
+@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize("at", [0, 2])
+def test_buffers_that_share_memory_go_on_sharing_it(registered, at):
+    with torch.inference_mode(False):
+        module, reference = Caches(registered).eval(), Caches(registered).eval()
+    with ws.torch.offload(module, budget=budgets(module)[at], device=DEVICE):
+        for turn in range(6):
+            assert torch.equal(module(x(), turn), reference(x(), turn)), turn
+    assert same_buffers(module, reference)
+
+
+def test_statistics_of_a_norm_that_trains_later():
+    with torch.inference_mode(False):
+        module = nn.Sequential(nn.BatchNorm1d(300_000), nn.ReLU(), nn.BatchNorm1d(300_000)).eval()
+    reference = on_device(module)
+    x = torch.rand(3, 300_000, device=DEVICE)
+    with ws.torch.offload(module, device=DEVICE):
+        for trains in (False, False, True, True, False):
+            module.train(trains)
+            reference.train(trains)
+            assert torch.equal(module(x), reference(x)), trains
+    assert same_buffers(module, reference)
+
+
+def test_writes_through_data_of_a_view_are_seen():
+    module = layers()
+    reference = on_device(module)
+    with ws.torch.offload(module, device=DEVICE):
+        for turn in range(6):
+            for one in (module, reference):
+                one[1].then = (lambda m: m.codes[3:5].data.add_(1)) if turn in (2, 4) else None
+            assert torch.equal(module[1](module(x())), reference[1](reference(x()))), turn
+    assert same_buffers(module, reference)
+
+
+def test_buffers_that_are_not_strided_stay():
+    with torch.inference_mode(False):
+        module = nn.Sequential(Packed(0), nn.Linear(WIDTH, WIDTH)).eval()
+        module.register_buffer("sparse", torch.eye(WIDTH).to_sparse())
+    reference = on_device(module)
+    with ws.torch.offload(module, device=DEVICE):
+        for _ in range(3):
+            assert torch.equal(module(x()), reference(x()))

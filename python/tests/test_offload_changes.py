@@ -244,3 +244,95 @@ def test_a_lost_handle_is_found():
     handle.remove()
     ws.torch.Offloaded.of(module).remove()
     assert ws.torch.Offloaded.of(module) is None
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_gradients_of_inputs_are_refused(whole):
+    module = stack().requires_grad_(False)
+    with ws.torch.offload(module, budget=2 * everything(module) if whole else None, device=DEVICE), torch.enable_grad():
+        for _ in range(3):
+            assert "an input needs gradients" in error_of(lambda: module(given().requires_grad_()))
+            assert not module(given()).requires_grad
+
+
+class _Mode(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.device(DEVICE), _Mode], ids=["a device", "a function mode"])
+@pytest.mark.parametrize("first", [True, False])
+def test_passes_run_under_function_modes(mode, first):
+    module, reference = stack(), stack().to(DEVICE)
+    with ws.torch.offload(module, device=DEVICE):
+        for under in (first, True, False, True, True):
+            if under:
+                with mode():
+                    assert torch.equal(module(given()), reference(given()))
+            else:
+                assert torch.equal(module(given()), reference(given()))
+        module[1].weight.data.mul_(2)
+        reference[1].weight.data.mul_(2)
+        with mode():
+            assert torch.equal(module(given()), reference(given()))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_pass_that_cannot_show_its_weights_ends(whole, monkeypatch):
+    module, reference = stack(), stack().to(DEVICE)
+    with ws.torch.offload(module, budget=2 * everything(module) if whole else None, device=DEVICE):
+        for _ in range(2):
+            module(given())
+        with monkeypatch.context() as patched:
+            patched.setattr("weightstream._eager.plan.set_data", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                module(given())
+        for _ in range(3):
+            assert torch.equal(module(given()), reference(given()))
+
+
+def test_a_parameter_of_two_handles():
+    first, second = stack(), stack(2)
+    second[0].weight = first[0].weight
+    reference = copy.deepcopy(first).to(DEVICE)
+    with ws.torch.offload(first, device=DEVICE):
+        handle = ws.torch.offload(second, device=DEVICE)
+        for _ in range(2):
+            first(given())
+            second(given())
+        for _ in range(2):
+            first[0].weight.data.mul_(2)
+            reference[0].weight.data.mul_(2)
+            assert torch.equal(first(given()), reference(given()))
+            handle.remove()
+
+
+def test_a_wrapper_that_outlives_its_handle_is_no_module_that_is_offloaded():
+    module = stack()
+    handle = ws.torch.offload(module, device=DEVICE)
+    module(given())
+    kept = module[0].forward
+    module[0].forward = lambda x: x
+    handle.remove()
+    module[0].forward = kept
+    assert ws.torch.Offloaded.of(module[0]) is None
+    with ws.torch.offload(module, device=DEVICE):
+        assert torch.equal(module(given()), stack().to(DEVICE)(given()))
+
+
+def test_a_recorded_pass_sees_the_strides_that_the_weight_has():
+    class Sliced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(2 * WIDTH, 2 * WIDTH)[:, ::2])
+            self.seen: list[tuple[int, ...]] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.append(self.weight.stride())
+            return x * self.weight.sum()
+
+    module = Sliced()
+    with ws.torch.offload(module, device=DEVICE):
+        values = [module(given()) for _ in range(3)]
+    assert set(module.seen) == {(2 * WIDTH, 2)}
+    assert all(torch.equal(one, values[0]) for one in values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Iterable
 from threading import get_ident
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten
 
 from .._native.errors import Error
 from .._native.gpus import gpu
-from .watch import set_data
+from .watch import ours, set_data
+from .weights import span
 
 if TYPE_CHECKING:
     from .passes import Passes
@@ -37,6 +40,10 @@ class Forward:
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         """A copy of the module would call this one."""
+        if self.passes.left:
+            raise Error(
+                f"offload: a module of {self.passes.name} has kept the forward that it had while it was offloaded; delete it (del module.forward)"
+            )
         raise Error(
             f"offload: {self.passes.name} is offloaded, and cannot be copied or pickled so; save its state_dict(), or remove() the handle first"
         )
@@ -68,13 +75,29 @@ def _run(of: Forward, *args: Any, **kwargs: Any) -> Any:
 def passes_of(module: nn.Module) -> Passes | None:
     """Those of a module that is offloaded."""
     forward = module.__dict__.get("forward")
-    return forward.args[0].passes if getattr(forward, "func", None) is _run else None
+    passes = forward.args[0].passes if getattr(forward, "func", None) is _run else None
+    return None if passes is None or passes.left else passes
 
 
 def refuse_compiler(name: str) -> None:
     """While torch.compile traces a module, and after it has given that up and runs the code as it is."""
     if torch.compiler.is_compiling() or _compiler_at_work() is not None:
         raise Error(f"offload: {name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
+
+
+def refuse_gradients(name: str, values: Any, root: nn.Module | None = None) -> None:
+    """What a backward pass would read of weights is not there: inputs or outputs that need gradients, and parameters of ``root``."""
+    what = None
+    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in tree_flatten(values)[0]):
+        what = "an input needs gradients" if root else "an output needs gradients"
+    else:
+        of = next((of for of, parameter in root.named_parameters() if parameter.requires_grad), None) if root else None
+        what = of and f"gradients of '{of}' would be computed"
+    if what:
+        raise Error(
+            f"offload: {name} is for inference, and {what}; run it under torch.inference_mode() or torch.no_grad(), or call "
+            "module.requires_grad_(False), and detach() what it is given"
+        )
 
 
 class Buffers:
@@ -91,14 +114,19 @@ class Buffers:
 
     def look(self, module: nn.Module) -> None:
         """Which ones of modules that were not there before will stream."""
+        shared = _overlapping(module)
         for one in module.modules():
-            if one not in self._known:
-                self._known.add(one)
-                self._streaming |= {id(buffer): buffer for buffer in one._buffers.values() if _may_stream(buffer)}
+            if one in self._known:
+                continue
+            self._known.add(one)
+            # The kernel of a norm that trains writes its statistics, and no version counts that.
+            own = () if isinstance(one, nn.modules.batchnorm._NormBase) else one._buffers.values()
+            self._streaming |= {id(buffer): buffer for buffer in own if _may_stream(buffer) and id(buffer) not in shared}
 
-    def streaming(self, module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    def streaming(self, module: nn.Module, every_name: bool = False) -> list[tuple[str, torch.Tensor]]:
         """Those that stream, with their names."""
-        return [(name, buffer) for name, buffer in module.named_buffers() if id(buffer) in self._streaming]
+        named = module.named_buffers(remove_duplicate=not every_name)
+        return [(name, buffer) for name, buffer in named if id(buffer) in self._streaming]
 
     def is_streaming(self, buffer: torch.Tensor) -> bool:
         """Whether it streams, and is still there."""
@@ -110,7 +138,7 @@ class Buffers:
             del self._streaming[id(one.tensor)]
             self._moved.append((one.tensor, one.host))
             if one.is_on_host():
-                set_data(one.tensor, one.host.to(self._device))
+                set_data(one.tensor, ours(one.host.to(self._device)))
             self.bytes += one.tensor.nbytes
 
     def take(self, module: nn.Module) -> None:
@@ -129,7 +157,7 @@ class Buffers:
                 with torch.inference_mode(buffer.is_inference()), torch.no_grad():
                     self._moved.append((buffer, buffer.data))
                     buffer.data = buffer.data.to(self._device)
-        self.bytes = sum(buffer.nbytes for _, buffer in named)
+        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
         self._seen = _buffers_of(module.modules())
 
     def are_others(self, modules: Iterable[nn.Module]) -> bool:
@@ -146,10 +174,36 @@ class Buffers:
 
 def _may_stream(buffer: torch.Tensor | None) -> bool:
     """Whether it is large, and nothing but memory with sizes. Of tensors that were made in inference mode nobody counts the writes."""
-    if type(buffer) is not torch.Tensor or buffer.is_inference() or buffer.nbytes < _LARGE:
+    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided or buffer.is_inference():
         return False
-    plain = buffer.layout is torch.strided and not (buffer.is_quantized or buffer.is_conj() or buffer.is_neg())
-    return plain and buffer.device.type == "cpu" and not buffer.is_pinned() and not buffer.requires_grad
+    if buffer.is_quantized or buffer.is_conj() or buffer.is_neg() or buffer.requires_grad or buffer.device.type != "cpu":
+        return False
+    return buffer.nbytes >= _LARGE and not buffer.is_pinned() and not _has_views(buffer)
+
+
+def _has_views(buffer: torch.Tensor) -> bool:
+    """Whether somebody has another tensor over its memory. Of a part of a larger storage, as of a file, nobody knows."""
+    storage = buffer.untyped_storage()
+    # The tensor's own reference, and that of `storage`.
+    return storage.nbytes() == buffer.nbytes and torch._C._storage_Use_Count(storage._cdata) > 2
+
+
+def _overlapping(module: nn.Module) -> set[int]:
+    """Parameters and buffers that share memory with other ones."""
+    found: set[int] = set()
+    tensors = {id(one): one for one in itertools.chain(module.parameters(), module.buffers()) if one.layout is torch.strided}
+    spans = sorted((one.data_ptr(), one.data_ptr() + span(one), key) for key, one in tensors.items() if _is_memory(one))
+    last, end = 0, 0
+    for start, until, key in spans:
+        if start < end:
+            found |= {last, key}
+        if until > end:
+            last, end = key, until
+    return found
+
+
+def _is_memory(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.numel() > 0
 
 
 def _buffers_of(modules: Iterable[nn.Module]) -> list[int]:

@@ -159,13 +159,15 @@ class Offloaded:
         passes.check_here()
         with passes.alone:
             present: dict[str, torch.Tensor] = dict(passes.root.named_parameters(remove_duplicate=False))
-            present |= passes.buffers.streaming(passes.root)
+            present |= passes.buffers.streaming(passes.root, every_name=True)
             weights = list(present.values())
             for one in changed:
                 if isinstance(one, str) and one not in present:
                     raise Error(f"invalidate: {self.name} has no parameter '{one}', and no buffer of this name that streams")
                 if not isinstance(one, str) and all(one is not weight for weight in weights):
-                    raise Error(f"invalidate: the name of a parameter of {self.name}, or one of its parameters, is expected")
+                    raise Error(
+                        f"invalidate: the name of a parameter of {self.name} or of a buffer that streams, or one of these, is expected"
+                    )
             named = [present[one] if isinstance(one, str) else one for one in changed]
             passes.notice_changes(named or weights)
 

@@ -20,9 +20,10 @@ from torch import nn
 from .._native import progress
 from .._native.errors import Error
 from .entries import Alone, Entry
-from .module import Buffers, Forward, check_module, refuse_compiler
+from .module import Buffers, Forward, check_module, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host
+from .watch import running
 from .weights import Shown, Weights, Written
 from .where import forget_where, has_device, moved, say_where
 
@@ -84,13 +85,15 @@ class Passes:
             return self._run(module, forward, args, kwargs)
 
     def _run(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._prepare()
+        self._prepare((args, kwargs))
         entry = self.entries.get(module)
         if entry is None:
             entry = self.entries[module] = Entry(module, self.names[module])
         args, kwargs = moved(args, self.device), moved(kwargs, self.device)
         pass_of = self._record if entry.recorded is None else self._run_by_plan
         result = pass_of(entry, forward, args, kwargs)
+        if torch.is_grad_enabled():
+            refuse_gradients(self.name, result)
         self.counted["passes"] += 1
         return result
 
@@ -99,13 +102,11 @@ class Passes:
         if self.device.type != "cpu" and sum(one.host.nbytes for one in self.weights.below(entry.module)) >= _SLOW:
             progress.note(f"{self.name}: recording a pass of {entry.name or 'the whole'}; its weights are copied one module at a time")
         self._recorder, self.thread, self.through = recorder, threading.get_ident(), frozenset()
-        self.weights.lending.in_pass = True
         try:
-            with recorder:
+            with running(self.weights.lending), recorder:
                 result = recorder.call(entry.module, forward, args, kwargs)
         finally:
             self._recorder, self.thread = None, 0
-            self._end_lending()
             self._keep_buffers(recorder.kept, recorder.calls)
         entry.recorded = recorder.calls
         self.counted["recorded"] += 1
@@ -151,28 +152,31 @@ class Passes:
         resident = plan.begin(planned)
         self._running, self._next, self._inside, self._astray = planned, 1, 0, False
         self.through = planned.called if resident else planned.silent
-        self.thread, self.weights.lending.in_pass, completed = threading.get_ident(), True, False
+        self.thread, completed = threading.get_ident(), False
         try:
-            if resident:
-                planned.show_everything(plan, plan.generation)
-                result = forward(*args, **kwargs)
-                completed = not self._astray
-            else:
-                result = self._by_plan(plan, planned.calls[0], 0, forward, args, kwargs)
-                completed = not self._astray and self._next == len(planned.calls)
+            with running(self.weights.lending):
+                if resident:
+                    result = self._run_resident(plan, planned, forward, args, kwargs)
+                    completed = not self._astray
+                else:
+                    result = self._by_plan(plan, planned.calls[0], 0, forward, args, kwargs)
+                    completed = not self._astray and self._next == len(planned.calls)
             self._note_order(entry, completed)
         finally:
             self.thread, self._running = 0, None
-            if resident:
-                self._note_written(planned.hide_everything(plan))
-            self._end_lending()
             plan.end(completed or resident)
             self._keep_buffers({key: one for key, one in self._wrote.items() if not one.is_parameter()})
         return result
 
-    def _end_lending(self) -> None:
-        self.weights.lending.in_pass = False
-        self.weights.lending.in_use.clear()
+    def _run_resident(
+        self, plan: Plan, planned: PlannedEntry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A pass while everything stays."""
+        try:
+            planned.show_everything(plan, plan.generation)
+            return planned.own(forward(*args, **kwargs))
+        finally:
+            self._note_written(planned.hide_everything(plan))
 
     def _note_written(self, written: list[Shown]) -> None:
         """The pass wrote to these, and the host has the bytes. Copies of the bytes before may be under way: the plan's are used no more."""
@@ -232,7 +236,7 @@ class Passes:
         call.enter(plan)
         before, self._inside = self._inside, at
         try:
-            return forward(*args, **kwargs)
+            return call.own(forward(*args, **kwargs))
         finally:
             self._inside = before
             self._note_written(call.leave(plan))
@@ -242,7 +246,7 @@ class Passes:
         recorded = [call for entry in self.entries.values() for call in entry.recorded or [] if call.module is module]
         known = {key: self.weights.shown[key] for call in recorded for key in call.reads}
         shown = [one for one in (known.values() if known else self.weights.below(module)) if one.is_on_host()]
-        show_copies(shown, self.device)
+        show_copies(self.weights, shown, self.device)
         writes = Written(shown)
         try:
             return forward(*args, **kwargs)
@@ -252,14 +256,9 @@ class Passes:
 
     # -- what has to hold before a pass --
 
-    def _prepare(self) -> None:
+    def _prepare(self, given: Any) -> None:
         if torch.is_grad_enabled():
-            for name, parameter in self.root.named_parameters():
-                if parameter.requires_grad:
-                    raise Error(
-                        f"offload: {self.name} is for inference, and gradients of '{name}' would be computed; run it under "
-                        "torch.inference_mode() or torch.no_grad(), or call module.requires_grad_(False)"
-                    )
+            refuse_gradients(self.name, given, self.root)
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise Error(f"offload: {self.name} cannot be captured in a CUDA graph: its weights move")
         wrote, self._wrote = self._wrote, {}
@@ -378,6 +377,10 @@ class Passes:
         forget_where(self.names)
         self.weights.lending.end()
         self.buffers.give_back()
+        # Whoever offloads the module again finds nobody's tensors over its memory.
+        self.weights.shown.clear()
+        self.entries.clear()
+        self._forwards.clear()
 
     def check_here(self) -> None:
         if self.left:

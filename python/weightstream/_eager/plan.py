@@ -12,6 +12,7 @@ from torch import nn
 
 from .._native.bindings import OffloadEntry, OffloadEvent, OffloadPass, OffloadRecorded, OffloadWeight, last_error, library
 from .._native.errors import Error
+from .escaped import Escaped
 from .recording import Call
 from .watch import set_data
 from .weights import Shown, Weights, Written, tensor_at
@@ -24,7 +25,7 @@ _READ, _KERNEL, _READ_END = 0, 1, 2
 class PlannedCall:
     """A call of a module: what it reads, and where that was when it was last called."""
 
-    __slots__ = ("_addresses", "_device", "_host", "_moved", "_reads", "count", "first", "module", "parent", "shown", "written")
+    __slots__ = ("_addresses", "_device", "_escaped", "_host", "_moved", "_reads", "count", "first", "module", "parent", "shown", "written")
 
     def __init__(self, module: nn.Module, parent: int | None, shown: list[Shown], first: int, reads: list[int]):
         self.module, self.parent, self.shown = module, parent, shown
@@ -39,23 +40,37 @@ class PlannedCall:
         """Its parameters show the device's bytes from now on."""
         if plan.read(plan.handle, self.first, self.count, self._addresses, self._moved):
             raise Error(plan.said())
-        if self._moved.value or not self._device:
-            try:
+        try:
+            if self._moved.value or not self._device:
                 self._device = plan.on_device(self.shown, dict(zip(self._reads, self._addresses)))
-            except BaseException:
-                plan.release(plan.handle, self.first, self.count)
-                raise
-        for shown, tensor in self._device:
-            set_data(shown, tensor)
+                self._escaped = Escaped(self._device, [self.module])
+            for shown, tensor in self._device:
+                set_data(shown, tensor)
+        except BaseException:
+            self._hide(plan)
+            raise
+
+    def own(self, result: Any) -> Any:
+        """What the call returns, without a view of what it was shown: no caller was seen to take one."""
+        return self._escaped.own_all(result, outermost=self.parent is None)
 
     def leave(self, plan: Plan) -> list[Shown]:
         """They show those of the host again; what was issued so far is the last that reads the device's. What it wrote to."""
-        written = self.written.to_host(plan.weights.lending)
-        for shown, tensor in self._host:
-            set_data(shown, tensor)
-        if plan.release(plan.handle, self.first, self.count):
-            raise Error(plan.said())
+        try:
+            written = self.written.to_host(plan.weights.lending)
+            self._escaped.keep_buffers()
+        finally:
+            self._hide(plan)
         return written
+
+    def _hide(self, plan: Plan) -> None:
+        try:
+            for shown, tensor in self._host:
+                set_data(shown, tensor)
+        finally:
+            # Whatever else fails, a read that has begun ends.
+            if plan.release(plan.handle, self.first, self.count):
+                raise Error(plan.said())
 
     def forget(self) -> None:
         self._device = []
@@ -145,12 +160,19 @@ class PlannedEntry:
             by_read = sorted(zip(self.reads, addresses, range(len(self.reads))), key=lambda read: read[2] not in self.rows)
             at = {weight: address for weight, address, _ in by_read}
             self._everything, self._generation = plan.on_device(self._shown, at), generation
+            self._escaped = Escaped(self._everything, self.called)
         for shown, tensor in self._everything:
             set_data(shown, tensor)
+
+    def own(self, result: Any) -> Any:
+        """What a pass returns that showed everything, without a view of a weight."""
+        return self._escaped.own_all(result, outermost=True)
 
     def hide_everything(self, plan: Plan) -> list[Shown]:
         """They show those of the host again. What the pass wrote to."""
         written = self.written.to_host(plan.weights.lending)
+        if self._everything:
+            self._escaped.keep_buffers()
         for shown, tensor in self._hosts:
             set_data(shown, tensor)
         return written
@@ -227,6 +249,7 @@ class Plan:
                 else:
                     at, size = addresses[one.weight] + one.offset, self.weights.all[one.weight].bytes - one.offset
                     tensor = tensor_at(at, size - size % one.host.element_size(), one.host, self._device)
+                self.weights.lending.addresses.add(tensor.untyped_storage().data_ptr())
             tensors.append((one.tensor, tensor))
         return tensors
 

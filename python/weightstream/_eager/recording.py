@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from .._native.errors import Error
-from .watch import set_data
-from .weights import Shown, Weights
+from .watch import ours, set_data
+from .weights import Shown, Weights, span
 
 #: What `parameter.data = tensor` asks in inference mode: no operator of the module.
 _OF_SHOWING = torch.ops.aten._has_compatible_shallow_copy_type.default
@@ -166,14 +166,21 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def copy_of(one: Shown, device: torch.device) -> torch.Tensor:
     """A copy of a weight in PyTorch's own memory of the device."""
+    host = one.host
     with one.mode(), torch.no_grad():
-        return one.host.to(device, copy=True)
+        copy = host.to(device, copy=True)
+        if copy.stride() != host.stride():
+            # Kernels may compute other bits over other strides.
+            flat = host.as_strided((span(host) // host.element_size(),), (1,)).to(device, copy=True)
+            copy = flat.as_strided(host.size(), host.stride())
+        return ours(copy)
 
 
-def show_copies(shown: list[Shown], device: torch.device) -> None:
+def show_copies(weights: Weights, shown: list[Shown], device: torch.device) -> None:
     """Weights show copies from now on."""
     for one in shown:
         set_data(one.tensor, copy_of(one, device))
+        weights.lending.addresses.add(one.tensor.untyped_storage().data_ptr())
 
 
 def show_host(shown: list[Shown]) -> None:

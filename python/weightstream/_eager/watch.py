@@ -6,7 +6,8 @@ While anything is watched, ``torch.Tensor.data`` is a property that notes this. 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -24,23 +25,26 @@ class Lending:
         self.noted: dict[int, torch.Tensor] = {}
         #: While a pass runs: what weights show then is not their owner's to replace.
         self.in_pass = False
-        #: What this pass was given of the device's bytes, by the identity of the weight, and its count of writes then.
+        #: Where weights are shown in passes; and what this pass was given of these bytes, with its count of writes then.
+        self.addresses: set[int] = set()
         self.in_use: dict[int, list[tuple[torch.Tensor, int]]] = {}
         lent = {id(one): _Lent(name, one.data_ptr(), self) for name, one in named}
-        _LENT.update(lent)
+        for key, one in lent.items():
+            _LENT.setdefault(key, []).append(one)
         self._end = weakref.finalize(self, _forget, {key: weakref.ref(one) for key, one in lent.items()})
         if lent:
             torch.Tensor.data = _NOTING
 
-    def was_written(self, key: int) -> bool:
-        """Whether this pass wrote to what it was given of a weight."""
-        return any(version < 0 or _version(alias) != version for alias, version in self.in_use.get(key, ()))
+    def was_written(self, shown: torch.Tensor) -> bool:
+        """Whether this pass wrote to what it was given of the bytes that a weight shows now."""
+        given = self.in_use.pop(shown.untyped_storage().data_ptr(), ())
+        return any(version < 0 or _version(alias) != version for alias, version in given)
 
     def may_be_written(self) -> list[torch.Tensor]:
         """Those whose bytes may have been written through ``.data`` since the last call."""
         found = []
         for key, one in list(self.noted.items()):
-            lent = _LENT.get(key)
+            lent = next((lent for lent in _LENT.get(key, ()) if lent.lending() is self), None)
             if lent is not None and lent.was_written():
                 found.append(one)
             if lent is None or not lent.aliases:
@@ -75,26 +79,52 @@ class _Lent:
         return written
 
 
-#: By the identity of the tensor.
-_LENT: dict[int, _Lent] = {}
+#: By the identity of the tensor; of each module that has it.
+_LENT: dict[int, list[_Lent]] = {}
+#: Of passes that run: what they show of buffers.
+_RUNNING: list[Lending] = []
+
+
+@contextmanager
+def running(lending: Lending) -> Iterator[None]:
+    """While a pass runs."""
+    lending.in_pass = True
+    _RUNNING.append(lending)
+    try:
+        yield
+    finally:
+        lending.in_pass = False
+        lending.in_use.clear()
+        _RUNNING.remove(lending)
+
+
+def ours(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that a weight is made to show. Where a function mode is at work, PyTorch hands what :data:`set_data` does to the property."""
+    tensor._shown_by_weightstream = True
+    return tensor
 
 
 def _read(tensor: torch.Tensor) -> torch.Tensor:
     alias = get_data(tensor)
-    lent = _LENT.get(id(tensor))
-    if lent is None or not (lending := lent.lending()):
-        return alias
-    if alias.device.type == "cpu" and alias.data_ptr() == lent.at:
-        lent.aliases.append((weakref.ref(alias), _version(alias)))
-        lending.noted[id(tensor)] = tensor
-    elif lending.in_pass:
-        lending.in_use.setdefault(id(tensor), []).append((alias, _version(alias)))
+    for lent in _LENT.get(id(tensor), ()):
+        if not (lending := lent.lending()):
+            continue
+        if alias.device.type == "cpu" and alias.data_ptr() == lent.at:
+            lent.aliases.append((weakref.ref(alias), _version(alias)))
+            lending.noted[id(tensor)] = tensor
+    if _RUNNING and alias.layout is torch.strided:
+        # Of a weight, or of a view of one.
+        at = alias.untyped_storage().data_ptr()
+        for lending in _RUNNING:
+            if at in lending.addresses:
+                lending.in_use.setdefault(at, []).append((alias, _version(alias)))
     return alias
 
 
 def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    lent = _LENT.get(id(tensor))
-    if lent is not None and (lending := lent.lending()):
+    for lent in () if "_shown_by_weightstream" in value.__dict__ else _LENT.get(id(tensor), ()):
+        if not (lending := lent.lending()):
+            continue
         if lending.in_pass:
             raise Error(
                 f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer that they assign or "
@@ -110,8 +140,9 @@ _NOTING = property(_read, _write)
 
 def _forget(lent: dict[int, weakref.ref[_Lent]]) -> None:
     for key, one in lent.items():
-        if _LENT.get(key) is one():
-            _LENT.pop(key, None)
+        left = [other for other in _LENT.pop(key, ()) if other is not one()]
+        if left:
+            _LENT[key] = left
     if not _LENT and "data" in torch.Tensor.__dict__:
         del torch.Tensor.data
 

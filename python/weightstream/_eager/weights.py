@@ -13,7 +13,7 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
-from .watch import Lending, get_data
+from .watch import Lending, get_data, ours
 
 
 class Weight(NamedTuple):
@@ -70,7 +70,7 @@ class Written:
         """Those that were written while they showed the device's bytes, which the host has from now on."""
         found = self.found()
         if lending.in_use:
-            found += [one for one in self._shown if lending.was_written(id(one.tensor))]
+            found += [one for one in self._shown if lending.was_written(one.tensor)]
         for one in found:
             with one.mode(), torch.no_grad():
                 one.host.copy_(get_data(one.tensor))
@@ -87,7 +87,7 @@ class Weights:
         for name, parameter in named:
             _check(name, parameter)
         named += buffers
-        spans = sorted((tensor.data_ptr(), _span(tensor), name) for name, tensor in named if tensor.numel())
+        spans = sorted((tensor.data_ptr(), span(tensor), name) for name, tensor in named if tensor.numel())
         self.all: list[Weight] = []
         for start, size, name in spans:
             last = self.all[-1] if self.all else None
@@ -104,7 +104,7 @@ class Weights:
         self.lending = Lending(named)
 
     def _shown(self, name: str, tensor: torch.Tensor) -> Shown:
-        host = get_data(tensor)
+        host = ours(get_data(tensor))
         if not host.numel():
             return Shown(name, tensor, host, None, 0)
         at = host.data_ptr()
@@ -156,7 +156,7 @@ def _check(name: str, parameter: torch.Tensor) -> None:
         refuse("is in pinned memory, or in another module that is offloaded; give ordinary memory, which is registered where it lies")
 
 
-def _span(tensor: torch.Tensor) -> int:
+def span(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the last one, in whatever order they lie."""
     steps = ((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
     return (sum(steps) + 1) * tensor.element_size()
@@ -194,4 +194,4 @@ def tensor_at(address: int, size: int, like: torch.Tensor, device: torch.device)
     view = _View(address, (ctypes.c_int32 * 2)(*kind), 1, (ctypes.c_uint8 * 4)(1, 8, 1, 0), shape, None, 0, None, _FREE, size)
     ctypes.memmove(at, ctypes.byref(view), ctypes.sizeof(view))
     whole = consume(ctypes.c_void_p(at), torch.utils.dlpack.from_dlpack)
-    return whole.view(like.dtype).as_strided(like.size(), like.stride())
+    return ours(whole.view(like.dtype).as_strided(like.size(), like.stride()))
