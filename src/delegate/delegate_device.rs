@@ -12,7 +12,7 @@ use crate::device::{
     HostDevice, HostFile, HostSource,
 };
 use crate::error::{Error, Result};
-use crate::figures::Link;
+use crate::figures::{DeviceId, Link};
 use crate::format::Record;
 use crate::system_memory;
 
@@ -27,8 +27,8 @@ pub trait DelegateDevice: Device {
     /// What surrounds calls into compiled code.
     fn scope(&self) -> Self::Scope;
 
-    /// The device's name as compiled code takes it.
-    fn torch_name(&self) -> String;
+    /// Which device it is.
+    fn id(&self) -> DeviceId;
 
     /// The device's name as its maker gives it.
     fn full_name(&self) -> String;
@@ -77,8 +77,8 @@ impl DelegateDevice for HostDevice {
         Anywhere
     }
 
-    fn torch_name(&self) -> String {
-        "cpu".to_owned()
+    fn id(&self) -> DeviceId {
+        DeviceId::Cpu
     }
 
     fn full_name(&self) -> String {
@@ -131,8 +131,8 @@ impl DelegateDevice for CudaDevice {
         self.context()
     }
 
-    fn torch_name(&self) -> String {
-        format!("cuda:{}", self.index())
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(self.index())
     }
 
     fn full_name(&self) -> String {

@@ -7,6 +7,7 @@ use super::tensor::Memory;
 use crate::device::faulty::{Faults, Faulty};
 use crate::device::{DevicePtr, HostBytes, HostSource};
 use crate::error::Result;
+use crate::figures::DeviceId;
 
 /// A scope whose entry may fail.
 pub struct FaultyScope<S> {
@@ -31,8 +32,8 @@ impl<D: DelegateDevice> DelegateDevice for Faulty<D> {
         }
     }
 
-    fn torch_name(&self) -> String {
-        self.inner.torch_name()
+    fn id(&self) -> DeviceId {
+        self.inner.id()
     }
 
     fn full_name(&self) -> String {

@@ -12,6 +12,7 @@ use super::shared::Shared;
 use crate::config::{Options, BUDGET};
 use crate::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use crate::session::Session;
 use crate::store::{ElasticBytes, Methods};
 
@@ -22,10 +23,6 @@ pub(super) fn join<D: DelegateDevice>(
     methods: &Methods,
     options: &Options,
 ) -> Result<Membership> {
-    let name = match device.name() {
-        "cpu" => "cpu".to_owned(),
-        kind => format!("{kind}:{}", options.device.unwrap_or(0)),
-    };
     let bytes = ElasticBytes::of(methods, device)?;
     let (free, granule) = (device.free_bytes()?, device.granule());
     let beside = request.records.all().iter().map(|record| {
@@ -34,7 +31,7 @@ pub(super) fn join<D: DelegateDevice>(
         auto.map_or(RESERVE, |auto| auto.headroom())
     });
     let joining = Joining {
-        device: name,
+        device: device.id(),
         name: name_of(request),
         priority: options.priority,
         total: bytes.everything,
@@ -47,8 +44,8 @@ pub(super) fn join<D: DelegateDevice>(
 
 /// What joins the pool of its device.
 pub(crate) struct Joining {
-    /// The device, as `cuda:0`.
-    pub device: String,
+    /// The device.
+    pub device: DeviceId,
     /// What reports call it.
     pub name: String,
     /// Whose bytes come first.
@@ -65,7 +62,7 @@ pub(crate) struct Joining {
 
 /// A place in the pool of the device.
 pub(crate) fn join_pool<D: DelegateDevice>(device: &D, joining: Joining) -> Result<Membership> {
-    let name = &joining.device;
+    let name = joining.device;
     if device.page().is_none() {
         return Err(Error::Unsupported(format!(
             "{BUDGET} = 'shared' moves pages between stores, and '{name}' maps no memory (on a GPU: \
@@ -83,7 +80,7 @@ pub(crate) fn join_pool<D: DelegateDevice>(device: &D, joining: Joining) -> Resu
         beside: joining.headroom.unwrap_or(RESERVE),
         free: device.free_bytes()?,
     };
-    DevicePool::of(name)?.join(wants, &state)
+    DevicePool::of(name).join(wants, &state)
 }
 
 /// The methods, and the file of the weights.

@@ -3,13 +3,14 @@
 use super::*;
 use crate::device::{CallerStream, HostBytes, HostDevice};
 use crate::eager::Eager;
+use crate::figures::DeviceId;
 use crate::schedule::Event;
 
 #[allow(unsafe_code)]
 fn opened(budget: Budget) -> Arc<Weights<HostDevice>> {
     let recorded = Recorded {
         name: "m".to_owned(),
-        device: "cpu".to_owned(),
+        device: DeviceId::Cpu,
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],

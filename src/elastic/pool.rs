@@ -18,6 +18,7 @@ use super::member::{DeviceState, Tenant};
 use super::range_share::{AskedRanges, RangeShare};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -57,25 +58,15 @@ impl Member {
 }
 
 /// The pools of this process, by device. A child has its own: it cannot use what its parent has loaded.
-static POOLS: Mutex<BTreeMap<(u32, String), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
+static POOLS: Mutex<BTreeMap<(u32, DeviceId), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
 
 impl DevicePool {
     /// The pool of a device.
-    ///
-    /// Errors: a name that is not `cpu`, `cuda:0`, `cuda:1` and so on.
-    pub fn of(device: &str) -> Result<Arc<DevicePool>> {
-        let index = device.strip_prefix("cuda:").map(str::parse::<u32>);
-        if device != "cpu" && !matches!(index, Some(Ok(_))) {
-            return Err(Error::InvalidInput(format!(
-                "there is no device '{device}' with a pool: say 'cpu', 'cuda:0', 'cuda:1' and so on"
-            )));
-        }
+    pub fn of(device: DeviceId) -> Arc<DevicePool> {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (std::process::id(), device.to_owned());
-        let pool = pools.entry(key);
-        Ok(pool
-            .or_insert_with(|| Arc::new(DevicePool::new(device)))
-            .clone())
+        let pool = pools.entry((std::process::id(), device));
+        pool.or_insert_with(|| Arc::new(DevicePool::new(&device.to_string())))
+            .clone()
     }
 
     /// A pool that nobody else finds.

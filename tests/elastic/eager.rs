@@ -4,6 +4,7 @@ use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
 use weightstream::eager::{Budget, Eager, Entry, Recorded};
+use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -35,7 +36,7 @@ fn recorded(name: &str, layers: usize, budget: Budget) -> (Recorded, Vec<&'stati
         .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
     let recorded = Recorded {
         name: name.to_owned(),
-        device: "cpu".to_owned(),
+        device: DeviceId::Cpu,
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: weights.collect(),

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
 use weightstream::eager::{Budget, Eager, Entry, Recorded};
+use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -71,7 +72,7 @@ impl Module {
             .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
         let eager = Eager::new(Recorded {
             name: "m".to_owned(),
-            device: "cpu".to_owned(),
+            device: DeviceId::Cpu,
             // SAFETY: null is the default stream.
             stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
             weights: weights.collect(),

@@ -47,6 +47,7 @@ use super::pool::DevicePool;
 use super::range_share::RangeMemory;
 use crate::device::{AnyUnits, DevicePtr, Units};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use state::State;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,18 +60,18 @@ pub struct Ranges<D: Units> {
 }
 
 /// The ranges of this process, by device, as long as there are some. A child has its own.
-static RANGES: Mutex<BTreeMap<(u32, String), WeakRanges>> = Mutex::new(BTreeMap::new());
+static RANGES: Mutex<BTreeMap<(u32, DeviceId), WeakRanges>> = Mutex::new(BTreeMap::new());
 type WeakRanges = Weak<Ranges<AnyUnits>>;
 
 impl Ranges<AnyUnits> {
-    /// The ranges of a device of this process: `cpu`, `cuda:0` and so on.
-    pub fn of(device: &str) -> Result<Arc<Ranges<AnyUnits>>> {
+    /// The ranges of a device of this process.
+    pub fn of(device: DeviceId) -> Result<Arc<Ranges<AnyUnits>>> {
         let mut all = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (std::process::id(), device.to_owned());
+        let key = (std::process::id(), device);
         if let Some(ranges) = all.get(&key).and_then(Weak::upgrade) {
             return Ok(ranges);
         }
-        let ranges = Ranges::new(AnyUnits::of(device)?, &DevicePool::of(device)?);
+        let ranges = Ranges::new(AnyUnits::of(device)?, &DevicePool::of(device));
         all.insert(key, Arc::downgrade(&ranges));
         Ok(ranges)
     }

@@ -8,6 +8,7 @@ use super::args;
 use crate::device::{CallerStream, HostBytes};
 use crate::eager::{Budget, Eager, Entry, EntryStats, Recorded};
 use crate::ffi::status::{guarded, Failure, Status};
+use crate::figures::DeviceId;
 use crate::process::OfProcess;
 use crate::schedule::Event;
 
@@ -146,9 +147,9 @@ unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
     });
     Ok(Recorded {
         name: name.to_owned(),
-        device: device.to_owned(),
         stream,
         weights: weights.collect::<Result<_, Failure>>()?,
+        device: DeviceId::named(device, "for weights of eager code")?,
         entry,
         budget: match given.budget {
             FLOOR => Budget::Floor,
