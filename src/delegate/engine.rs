@@ -22,8 +22,8 @@ use super::locked;
 use super::option_checks::{check_repeats, no_graph};
 use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
-use super::share::{settle_grant, take_grant};
-use super::shared::{Running, SessionState, Shared};
+use super::shared::{ProgramState, SessionState, Shared};
+use super::tenant::{settle_grant, take_grant};
 use super::tensor::{contiguous_strides, InputTensor};
 use crate::aoti::container::Input;
 use crate::aoti::dtype::DType;
@@ -104,7 +104,7 @@ impl<D: DelegateDevice> Engine<D> {
         }
         running.session.turn_to(self.method)?;
         take_grant(self.shared.membership.as_ref(), &mut running.session, 0)?;
-        let Running {
+        let ProgramState {
             session,
             poisoned,
             io_bytes,
@@ -134,7 +134,7 @@ impl<D: DelegateDevice> Engine<D> {
 }
 
 /// Writes the times of kernels once they are known, or says that they will not be.
-fn keep_times<D: DelegateDevice>(running: &mut Running<D>) {
+fn keep_times<D: DelegateDevice>(running: &mut ProgramState<D>) {
     let Some(file) = &running.data.times_file else {
         return;
     };

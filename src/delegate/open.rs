@@ -9,8 +9,8 @@ use super::graph_shapes::graph_room;
 use super::host_storage::{self, HostStorage, Needs};
 use super::keep;
 use super::request::{Data, DataSource, LoadRequest};
-use super::share;
 use super::shared::Shared;
+use super::tenant;
 use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
 use crate::device::CallerStream;
@@ -63,7 +63,7 @@ pub(super) fn open<D: DelegateDevice>(
     check_data(record, options, &catalog)?;
     check_code(&device)?;
     let membership = match options.budget {
-        Budget::Shared => Some(share::join(&device, request, &methods, options)?),
+        Budget::Shared => Some(tenant::join(&device, request, &methods, options)?),
         _ => None,
     };
     let choices = StoreOptions {

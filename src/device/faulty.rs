@@ -6,7 +6,7 @@ mod faults;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-pub use faults::{Fault, Faults, FaultyEvent, Live};
+pub use faults::{Fault, Faults, FaultyEvent, LiveCounts};
 
 use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, KeptPages, Link, Remapped, View};
 use crate::error::Result;

@@ -2,7 +2,7 @@
 
 use super::entries::{Entry, EntryStats};
 use super::weights::{check_budget, ended_already, State, Weights};
-use super::Budget;
+use super::OffloadBudget;
 use crate::delegate::DelegateDevice;
 use crate::error::Result;
 use crate::session::Session;
@@ -34,7 +34,7 @@ impl<D: DelegateDevice> Weights<D> {
                     |bytes: u64| put_method(session, at, method, bytes.saturating_sub(self.beside));
                 membership.change_wants((total, least), || free, put)?;
             }
-            (None, Budget::Floor) => put_method(session, at, method, needed.least)?,
+            (None, OffloadBudget::Floor) => put_method(session, at, method, needed.least)?,
             (None, _) => {
                 check_budget(present.saturating_add(self.beside), least, self.beside)?;
                 put_method(session, at, method, present)?;

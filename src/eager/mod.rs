@@ -47,7 +47,7 @@ pub struct Recorded {
     /// The first entry.
     pub entry: Entry,
     /// Bytes for weights, and for what lies beside them.
-    pub budget: Budget,
+    pub budget: OffloadBudget,
     /// Whose bytes come first, where the budget is shared.
     pub priority: i64,
     /// Device bytes of the budget that the caller holds itself: buffers.
@@ -56,7 +56,7 @@ pub struct Recorded {
 
 /// Bytes on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Budget {
+pub enum OffloadBudget {
     /// The least that does.
     Floor,
     /// A number.
@@ -117,8 +117,8 @@ impl Eager {
     /// One more entry, which reads some of the weights. Its number; the first one is 0. Between passes: weights move.
     ///
     /// Errors: a budget in bytes that is below the new least one ([`BudgetTooSmall`](crate::Error::BudgetTooSmall)), or a device whose
-    /// cap does not cover it ([`CapTooSmall`](crate::Error::CapTooSmall)). Then everything is as it was. [`Budget::Floor`] follows the
-    /// least budget.
+    /// cap does not cover it ([`CapTooSmall`](crate::Error::CapTooSmall)). Then everything is as it was.
+    /// [`OffloadBudget::Floor`] follows the least budget.
     pub fn add_entry(&self, entry: Entry) -> Result<u32> {
         self.0.add_entry(entry)
     }

@@ -1,7 +1,7 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
 use super::shares::Shares;
-use super::{Begun, Budget, Entry, EntryStats, Passes, Recorded};
+use super::{Begun, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::delegate::{join_pool, settle_grant, take_grant, DelegateDevice, HostStorage, Joining};
@@ -28,10 +28,10 @@ pub(super) struct State<D: DelegateDevice> {
     /// All weights, and the entries as they were recorded.
     pub(super) methods: Methods,
     /// What was asked for last.
-    pub(super) budget: Budget,
+    pub(super) budget: OffloadBudget,
     /// The least budget, with what lies beside the weights.
     pub(super) least: u64,
-    running: Running,
+    running: CurrentPass,
     /// The entry whose pass runs, or ran last.
     entry: usize,
     /// By entry.
@@ -41,7 +41,7 @@ pub(super) struct State<D: DelegateDevice> {
 
 /// Which pass runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Running {
+enum CurrentPass {
     None,
     /// One that asks for each read.
     Reads,
@@ -58,7 +58,7 @@ impl<D: DelegateDevice + 'static> Weights<D> {
         let needed = ElasticBytes::of(&methods, &device)?;
         let least = needed.least.saturating_add(beside);
         let membership = match budget {
-            Budget::Shared => Some(join_pool(
+            OffloadBudget::Shared => Some(join_pool(
                 &device,
                 Joining {
                     device: recorded.device,
@@ -73,7 +73,7 @@ impl<D: DelegateDevice + 'static> Weights<D> {
             _ => None,
         };
         let bytes_of_budget = match (budget, &membership) {
-            (Budget::Bytes(bytes), _) => bytes,
+            (OffloadBudget::Bytes(bytes), _) => bytes,
             (_, Some(membership)) => membership.held(),
             _ => least,
         };
@@ -94,7 +94,7 @@ impl<D: DelegateDevice + 'static> Weights<D> {
                 methods,
                 budget,
                 least,
-                running: Running::None,
+                running: CurrentPass::None,
                 entry: 0,
                 counted: vec![EntryStats::default()],
                 shares: Shares::new(),
@@ -154,7 +154,7 @@ impl<D: DelegateDevice> Weights<D> {
     pub(super) fn idle(&self) -> Result<MutexGuard<'_, State<D>>> {
         let state = self.lock()?;
         match state.running {
-            Running::None => Ok(state),
+            CurrentPass::None => Ok(state),
             _ => Err(Error::Busy),
         }
     }
@@ -191,8 +191,8 @@ impl<D: DelegateDevice> State<D> {
             session.begin_pass()?;
         }
         self.running = match resident {
-            true => Running::Resident,
-            false => Running::Reads,
+            true => CurrentPass::Resident,
+            false => CurrentPass::Reads,
         };
         Ok(Begun {
             generation,
@@ -203,7 +203,7 @@ impl<D: DelegateDevice> State<D> {
     /// Of a pass that asks for its reads.
     fn reading(&mut self) -> Result<&mut Session<D>> {
         match self.running {
-            Running::Reads => self.session(),
+            CurrentPass::Reads => self.session(),
             _ => Err(Error::InvalidInput(
                 "a read outside of a pass that asks for its reads".to_owned(),
             )),
@@ -223,7 +223,7 @@ impl<D: DelegateDevice> Passes for Weights<D> {
     fn begin(&self, entry: u32) -> Result<Begun> {
         let mut state = self.lock()?;
         // rule: eager-passes-run-one-at-a-time
-        if state.running != Running::None {
+        if state.running != CurrentPass::None {
             return Err(Error::Busy);
         }
         state.entry = state.place(Some(entry))?;
@@ -270,10 +270,10 @@ impl<D: DelegateDevice> Passes for Weights<D> {
     fn end(&self, completed: bool) -> Result<()> {
         let mut state = self.lock()?;
         let (mut copied, entry) = (0, state.entry);
-        let ended = match std::mem::replace(&mut state.running, Running::None) {
-            Running::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
-            Running::Resident => Ok(()),
-            Running::Reads => {
+        let ended = match std::mem::replace(&mut state.running, CurrentPass::None) {
+            CurrentPass::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
+            CurrentPass::Resident => Ok(()),
+            CurrentPass::Reads => {
                 let session = state.session()?;
                 let ended = session.end_pass(completed);
                 copied = session.stats().bytes_copied_last_pass;
@@ -318,11 +318,11 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         }
         let mut state = self.lock()?;
         check_budget(bytes, state.least, self.beside)?;
-        if state.running != Running::None {
+        if state.running != CurrentPass::None {
             return Err(Error::Busy);
         }
         self.hold(state.session()?, bytes)?;
-        state.budget = Budget::Bytes(bytes);
+        state.budget = OffloadBudget::Bytes(bytes);
         Ok(())
     }
 
@@ -371,11 +371,11 @@ impl<D: DelegateDevice> Tenant for Weights<D> {
         };
         // rule: eager-pass-keeps-its-memory
         match state.running {
-            Running::None => {
+            CurrentPass::None => {
                 let session = state.session.as_mut()?;
                 Some(self.hold(session, bytes))
             }
-            Running::Reads | Running::Resident => None,
+            CurrentPass::Reads | CurrentPass::Resident => None,
         }
     }
 

@@ -43,7 +43,7 @@ mod unit_tests;
 mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
-pub use faults::Fault;
+pub use faults::SimFault;
 pub use graph::SimGraph;
 pub use issue::SimEvent;
 pub use problem::Problem;
@@ -51,7 +51,7 @@ pub use streams::Order;
 
 use super::{DevicePtr, HostBytes, HostRoom, Link};
 use crate::error::{Error, Result};
-use faults::Faults;
+use faults::SimFaults;
 use space::Space;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -113,7 +113,7 @@ pub struct Sim {
     copy: Stream,
     /// The calling thread's; in a cell, since asking for an event orders what follows after it.
     host: Cell<Clock>,
-    faults: Faults,
+    faults: SimFaults,
     problems: Vec<Problem>,
     fetched: Vec<u8>,
     /// Outputs that were asked for: their bytes, once they are fetched, and where they go.
@@ -149,7 +149,7 @@ impl Sim {
             compute: Stream::new(Actor::Compute),
             copy: Stream::new(Actor::Copy),
             host: Cell::default(),
-            faults: Faults::default(),
+            faults: SimFaults::default(),
             problems: Vec::new(),
             fetched: Vec::new(),
             due: Vec::new(),
@@ -204,13 +204,13 @@ impl Sim {
     }
 
     /// One call will fail; `None` takes that back.
-    pub fn fail(&mut self, fault: impl Into<Option<Fault>>) {
+    pub fn fail(&mut self, fault: impl Into<Option<SimFault>>) {
         self.faults.set(fault.into());
     }
 
     /// The call of this name fails once, after so many that work.
     pub fn fail_call(&mut self, call: &'static str, after: u64) {
-        self.fail(Fault {
+        self.fail(SimFault {
             call: Some(call),
             after,
             lost: false,
@@ -218,7 +218,7 @@ impl Sim {
     }
 
     /// The fault that has not come yet.
-    pub fn pending_fault(&self) -> Option<Fault> {
+    pub fn pending_fault(&self) -> Option<SimFault> {
         self.faults.pending()
     }
 

@@ -206,7 +206,7 @@ fn faults_hit_the_call_they_are_told() {
         (Some(("record_copy", 3)), 3)
     );
     assert!(sim.record_copy().is_ok() && sim.pending_fault().is_none());
-    sim.fail(Fault {
+    sim.fail(SimFault {
         call: None,
         after: 1,
         lost: true,

@@ -40,7 +40,7 @@ mod table;
 
 pub use answer::{Answer, Cause, Freed, Place, Refusal};
 pub use lease::Lease;
-pub use residency::{Residency, UnitState};
+pub use residency::{RangeReport, UnitState};
 pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
 
 use super::pool::DevicePool;
@@ -52,7 +52,7 @@ use state::State;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use table::Table;
+use table::RangeTable;
 
 /// The ranges of one device, which take memory from each other.
 pub struct Ranges<D: Units> {
@@ -111,7 +111,7 @@ impl<D: Units + 'static> Ranges<D> {
             })?;
         let start = state.device.reserve(size)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let range = Table::new(name.to_owned(), start, size, unit);
+        let range = RangeTable::new(name.to_owned(), start, size, unit);
         state.ranges.insert(id, range);
         state.order.insert(0, id);
         drop(state);
@@ -301,7 +301,7 @@ impl<D: Units> Range<D> {
     }
 
     /// What the range holds, unit by unit, and what happened to it.
-    pub fn residency(&self) -> Result<Residency> {
+    pub fn residency(&self) -> Result<RangeReport> {
         self.ranges.lock().residency(self.id)
     }
 

@@ -25,7 +25,7 @@ pub struct UnitState {
 
 /// What a range holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Residency {
+pub struct RangeReport {
     /// The range.
     pub name: String,
     /// The device.
@@ -51,7 +51,7 @@ pub struct Residency {
 }
 
 impl<D: Units> State<D> {
-    pub fn residency(&mut self, id: u64) -> Result<Residency> {
+    pub fn residency(&mut self, id: u64) -> Result<RangeReport> {
         let place = self.order.iter().position(|&other| other == id);
         let device = self.device.name().to_owned();
         let mut units = Vec::new();
@@ -70,7 +70,7 @@ impl<D: Units> State<D> {
             });
         }
         let range = self.range(id)?;
-        Ok(Residency {
+        Ok(RangeReport {
             name: range.name.clone(),
             device,
             bytes: range.bytes,
@@ -89,7 +89,7 @@ impl<D: Units> State<D> {
     }
 }
 
-impl Residency {
+impl RangeReport {
     /// As JSON, in one line.
     pub fn to_json(&self) -> String {
         let number =

@@ -35,7 +35,7 @@ pub struct Counts {
     pub evicted_bytes: [u64; Cause::ALL.len()],
 }
 
-pub(super) struct Table<D: Units> {
+pub(super) struct RangeTable<D: Units> {
     pub name: String,
     pub start: DevicePtr,
     /// Reserved: whole pages.
@@ -55,7 +55,7 @@ pub(super) struct Table<D: Units> {
     pub abandoned: bool,
 }
 
-impl<D: Units> Table<D> {
+impl<D: Units> RangeTable<D> {
     /// Bytes of memory, those of its ring too.
     pub fn held(&self) -> u64 {
         self.resident + self.ring.as_ref().map_or(0, |ring| ring.held)
@@ -63,7 +63,7 @@ impl<D: Units> Table<D> {
 
     pub fn new(name: String, start: DevicePtr, bytes: u64, unit: u64) -> Self {
         let units = bytes.div_ceil(unit) as usize;
-        Table {
+        RangeTable {
             name,
             start,
             bytes,

@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::args;
-use super::origin::Origin;
+use super::origin::MakerProcess;
 use super::range::WITH_RANGES;
 use super::range_memory::kept_text;
 use crate::device::{while_captured, AnyUnits, DevicePtr, UserStream};
@@ -25,7 +25,7 @@ type Pool = GraphPool<AnyUnits>;
 pub struct ws_graph_pool {
     pool: ManuallyDrop<Arc<Pool>>,
     device: DeviceId,
-    made_in: Origin,
+    made_in: MakerProcess,
 }
 
 /// What the callbacks look up: they are told a device and an address, and no pool.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn ws_graph_pool_create(
         *pool = Box::into_raw(Box::new(ws_graph_pool {
             pool: ManuallyDrop::new(made),
             device,
-            made_in: Origin::here(),
+            made_in: MakerProcess::here(),
         }));
         Ok(())
     })

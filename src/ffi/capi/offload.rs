@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void, CString};
 
 use super::args;
 use crate::device::{CallerStream, HostBytes};
-use crate::eager::{Budget, Eager, Entry, EntryStats, Recorded};
+use crate::eager::{Eager, Entry, EntryStats, OffloadBudget, Recorded};
 use crate::ffi::status::{guarded, Failure, Status};
 use crate::figures::DeviceId;
 use crate::process::OfProcess;
@@ -152,9 +152,9 @@ unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
         device: DeviceId::named(device, "for weights of eager code")?,
         entry,
         budget: match given.budget {
-            FLOOR => Budget::Floor,
-            SHARED => Budget::Shared,
-            bytes => Budget::Bytes(bytes),
+            FLOOR => OffloadBudget::Floor,
+            SHARED => OffloadBudget::Shared,
+            bytes => OffloadBudget::Bytes(bytes),
         },
         priority: given.priority,
         beside: given.beside,

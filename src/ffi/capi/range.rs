@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
 
-use super::origin::Origin;
+use super::origin::MakerProcess;
 use super::{args, dlpack};
 use crate::device::{AnyUnits, UserStream};
 use crate::elastic::range::{Answer, Refusal};
@@ -19,7 +19,7 @@ pub(super) const WITH_RANGES: &str = "with ranges";
 pub struct ws_range {
     range: ManuallyDrop<Range<AnyUnits>>,
     device: DeviceId,
-    made_in: Origin,
+    made_in: MakerProcess,
 }
 
 /// What a fault came to.
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn ws_range_create(
         *range = Box::into_raw(Box::new(ws_range {
             range: ManuallyDrop::new(made),
             device,
-            made_in: Origin::here(),
+            made_in: MakerProcess::here(),
         }));
         Ok(())
     })
