@@ -11,6 +11,7 @@
 //! | [`device`] | memory, copies and ordering of one device: `host`, `cuda`; `sim` for tests only |
 //! | [`store`] | the weights of a program on a device: memory, copies, both rules of stream order |
 //! | [`session`] | one loaded method: a store and a pass over it |
+//! | [`tenancy`] | sessions that share a device: joining its pool, the grant of a pass |
 //! | [`elastic`] | who may hold how much of a device that several models share; pure |
 //! | [`figures`] | plain data about devices that plans need: sizes, costs of copies, views of memory, free pieces |
 //! | [`aoti`] | tensor handles, the `aoti_torch_*` functions, the compiled container |
@@ -23,8 +24,8 @@
 //! | [`system_memory`] | how much host memory this process may still take |
 //!
 //! The arrows go one way:
-//! `ffi → delegate → session → store → {residency, memory → device} → {figures, counters, error, config}`, `residency → schedule`,
-//! `{weights, format} → schedule`, `ffi → eager → {delegate, session}`, and `session → aoti`.
+//! `ffi → {delegate, eager} → tenancy → {elastic, session → store} → {residency, memory → device} → {figures, counters, error, config}`,
+//! `residency → schedule`, `{weights, format} → schedule`, and `session → aoti`.
 
 pub mod aoti;
 #[cfg(feature = "cli")]
@@ -46,6 +47,7 @@ pub mod schedule;
 pub mod session;
 pub mod store;
 pub mod system_memory;
+pub mod tenancy;
 pub mod weights;
 
 pub use config::Options;

@@ -16,23 +16,22 @@ pub(super) use source::new_session;
 use super::code::Code;
 use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
-use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
 use super::locked;
 use super::option_checks::{check_repeats, no_graph};
 use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
 use super::shared::{ProgramState, SessionState, Shared};
-use super::tenant::{settle_grant, take_grant};
 use super::tensor::{contiguous_strides, InputTensor};
 use crate::aoti::container::Input;
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Options;
-use crate::device::DevicePtr;
+use crate::device::{DevicePtr, HostStorage};
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::session::{Session, State, Stats};
+use crate::tenancy::{settle_grant, take_grant};
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled code points into the
 /// session's memory.

@@ -18,7 +18,7 @@
 //! | `graph_shapes` | the shapes whose graphs are captured at load, held against the record |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `delegate_device` | what the two kinds of devices do differently here |
-//! | `host_storage` | how weights are held on the host for a GPU's copies |
+//! | `host_storage` | the choice how weights are held on the host for a GPU's copies |
 //! | `place` | which loaded program an address of ExecuTorch's belongs to |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
@@ -61,8 +61,6 @@ pub use run_pass::TakeOutputs;
 use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
-pub(crate) use delegate_device::DelegateDevice;
-pub(crate) use host_storage::HostStorage;
 pub use keep::mark;
 pub use load::applies;
 pub use open::program_of;
@@ -71,7 +69,6 @@ pub(crate) use option_checks::differs;
 pub use place::ProgramPlace;
 pub use program::Program;
 pub use request::{Beside, DataSource, LoadRequest};
-pub(crate) use tenant::{join_pool, settle_grant, take_grant, Joining};
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// One loaded method. May be shared between threads; one of them executes at a time.

@@ -3,12 +3,12 @@
 use super::entries::{Entry, EntryStats};
 use super::weights::{check_budget, ended_already, State, Weights};
 use super::OffloadBudget;
-use crate::delegate::DelegateDevice;
+use crate::device::WeightDevice;
 use crate::error::Result;
 use crate::session::Session;
 use crate::store::{ElasticBytes, Method};
 
-impl<D: DelegateDevice> Weights<D> {
+impl<D: WeightDevice> Weights<D> {
     /// An entry has this order from now on: a new one, or that of this number.
     pub(super) fn put_entry(&self, at: Option<u32>, entry: Entry) -> Result<usize> {
         let mut state = self.idle()?;
@@ -49,7 +49,7 @@ impl<D: DelegateDevice> Weights<D> {
     }
 }
 
-fn put_method<D: DelegateDevice>(
+fn put_method<D: WeightDevice>(
     session: &mut Session<D>,
     at: usize,
     method: Method,
@@ -61,7 +61,7 @@ fn put_method<D: DelegateDevice>(
     }
 }
 
-impl<D: DelegateDevice> State<D> {
+impl<D: WeightDevice> State<D> {
     /// Plans go by how often entries ran of late.
     pub(super) fn set_shares(&mut self) -> Result<()> {
         let session = self.session.as_mut().ok_or_else(ended_already)?;

@@ -4,25 +4,25 @@ use super::shares::Shares;
 use super::{Begun, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::delegate::{join_pool, settle_grant, take_grant, DelegateDevice, HostStorage, Joining};
-use crate::device::{HostBytes, HostSource};
+use crate::device::{HostBytes, HostSource, HostStorage, WeightDevice};
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
 use crate::session::Session;
 use crate::store::{Constants, ElasticBytes, Methods, StoreOptions};
+use crate::tenancy::{join_pool, settle_grant, take_grant, Joining};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
-pub(super) struct Weights<D: DelegateDevice> {
+pub(super) struct Weights<D: WeightDevice> {
     state: Mutex<State<D>>,
     pub(super) membership: Option<Membership>,
     /// Of the budget, and not the session's.
     pub(super) beside: u64,
 }
 
-pub(super) struct State<D: DelegateDevice> {
+pub(super) struct State<D: WeightDevice> {
     /// `None` once its owner has ended it: the pool may know of it for a moment longer.
     pub(super) session: Option<Session<D>>,
     /// All weights, and the entries as they were recorded.
@@ -49,7 +49,7 @@ enum CurrentPass {
     Resident,
 }
 
-impl<D: DelegateDevice + 'static> Weights<D> {
+impl<D: WeightDevice + 'static> Weights<D> {
     pub(super) fn open(device: D, recorded: Recorded) -> Result<Arc<Weights<D>>> {
         let Recorded { beside, budget, .. } = recorded;
         let (constants, bytes) = constants_of(&recorded.weights);
@@ -144,7 +144,7 @@ pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
     }
 }
 
-impl<D: DelegateDevice> Weights<D> {
+impl<D: WeightDevice> Weights<D> {
     fn lock(&self) -> Result<MutexGuard<'_, State<D>>> {
         let panicked = |_| Error::Poisoned("an earlier pass panicked".to_owned());
         self.state.lock().map_err(panicked)
@@ -165,7 +165,7 @@ impl<D: DelegateDevice> Weights<D> {
     }
 }
 
-impl<D: DelegateDevice> State<D> {
+impl<D: WeightDevice> State<D> {
     pub(super) fn session(&mut self) -> Result<&mut Session<D>> {
         self.session.as_mut().ok_or_else(ended_already)
     }
@@ -211,7 +211,7 @@ impl<D: DelegateDevice> State<D> {
     }
 }
 
-impl<D: DelegateDevice> Passes for Weights<D> {
+impl<D: WeightDevice> Passes for Weights<D> {
     fn add_entry(&self, entry: Entry) -> Result<u32> {
         self.put_entry(None, entry).map(|at| at as u32)
     }
@@ -363,7 +363,7 @@ impl<D: DelegateDevice> Passes for Weights<D> {
     }
 }
 
-impl<D: DelegateDevice> Tenant for Weights<D> {
+impl<D: WeightDevice> Tenant for Weights<D> {
     fn shrink_to(&self, bytes: u64) -> Option<Result<()>> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
