@@ -2,7 +2,7 @@
 
 use super::cost::{positive, Cost, LinkArguments, PassCost};
 use super::explain;
-use super::graphs::Graphs;
+use super::graphs::GraphCosts;
 use super::model::{Files, Form, Model};
 use super::picture;
 use super::size::{grouped, with_megabytes, BudgetArgument};
@@ -99,7 +99,7 @@ fn alone(files: &Files, arguments: &PlanArguments) -> Result<String> {
             .graph_shapes
             .as_ref()
             .or(model.graph_shapes.as_ref());
-        let graphs = shapes.map(|shapes| Graphs::of(&model, &cost, shapes));
+        let graphs = shapes.map(|shapes| GraphCosts::of(&model, &cost, shapes));
         let graphs = graphs.transpose()?;
         return Ok(match arguments.form.json {
             true => {

@@ -1,7 +1,7 @@
 //! Entries join the weights of a module or take another order, and the plan follows how often each runs.
 
 use super::entries::{Entry, EntryStats};
-use super::weights::{check_budget, ended_already, State, Weights};
+use super::weights::{check_budget, ended_already, Weights, WeightsState};
 use super::OffloadBudget;
 use crate::device::WeightDevice;
 use crate::error::Result;
@@ -61,7 +61,7 @@ fn put_method<D: WeightDevice>(
     }
 }
 
-impl<D: WeightDevice> State<D> {
+impl<D: WeightDevice> WeightsState<D> {
     /// Plans go by how often entries ran of late.
     pub(super) fn set_shares(&mut self) -> Result<()> {
         let session = self.session.as_mut().ok_or_else(ended_already)?;

@@ -67,7 +67,7 @@ pub enum OffloadBudget {
 
 /// A pass that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Begun {
+pub struct BegunPass {
     /// Another one than before: weights lie elsewhere.
     pub generation: u64,
     /// Everything stays: [`Eager::addresses`] says where, and the pass asks for no reads.
@@ -81,7 +81,7 @@ pub struct Eager(Arc<dyn Passes>);
 trait Passes: Send + Sync {
     fn add_entry(&self, entry: Entry) -> Result<u32>;
     fn replace_entry(&self, at: u32, entry: Entry) -> Result<()>;
-    fn begin(&self, entry: u32) -> Result<Begun>;
+    fn begin(&self, entry: u32) -> Result<BegunPass>;
     fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool>;
     fn release(&self, reads: Range<u32>) -> Result<()>;
     fn end(&self, completed: bool) -> Result<()>;
@@ -129,7 +129,7 @@ impl Eager {
     }
 
     /// A pass of this entry begins; one at a time.
-    pub fn begin(&self, entry: u32) -> Result<Begun> {
+    pub fn begin(&self, entry: u32) -> Result<BegunPass> {
         self.0.begin(entry)
     }
 

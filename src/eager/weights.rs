@@ -1,7 +1,7 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
 use super::shares::Shares;
-use super::{Begun, Entry, EntryStats, OffloadBudget, Passes, Recorded};
+use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::device::{HostBytes, HostSource, HostStorage, WeightDevice};
@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
 pub(super) struct Weights<D: WeightDevice> {
-    state: Mutex<State<D>>,
+    state: Mutex<WeightsState<D>>,
     pub(super) membership: Option<Membership>,
     /// Of the budget, and not the session's.
     pub(super) beside: u64,
 }
 
-pub(super) struct State<D: WeightDevice> {
+pub(super) struct WeightsState<D: WeightDevice> {
     /// `None` once its owner has ended it: the pool may know of it for a moment longer.
     pub(super) session: Option<Session<D>>,
     /// All weights, and the entries as they were recorded.
@@ -89,7 +89,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
         };
         let session = Session::with_source(device, methods.clone(), source, options)?;
         let weights = Arc::new(Weights {
-            state: Mutex::new(State {
+            state: Mutex::new(WeightsState {
                 session: Some(session),
                 methods,
                 budget,
@@ -145,13 +145,13 @@ pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
 }
 
 impl<D: WeightDevice> Weights<D> {
-    fn lock(&self) -> Result<MutexGuard<'_, State<D>>> {
+    fn lock(&self) -> Result<MutexGuard<'_, WeightsState<D>>> {
         let panicked = |_| Error::Poisoned("an earlier pass panicked".to_owned());
         self.state.lock().map_err(panicked)
     }
 
     /// Nothing of it may run.
-    pub(super) fn idle(&self) -> Result<MutexGuard<'_, State<D>>> {
+    pub(super) fn idle(&self) -> Result<MutexGuard<'_, WeightsState<D>>> {
         let state = self.lock()?;
         match state.running {
             CurrentPass::None => Ok(state),
@@ -165,7 +165,7 @@ impl<D: WeightDevice> Weights<D> {
     }
 }
 
-impl<D: WeightDevice> State<D> {
+impl<D: WeightDevice> WeightsState<D> {
     pub(super) fn session(&mut self) -> Result<&mut Session<D>> {
         self.session.as_mut().ok_or_else(ended_already)
     }
@@ -182,7 +182,7 @@ impl<D: WeightDevice> State<D> {
         }
     }
 
-    fn begin(&mut self) -> Result<Begun> {
+    fn begin(&mut self) -> Result<BegunPass> {
         let session = self.session()?;
         let store = session.store();
         store.check_usable()?;
@@ -194,7 +194,7 @@ impl<D: WeightDevice> State<D> {
             true => CurrentPass::Resident,
             false => CurrentPass::Reads,
         };
-        Ok(Begun {
+        Ok(BegunPass {
             generation,
             resident,
         })
@@ -220,7 +220,7 @@ impl<D: WeightDevice> Passes for Weights<D> {
         self.put_entry(Some(at), entry).map(|_| ())
     }
 
-    fn begin(&self, entry: u32) -> Result<Begun> {
+    fn begin(&self, entry: u32) -> Result<BegunPass> {
         let mut state = self.lock()?;
         // rule: eager-passes-run-one-at-a-time
         if state.running != CurrentPass::None {

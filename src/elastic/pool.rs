@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// A device's memory for the weights of all tenants.
 pub struct DevicePool {
     pub(super) device: String,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
-pub(super) struct State {
+pub(super) struct PoolState {
     pub(super) arbiter: Arbiter,
     pub(super) cap: Cap,
     pub(super) members: BTreeMap<TenantId, Member>,
@@ -73,7 +73,7 @@ impl DevicePool {
     pub fn new(device: &str) -> DevicePool {
         DevicePool {
             device: device.to_owned(),
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 arbiter: Arbiter::new(0, 1),
                 cap: Cap::default(),
                 members: BTreeMap::new(),
@@ -149,12 +149,12 @@ impl DevicePool {
         joined
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     /// The name, with a number where another tenant has it: `a.pte`, `a.pte #2`.
     fn own_name(&self, name: String) -> String {
         let taken = |name: &str| self.members.values().any(|member| member.name == name);

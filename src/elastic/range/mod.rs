@@ -48,7 +48,7 @@ use super::range_share::RangeMemory;
 use crate::device::{AnyUnits, DevicePtr, Units};
 use crate::error::{Error, Result};
 use crate::figures::DeviceId;
-use state::State;
+use state::RangesState;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -56,7 +56,7 @@ use table::RangeTable;
 
 /// The ranges of one device, which take memory from each other.
 pub struct Ranges<D: Units> {
-    state: Mutex<State<D>>,
+    state: Mutex<RangesState<D>>,
 }
 
 /// The ranges of this process, by device, as long as there are some. A child has its own.
@@ -81,7 +81,7 @@ impl<D: Units + 'static> Ranges<D> {
     /// The ranges of a device, which share the pool's cap with its stores. A pool has one of them.
     pub fn new(device: D, pool: &Arc<DevicePool>) -> Arc<Ranges<D>> {
         let ranges = Arc::new(Ranges {
-            state: Mutex::new(State {
+            state: Mutex::new(RangesState {
                 device,
                 pool: pool.clone(),
                 ranges: BTreeMap::new(),
@@ -141,13 +141,13 @@ impl<D: Units + 'static> Ranges<D> {
 
 impl<D: Units> Ranges<D> {
     /// For a call: leases that have ended are seen first.
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
+    fn lock(&self) -> MutexGuard<'_, RangesState<D>> {
         let mut state = self.raw_lock();
         state.see_ended_leases();
         state
     }
 
-    fn raw_lock(&self) -> MutexGuard<'_, State<D>> {
+    fn raw_lock(&self) -> MutexGuard<'_, RangesState<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

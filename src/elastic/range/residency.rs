@@ -1,8 +1,8 @@
 //! What a range holds, unit by unit, and what happened to it. As values, and as JSON.
 
 use super::answer::{Cause, Refusal};
-use super::ring::Ring;
-use super::state::State;
+use super::ring::SlotRing;
+use super::state::RangesState;
 use super::table::{Counts, Watermark};
 use crate::config::quoted;
 use crate::device::Units;
@@ -50,7 +50,7 @@ pub struct RangeReport {
     pub units: Vec<UnitState>,
 }
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     pub fn residency(&mut self, id: u64) -> Result<RangeReport> {
         let place = self.order.iter().position(|&other| other == id);
         let device = self.device.name().to_owned();
@@ -76,7 +76,7 @@ impl<D: Units> State<D> {
             bytes: range.bytes,
             resident: range.resident,
             ring: range.ring.as_ref().map_or(0, |ring| ring.bytes),
-            ring_leased: range.ring.as_ref().map_or(0, Ring::leased_bytes),
+            ring_leased: range.ring.as_ref().map_or(0, SlotRing::leased_bytes),
             limit: (range.limit < u64::MAX).then_some(range.limit),
             watermark: Watermark {
                 bytes: range.offset_of(range.watermark),

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range as Span;
 use std::sync::Arc;
 
-pub(super) struct State<D: Units> {
+pub(super) struct RangesState<D: Units> {
     pub device: D,
     pub pool: Arc<DevicePool>,
     pub ranges: BTreeMap<u64, RangeTable<D>>,
@@ -27,7 +27,7 @@ pub(super) struct State<D: Units> {
     pub leases: Leases,
 }
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     pub fn range(&mut self, id: u64) -> Result<&mut RangeTable<D>> {
         let found = self.ranges.get_mut(&id);
         found.ok_or_else(|| Error::Internal(format!("range {id} is gone")))

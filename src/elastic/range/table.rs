@@ -3,7 +3,7 @@
 use super::alloc::Alloc;
 pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
-use super::ring::{Ring, SLOTS};
+use super::ring::{SlotRing, SLOTS};
 use crate::device::{DevicePtr, Units};
 use crate::error::{counted, Error, Result};
 use std::ops::Range as Span;
@@ -49,7 +49,7 @@ pub(super) struct RangeTable<D: Units> {
     pub why: Option<String>,
     pub limit: u64,
     pub allocs: Vec<Alloc<D>>,
-    pub ring: Option<Ring<D>>,
+    pub ring: Option<SlotRing<D>>,
     pub counts: Counts,
     /// Its handle is gone while leases were open.
     pub abandoned: bool,
@@ -131,7 +131,7 @@ impl<D: Units> RangeTable<D> {
         let allocs = self.allocs.iter().enumerate();
         let allocs = allocs.filter(|(_, alloc)| alloc.pins > 0);
         let allocs = allocs.map(|(at, alloc)| (format!("allocation {at}"), alloc.pins));
-        let slots = self.ring.iter().flat_map(Ring::leases);
+        let slots = self.ring.iter().flat_map(SlotRing::leases);
         allocs.chain(slots.map(|(of, slot)| (format!("the slot of allocation {of}"), slot.pins)))
     }
 
