@@ -206,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "eager-pass-keeps-its-memory",
-        replace("Running::None => {", "Running::None | Running::Resident => {"),
+        replace("CurrentPass::None => {", "CurrentPass::None | CurrentPass::Resident => {"),
         "memory moves to another tenant while a pass reads it",
         ("lib:eager",),
     ),

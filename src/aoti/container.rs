@@ -14,6 +14,7 @@ use super::slab::{Handle, Slab};
 use super::tensor::{Dims, Owner, Storage, Tensor};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 
 pub use super::inputs::Input;
 
@@ -72,13 +73,13 @@ pub struct Container {
 unsafe impl Send for Container {}
 
 impl Container {
-    /// Makes the library's container for `device` ("cpu", "cuda" or "cuda:1") and reads its list of constants.
+    /// Makes the library's container for `device` and reads its list of constants.
     /// A CUDA device's primary context must be current, here and in every later call; the end needs none, as
     /// the container has neither events nor memory of its own.
-    pub fn new(library: &'static Library, device: &str) -> Result<Container> {
+    pub fn new(library: &'static Library, device: DeviceId) -> Result<Container> {
         let functions = Functions::find(library)?;
-        let place = TorchDevice::parse(device)?;
-        let name = CString::new(device)
+        let place = TorchDevice::from(device);
+        let name = CString::new(device.to_string())
             .map_err(|_| Error::Internal("a null byte in a device name".into()))?;
         let mut container = Container {
             functions,

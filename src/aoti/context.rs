@@ -10,6 +10,7 @@ use super::hooks::PassHooks;
 use super::slab::{Handle, Slab};
 use super::tensor::{Owner, Storage};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 
 /// What the functions called by the compiled code work on.
 pub(crate) struct Context<'a> {
@@ -41,21 +42,22 @@ impl TorchDevice {
     /// The CPU.
     pub(crate) const CPU: TorchDevice = TorchDevice { kind: 0, index: -1 };
 
-    /// The device called `cpu`, `cuda` or `cuda:1`.
-    pub(crate) fn parse(name: &str) -> Result<TorchDevice> {
-        let unknown = || Error::Unsupported(format!("device '{name}'"));
-        let index = match name {
-            "cpu" => return Ok(TorchDevice::CPU),
-            "cuda" => "0",
-            _ => name.strip_prefix("cuda:").ok_or_else(unknown)?,
-        };
-        let index = index.parse::<u16>().map_err(|_| unknown())?.into();
-        Ok(TorchDevice { kind: 1, index })
-    }
-
     /// Whether its memory is this process's own.
     pub(crate) fn is_host(self) -> bool {
         self.kind == 0
+    }
+}
+
+impl From<DeviceId> for TorchDevice {
+    fn from(device: DeviceId) -> TorchDevice {
+        match device {
+            DeviceId::Cpu => TorchDevice::CPU,
+            // The driver counts them in an int too.
+            DeviceId::Cuda(index) => TorchDevice {
+                kind: 1,
+                index: index as i32,
+            },
+        }
     }
 }
 
@@ -342,13 +344,9 @@ mod tests {
 
     #[test]
     fn devices_are_told_as_pytorch_tells_them() {
-        let cuda = |index| Ok(TorchDevice { kind: 1, index });
-        assert_eq!(TorchDevice::parse("cpu"), Ok(TorchDevice::CPU));
-        assert_eq!(TorchDevice::parse("cuda"), cuda(0));
-        assert_eq!(TorchDevice::parse("cuda:3"), cuda(3));
-        for bad in ["", "xpu", "cuda:", "cuda:-1", "cpu:0"] {
-            assert!(TorchDevice::parse(bad).is_err(), "{bad}");
-        }
+        let told = |device| TorchDevice::from(device);
+        assert_eq!(told(DeviceId::Cpu), TorchDevice::CPU);
+        assert_eq!(told(DeviceId::Cuda(3)), TorchDevice { kind: 1, index: 3 });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::hooks::PassHooks;
 use super::inputs::Input;
 use super::slab::{Handle, Slab};
 use super::tensor::{contiguous_strides, is_dense, numel, reach};
-use super::view::{copy, View};
+use super::view::{copy, TensorView};
 use crate::device::{not_here, DeviceBytes, DevicePtr, HostRoom};
 use crate::error::{Error, Result};
 
@@ -260,9 +260,9 @@ impl Output<'_> {
         // long. `dst` has room for all elements, and dense strides reach no further (`check_room`). Its bytes
         // are ours alone, so they do not overlap.
         let result = unsafe {
-            View::new(from, self.dtype, self.sizes.to_vec(), self.strides.to_vec()).and_then(
+            TensorView::new(from, self.dtype, self.sizes.to_vec(), self.strides.to_vec()).and_then(
                 |src| {
-                    let dst = View::new(
+                    let dst = TensorView::new(
                         dst.as_mut_ptr(),
                         self.dtype,
                         self.sizes.to_vec(),

@@ -6,7 +6,7 @@ use super::tensor::{contiguous_strides, is_contiguous, is_dense, numel, reach};
 
 /// A window into host memory whose bounds were checked.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct TensorView {
     ptr: *mut u8,
     item: usize,
     /// Scalar type.
@@ -17,7 +17,7 @@ pub struct View {
     pub strides: Vec<i64>,
 }
 
-impl View {
+impl TensorView {
     /// A window whose first element is at `ptr`.
     ///
     /// # Safety
@@ -28,11 +28,11 @@ impl View {
         dtype: DType,
         sizes: Vec<i64>,
         strides: Vec<i64>,
-    ) -> Result<View, String> {
+    ) -> Result<TensorView, String> {
         let item = dtype
             .itemsize()
             .ok_or_else(|| format!("dtype number {} is unknown", dtype.0))?;
-        Ok(View {
+        Ok(TensorView {
             ptr,
             item,
             dtype,
@@ -57,7 +57,12 @@ impl View {
     }
 
     /// The same memory with other sizes and strides; refused if it would reach beyond this window.
-    pub fn restrided(&self, skip: i64, sizes: &[i64], strides: &[i64]) -> Result<View, String> {
+    pub fn restrided(
+        &self,
+        skip: i64,
+        sizes: &[i64],
+        strides: &[i64],
+    ) -> Result<TensorView, String> {
         let whole = reach(&self.sizes, &self.strides).unwrap_or(0);
         let part = reach(sizes, strides).unwrap_or(i64::MAX);
         if skip < 0 || (part > 0 && skip.checked_add(part).is_none_or(|end| end > whole)) {
@@ -66,7 +71,7 @@ impl View {
             ));
         }
         let skip = if part == 0 { 0 } else { skip as usize };
-        Ok(View {
+        Ok(TensorView {
             // SAFETY: `skip` elements are within this window, checked above.
             ptr: unsafe { self.ptr.add(skip * self.item) },
             sizes: sizes.to_vec(),
@@ -76,7 +81,7 @@ impl View {
     }
 
     /// One index of dimension `d`, which disappears.
-    pub fn select(&self, d: usize, index: i64) -> Result<View, String> {
+    pub fn select(&self, d: usize, index: i64) -> Result<TensorView, String> {
         let (mut sizes, mut strides) = (self.sizes.clone(), self.strides.clone());
         let (size, stride) = (sizes.remove(d), strides.remove(d));
         if index < 0 || index >= size {
@@ -88,7 +93,7 @@ impl View {
     }
 
     /// Indices `start..start + length` of dimension `d`.
-    pub fn narrow(&self, d: usize, start: i64, length: i64) -> Result<View, String> {
+    pub fn narrow(&self, d: usize, start: i64, length: i64) -> Result<TensorView, String> {
         if start < 0 || length < 0 || start + length > self.sizes[d] {
             return Err(format!(
                 "{start}..{} is out of bounds for a size of {}",
@@ -107,7 +112,7 @@ impl View {
     }
 
     /// The window with dimension `d` moved to the end.
-    pub fn to_last(&self, d: usize) -> View {
+    pub fn to_last(&self, d: usize) -> TensorView {
         let mut view = self.clone();
         let (size, stride) = (view.sizes.remove(d), view.strides.remove(d));
         view.sizes.push(size);
@@ -116,7 +121,7 @@ impl View {
     }
 
     /// The window broadcast to `sizes`.
-    pub fn expand(&self, sizes: &[i64]) -> Result<View, String> {
+    pub fn expand(&self, sizes: &[i64]) -> Result<TensorView, String> {
         let fail = || format!("sizes {:?} do not broadcast to {sizes:?}", self.sizes);
         let lead = sizes.len().checked_sub(self.ndim()).ok_or_else(fail)?;
         let mut strides = vec![0; sizes.len()];
@@ -234,9 +239,9 @@ impl Real for f64 {
 }
 
 /// A row-major window over `values`; the caller drops it before the buffer.
-fn over<T: Real>(values: &mut [T], sizes: &[i64]) -> View {
+fn over<T: Real>(values: &mut [T], sizes: &[i64]) -> TensorView {
     debug_assert_eq!(numel(sizes), Some(values.len() as i64));
-    View {
+    TensorView {
         ptr: values.as_mut_ptr().cast(),
         item: size_of::<T>(),
         dtype: T::DTYPE,
@@ -247,7 +252,7 @@ fn over<T: Real>(values: &mut [T], sizes: &[i64]) -> View {
 
 /// Copies `src` into `dst`, broadcasting sizes and converting types. The windows do not overlap, or are the
 /// same.
-pub fn copy(dst: &View, src: &View) -> Result<(), String> {
+pub fn copy(dst: &TensorView, src: &TensorView) -> Result<(), String> {
     let src = src.expand(&dst.sizes)?;
     if dst.dtype == src.dtype {
         copy_bytes(dst, &src);
@@ -262,10 +267,10 @@ pub fn copy(dst: &View, src: &View) -> Result<(), String> {
     }
 }
 
-fn copy_bytes(dst: &View, src: &View) {
+fn copy_bytes(dst: &TensorView, src: &TensorView) {
     let item = dst.item;
     let same_order = dst.strides == src.strides && is_dense(&dst.sizes, &dst.strides);
-    let row_major = |view: &View| is_contiguous(&view.sizes, &view.strides);
+    let row_major = |view: &TensorView| is_contiguous(&view.sizes, &view.strides);
     if same_order || (row_major(dst) && row_major(src)) {
         // SAFETY: both windows are dense and in the same order, so each is `numel` elements from its
         // pointer on. `copy` tolerates that they are the same memory.

@@ -10,7 +10,7 @@ use crate::{error::bytes_text, Error, Result};
 use clap::Args;
 
 #[derive(Args)]
-pub struct Link {
+pub struct LinkArguments {
     /// What the link from host to device carries, in GB/s of 1,000,000,000 bytes.
     #[arg(long, value_name = "GB/s", default_value_t = 55.0, value_parser = positive)]
     pub link_gbps: f64,
@@ -35,7 +35,7 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-impl Link {
+impl LinkArguments {
     /// What a device of these figures is on this link.
     pub fn figures(&self, figures: DeviceModel) -> DeviceModel {
         figures.on_link(self.kind())
@@ -62,7 +62,7 @@ impl Link {
 
 /// What a pass copies, and how long it takes.
 #[derive(Clone, Copy)]
-pub struct Pass {
+pub struct PassCost {
     pub price: Price,
     pub ms: f64,
 }
@@ -70,13 +70,13 @@ pub struct Pass {
 /// A budget, and what a pass costs under each policy.
 pub struct Cost {
     pub budget: u64,
-    pub lru: Pass,
-    pub planned: Pass,
+    pub lru: PassCost,
+    pub planned: PassCost,
     /// What the policy `planned` chooses: a plan, everything resident, or the LRU.
     pub residency: Residency,
     /// What no policy that streams whole passes can go below: what of a method's weights exceeds the budget, or what never
     /// stays.
-    pub limit: Pass,
+    pub limit: PassCost,
 }
 
 /// The mean over passes of the methods that figures are of, by their shares.
@@ -97,7 +97,7 @@ fn mean(model: &Model, of: impl Fn(usize) -> Price) -> Price {
 
 impl Cost {
     /// The same error as at load if the budget is below the floor.
-    pub fn at(model: &Model, link: &Link, budget: u64) -> Result<Cost> {
+    pub fn at(model: &Model, link: &LinkArguments, budget: u64) -> Result<Cost> {
         let floor = &model.floor;
         if budget < floor.bytes() {
             return Err(Error::BudgetTooSmall {
@@ -118,7 +118,7 @@ impl Cost {
             link: Some(link.kind()),
             times: &[model.times.as_ref()],
         });
-        let pass = |price| Pass {
+        let pass = |price| PassCost {
             price,
             ms: link.ms(price, model),
         };
@@ -149,9 +149,9 @@ impl Cost {
 }
 
 /// A pass by a plan. Of several methods each in passes of its own, as under the LRU.
-fn by_plan(model: &Model, link: &Link, plan: &Plan) -> Pass {
+fn by_plan(model: &Model, link: &LinkArguments, plan: &Plan) -> PassCost {
     if model.records.all().len() == 1 {
-        return Pass {
+        return PassCost {
             price: plan.price,
             ms: planned_ms(model, link, plan),
         };
@@ -160,14 +160,14 @@ fn by_plan(model: &Model, link: &Link, plan: &Plan) -> Pass {
         bytes: plan.copied(at),
         copies: plan.copies(at),
     });
-    Pass {
+    PassCost {
         price,
         ms: link.ms(price, model),
     }
 }
 
 /// How long a pass takes by a plan: as kernels and copies alternate, where it is known how long kernels run.
-fn planned_ms(model: &Model, link: &Link, plan: &Plan) -> f64 {
+fn planned_ms(model: &Model, link: &LinkArguments, plan: &Plan) -> f64 {
     let Some(times) = &model.times else {
         return link.ms(plan.price, model);
     };

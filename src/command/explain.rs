@@ -1,6 +1,6 @@
 //! What the policy `planned` chose at a budget, and why: in five lines, and as JSON.
 
-use super::cost::{Cost, Link};
+use super::cost::{Cost, LinkArguments};
 use super::model::Model;
 use super::size::grouped;
 use crate::error::counted;
@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 use std::fmt::Write;
 
 /// Five lines of a plan, or one where there is none.
-pub fn text(model: &Model, link: &Link, cost: &Cost) -> String {
+pub fn text(model: &Model, link: &LinkArguments, cost: &Cost) -> String {
     let Some(plan) = cost.residency.plan() else {
         return format!("no plan: {}\n", cost.residency.why);
     };
@@ -82,7 +82,7 @@ fn ring(model: &Model, plan: &Plan) -> String {
     )
 }
 
-fn pass(model: &Model, link: &Link, cost: &Cost) -> String {
+fn pass(model: &Model, link: &LinkArguments, cost: &Cost) -> String {
     let (price, least) = (cost.planned.price, cost.limit.price.bytes);
     let what = match model.records.all().len() {
         1 => "what exceeds the budget",

@@ -28,7 +28,7 @@ impl OfMethod {
 }
 
 /// All graphs at one budget.
-pub struct Graphs {
+pub struct GraphCosts {
     methods: Vec<OfMethod>,
 }
 
@@ -52,9 +52,9 @@ fn check(model: &Model, cost: &Cost) -> Result<()> {
     })
 }
 
-impl Graphs {
+impl GraphCosts {
     /// `shapes` as the option has them.
-    pub fn of(model: &Model, cost: &Cost, shapes: &str) -> Result<Graphs> {
+    pub fn of(model: &Model, cost: &Cost, shapes: &str) -> Result<GraphCosts> {
         let options = Options::parse(&[Spec {
             key: GRAPH_SHAPES.to_owned(),
             value: SpecValue::Text(shapes.to_owned()),
@@ -75,7 +75,7 @@ impl Graphs {
                 block: record.activations.map(|most| inputs.saturating_add(most)),
             });
         }
-        Ok(Graphs { methods })
+        Ok(GraphCosts { methods })
     }
 
     fn bytes(&self) -> u64 {

@@ -10,14 +10,14 @@ use serde_json::{json, Value};
 use std::fmt::Write;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct InspectArguments {
     #[command(flatten)]
     files: Files,
     #[command(flatten)]
     form: Form,
 }
 
-pub fn run(arguments: &Arguments) -> Result<String> {
+pub fn run(arguments: &InspectArguments) -> Result<String> {
     let model = Model::open(&arguments.files)?;
     let checked = arguments
         .files

@@ -33,13 +33,13 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// What a pass copies at a budget, under each policy, and how long a link takes for it.
-    Plan(plan::Arguments),
+    Plan(plan::PlanArguments),
     /// What a program and its weights hold: method, target, inputs, constants, floor.
-    Inspect(inspect::Arguments),
+    Inspect(inspect::InspectArguments),
     /// The options of a load: what each takes, its default, its environment variable.
-    Options(reference::Arguments),
+    Options(reference::ReferenceArguments),
     /// What each counter of `stats` counts.
-    Counters(reference::Arguments),
+    Counters(reference::ReferenceArguments),
 }
 
 /// What a command has to say, and its exit status.

@@ -1,6 +1,6 @@
 //! Time per pass against the budget, as a picture.
 
-use super::cost::{Cost, Link, Pass};
+use super::cost::{Cost, LinkArguments, PassCost};
 use super::model::Model;
 use plotters::prelude::*;
 use std::path::Path;
@@ -9,17 +9,22 @@ const SIZE: (u32, u32) = (960, 540);
 const MB: f64 = (1 << 20) as f64;
 
 /// Which passes a line shows.
-type Pick = fn(&Cost) -> Pass;
+type Pick = fn(&Cost) -> PassCost;
 
 /// Writes an SVG file. The text of an error says what went wrong.
-pub fn draw(file: &Path, model: &Model, link: &Link, costs: &[Cost]) -> Result<(), String> {
+pub fn draw(
+    file: &Path,
+    model: &Model,
+    link: &LinkArguments,
+    costs: &[Cost],
+) -> Result<(), String> {
     drawn(file, model, link, costs).map_err(|error| error.to_string())
 }
 
 fn drawn(
     file: &Path,
     model: &Model,
-    link: &Link,
+    link: &LinkArguments,
     costs: &[Cost],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let highest = costs.iter().map(|cost| cost.lru.ms).fold(0.0, f64::max);

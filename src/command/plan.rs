@@ -1,11 +1,11 @@
 //! `weightstream plan`.
 
-use super::cost::{positive, Cost, Link, Pass};
+use super::cost::{positive, Cost, LinkArguments, PassCost};
 use super::explain;
-use super::graphs::Graphs;
+use super::graphs::GraphCosts;
 use super::model::{Files, Form, Model};
 use super::picture;
-use super::size::{grouped, with_megabytes, Budget};
+use super::size::{grouped, with_megabytes, BudgetArgument};
 use super::tables;
 use super::together;
 use crate::error::counted;
@@ -35,16 +35,16 @@ const ALONE: [&str; 11] = [
 
 #[derive(Args)]
 #[command(mut_arg("pte", |pte| pte.required(false).required_unless_present("together")))]
-pub struct Arguments {
+pub struct PlanArguments {
     #[command(flatten)]
     files: Option<Files>,
     #[command(flatten)]
     form: Form,
     /// Bytes that weights may take on the device: 512MB, 1.5GB, 536870912, 50%, floor. Without it, a sweep.
     #[arg(long, short, conflicts_with = "sweep")]
-    budget: Option<Budget>,
+    budget: Option<BudgetArgument>,
     #[command(flatten)]
-    link: Link,
+    link: LinkArguments,
     /// How long kernels run: a file that a load on a GPU with `weight_offload_kernel_times` wrote. Plans then go by it, as they
     /// do there.
     #[arg(long, value_name = "FILE")]
@@ -74,7 +74,7 @@ pub struct Arguments {
     rates: Vec<f64>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<String> {
+pub fn run(arguments: &PlanArguments) -> Result<String> {
     match (&arguments.files, arguments.budget) {
         (Some(files), _) => alone(files, arguments),
         (None, Some(budget)) => {
@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<String> {
     }
 }
 
-fn alone(files: &Files, arguments: &Arguments) -> Result<String> {
+fn alone(files: &Files, arguments: &PlanArguments) -> Result<String> {
     let mut model = Model::open(files)?;
     model.figures = arguments.link.figures(model.figures);
     if let Some(file) = &arguments.kernel_times {
@@ -99,7 +99,7 @@ fn alone(files: &Files, arguments: &Arguments) -> Result<String> {
             .graph_shapes
             .as_ref()
             .or(model.graph_shapes.as_ref());
-        let graphs = shapes.map(|shapes| Graphs::of(&model, &cost, shapes));
+        let graphs = shapes.map(|shapes| GraphCosts::of(&model, &cost, shapes));
         let graphs = graphs.transpose()?;
         return Ok(match arguments.form.json {
             true => {
@@ -162,7 +162,7 @@ fn head(model: &Model) -> String {
     )
 }
 
-fn one(model: &Model, link: &Link, cost: &Cost) -> String {
+fn one(model: &Model, link: &LinkArguments, cost: &Cost) -> String {
     let share = 100.0 * cost.budget as f64 / model.everything().max(1) as f64;
     let mut text = format!(
         "budget {}, {share:.1} % of everything\n\n{:10}{:>20}{:>9}{:>14}\n",
@@ -172,7 +172,7 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
         "copies",
         "ms per pass"
     );
-    for (name, Pass { price, ms }) in [
+    for (name, PassCost { price, ms }) in [
         ("lru", cost.lru),
         ("planned", cost.planned),
         ("limit", cost.limit),
@@ -202,7 +202,7 @@ fn one(model: &Model, link: &Link, cost: &Cost) -> String {
 }
 
 /// How long kernels run, in words, if that is known.
-fn computing(model: &Model, link: &Link) -> String {
+fn computing(model: &Model, link: &LinkArguments) -> String {
     let ms = link.compute_ms(model);
     match (&model.times, ms > 0.0) {
         (Some(_), _) => {
@@ -213,7 +213,7 @@ fn computing(model: &Model, link: &Link) -> String {
     }
 }
 
-fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
+fn table(model: &Model, link: &LinkArguments, costs: &[Cost]) -> String {
     let mut text = format!(
         "\n{:>16}{:>8}{:>18}{:>18}{:>12}{:>12}{:>12}\n",
         "budget, bytes", "%", "lru, bytes", "planned, bytes", "lru, ms", "planned, ms", "limit, ms"
@@ -240,7 +240,7 @@ fn table(model: &Model, link: &Link, costs: &[Cost]) -> String {
     text
 }
 
-fn facts(model: &Model, link: &Link) -> Value {
+fn facts(model: &Model, link: &LinkArguments) -> Value {
     json!({
         "method": model.one_name(),
         "methods": model.records.names(),
@@ -257,7 +257,7 @@ fn facts(model: &Model, link: &Link) -> Value {
     })
 }
 
-fn with_head(model: &Model, link: &Link, cost: &Cost) -> Value {
+fn with_head(model: &Model, link: &LinkArguments, cost: &Cost) -> Value {
     let mut whole = facts(model, link);
     if let (Value::Object(whole), Value::Object(more)) = (&mut whole, object(model, cost)) {
         whole.extend(more);
@@ -266,7 +266,7 @@ fn with_head(model: &Model, link: &Link, cost: &Cost) -> Value {
 }
 
 fn object(model: &Model, cost: &Cost) -> Value {
-    let pass = |Pass { price, ms }: Pass| {
+    let pass = |PassCost { price, ms }: PassCost| {
         json!({
             "bytes_per_pass": price.bytes,
             "copies_per_pass": price.copies,

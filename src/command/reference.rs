@@ -5,20 +5,20 @@ use crate::counters::COUNTERS;
 use std::fmt::Write;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct ReferenceArguments {
     /// The page of the documentation
     #[arg(long)]
     markdown: bool,
 }
 
-pub fn options(arguments: &Arguments) -> String {
+pub fn options(arguments: &ReferenceArguments) -> String {
     match arguments.markdown {
         true => options_page(),
         false => ROWS.iter().map(option_text).collect(),
     }
 }
 
-pub fn counters(arguments: &Arguments) -> String {
+pub fn counters(arguments: &ReferenceArguments) -> String {
     if arguments.markdown {
         return counters_page();
     }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// A budget on the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Budget {
+pub enum BudgetArgument {
     /// The least one.
     Floor,
     Bytes(u64),
@@ -12,15 +12,15 @@ pub enum Budget {
     Percent(f64),
 }
 
-impl FromStr for Budget {
+impl FromStr for BudgetArgument {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Budget, String> {
+    fn from_str(text: &str) -> Result<BudgetArgument, String> {
         let refused = || {
             format!("'{text}' is no budget: expected bytes, a number with MB or GB (of 1,048,576 and 1,073,741,824 bytes; MiB and GiB are the same), a percentage of all constants, or 'floor'")
         };
         if text == "floor" {
-            return Ok(Budget::Floor);
+            return Ok(BudgetArgument::Floor);
         }
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.');
         let (number, unit) = text.split_at(split.unwrap_or(text.len()));
@@ -30,32 +30,32 @@ impl FromStr for Budget {
             "GB" | "GiB" => 1 << 30,
             "%" => {
                 let share: f64 = number.parse().map_err(|_| refused())?;
-                return Ok(Budget::Percent(share));
+                return Ok(BudgetArgument::Percent(share));
             }
             _ => return Err(refused()),
         };
         if let Ok(whole) = number.parse::<u64>() {
             return whole
                 .checked_mul(scale)
-                .map(Budget::Bytes)
+                .map(BudgetArgument::Bytes)
                 .ok_or_else(refused);
         }
         let parts: f64 = number.parse().map_err(|_| refused())?;
         match scale {
             // Half a byte is a slip.
             1 => Err(refused()),
-            _ => Ok(Budget::Bytes((parts * scale as f64) as u64)),
+            _ => Ok(BudgetArgument::Bytes((parts * scale as f64) as u64)),
         }
     }
 }
 
-impl Budget {
+impl BudgetArgument {
     /// In bytes. `floor` and `everything` are the program's.
     pub fn bytes(self, floor: u64, everything: u64) -> u64 {
         match self {
-            Budget::Floor => floor,
-            Budget::Bytes(bytes) => bytes,
-            Budget::Percent(share) => (everything as f64 * share / 100.0) as u64,
+            BudgetArgument::Floor => floor,
+            BudgetArgument::Bytes(bytes) => bytes,
+            BudgetArgument::Percent(share) => (everything as f64 * share / 100.0) as u64,
         }
     }
 }

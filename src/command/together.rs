@@ -1,9 +1,9 @@
 //! `weightstream plan --together`: several programs under one budget. Their passes are played through the arbiter, and the
 //! planner says what each grant costs.
 
-use super::cost::{Cost, Link, Pass};
+use super::cost::{Cost, LinkArguments, PassCost};
 use super::model::{Files, Model};
-use super::size::{grouped, with_megabytes, Budget};
+use super::size::{grouped, with_megabytes, BudgetArgument};
 use crate::elastic::{Arbiter, Rule, Wants};
 use crate::error::counted;
 use crate::{Error, Result};
@@ -19,15 +19,15 @@ struct Program {
     model: Model,
     rate: f64,
     grant: u64,
-    cost: Pass,
+    cost: PassCost,
     /// What an equal part of the budget costs; nothing if that is below the floor.
-    equal: Option<Pass>,
+    equal: Option<PassCost>,
 }
 
 /// All programs under one budget.
 struct Together<'a> {
     budget: u64,
-    link: &'a Link,
+    link: &'a LinkArguments,
     rule: Rule,
     programs: Vec<Program>,
 }
@@ -41,7 +41,7 @@ struct Round {
 pub fn run(
     paths: &[PathBuf],
     rates: &[f64],
-    (budget, link): (Budget, &Link),
+    (budget, link): (BudgetArgument, &LinkArguments),
     json: bool,
 ) -> Result<String> {
     let models = open(paths, link)?;
@@ -76,7 +76,7 @@ fn refused(key: &str, what: String) -> Error {
 }
 
 /// Opens the programs, each with the weights that follow it.
-fn open(paths: &[PathBuf], link: &Link) -> Result<Vec<Model>> {
+fn open(paths: &[PathBuf], link: &LinkArguments) -> Result<Vec<Model>> {
     let mut files: Vec<Files> = Vec::new();
     for path in paths {
         let weights = path.extension().is_some_and(|extension| extension == "ptd");
@@ -134,7 +134,12 @@ fn order(rates: &[f64]) -> impl Iterator<Item = usize> + '_ {
 }
 
 impl<'a> Together<'a> {
-    fn play(models: Vec<Model>, rates: &[f64], budget: u64, link: &'a Link) -> Result<Self> {
+    fn play(
+        models: Vec<Model>,
+        rates: &[f64],
+        budget: u64,
+        link: &'a LinkArguments,
+    ) -> Result<Self> {
         let unit = |one: &Model| one.figures.page.unwrap_or(one.figures.granule);
         let unit = models.iter().map(unit).max();
         let mut arbiter = Arbiter::new(u64::MAX, unit.unwrap_or(1));
@@ -173,13 +178,13 @@ impl<'a> Together<'a> {
         })
     }
 
-    fn round(&self, pass: impl Fn(&Program) -> Option<Pass>) -> Option<Round> {
+    fn round(&self, pass: impl Fn(&Program) -> Option<PassCost>) -> Option<Round> {
         let mut round = Round {
             bytes: 0.0,
             ms: 0.0,
         };
         for one in &self.programs {
-            let Pass { price, ms } = pass(one)?;
+            let PassCost { price, ms } = pass(one)?;
             round.bytes += one.rate * price.bytes as f64;
             round.ms += one.rate * ms;
         }
@@ -247,7 +252,7 @@ impl<'a> Together<'a> {
     }
 
     fn object(&self) -> Value {
-        let pass = |Pass { price, ms }: Pass| {
+        let pass = |PassCost { price, ms }: PassCost| {
             json!({
                 "bytes_per_pass": price.bytes,
                 "copies_per_pass": price.copies,

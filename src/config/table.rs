@@ -10,6 +10,7 @@ use super::{
     STREAM, SYNC, VERIFY,
 };
 use crate::error::Error;
+use crate::figures::DeviceId;
 
 /// What the keys of options start with.
 const PREFIX: &str = "weight_offload_";
@@ -356,7 +357,7 @@ impl Row {
         let own = match (self.values, value) {
             (Values::Switch, SpecValue::Int(number)) => on_or_off(&number.to_string()),
             (Values::Switch, SpecValue::Text(text)) => on_or_off(text),
-            (Values::Index, SpecValue::Text(text)) => number(index_of(text)),
+            (Values::Index, SpecValue::Text(text)) => index_of(text),
             (Values::Mb { .. } | Values::Whole, SpecValue::Text(text)) => number(text),
             _ => None,
         };
@@ -382,11 +383,11 @@ fn number(text: &str) -> Option<SpecValue> {
     number.map(SpecValue::Int)
 }
 
-/// `1` of `cuda:1`; `cuda` alone is the first GPU, as for PyTorch.
-fn index_of(text: &str) -> &str {
-    match text {
-        "cuda" => "0",
-        _ => text.strip_prefix("cuda:").unwrap_or(text),
+/// Of `cuda:1`, `cuda` or `1`.
+fn index_of(text: &str) -> Option<SpecValue> {
+    match DeviceId::parse_or_first(text) {
+        Some(DeviceId::Cuda(index)) => Some(SpecValue::Int(index.into())),
+        _ => number(text),
     }
 }
 

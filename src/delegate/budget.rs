@@ -19,9 +19,7 @@ use crate::config::{BUDGET, BUDGET_MB};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::Record;
 use crate::schedule::Floor;
-
-/// Bytes left for what nobody can tell beforehand: see the module's text.
-pub const RESERVE: u64 = 256 << 20;
+use crate::tenancy::RESERVE;
 
 /// No dimension that anyone meant is as large: so the export writes "no upper bound".
 const UNBOUNDED: i64 = 1 << 62;

@@ -5,6 +5,7 @@ use super::delegate_device::DelegateDevice;
 use super::request::LoadRequest;
 use crate::aoti::container::{Binding, Container};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use crate::format::{ConstantKind, Record, RecordedConstant};
 use crate::schedule::WeightIndex;
 use crate::session::{Session, State};
@@ -20,12 +21,12 @@ pub(super) struct Code<D: DelegateDevice> {
 impl<D: DelegateDevice> Code<D> {
     /// Held against the record. No constant is bound.
     pub fn open(device: &D, request: &LoadRequest<'_>) -> Result<Code<D>> {
-        Code::open_by(device.scope(), &device.torch_name(), request)
+        Code::open_by(device.scope(), device.id(), request)
     }
 
-    fn open_by(scope: D::Scope, name: &str, request: &LoadRequest<'_>) -> Result<Code<D>> {
+    fn open_by(scope: D::Scope, id: DeviceId, request: &LoadRequest<'_>) -> Result<Code<D>> {
         let record = request.records.own();
-        let mut container = compiled(&scope, "loading", || open(record, name, request.library))?;
+        let mut container = compiled(&scope, "loading", || open(record, id, request.library))?;
         check_signature(record, &container)?;
         let matched = match_constants(&record.constants, container.constants())?;
         let is_weight = |constant: &&RecordedConstant| constant.kind == ConstantKind::Weight;

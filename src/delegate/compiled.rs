@@ -8,6 +8,7 @@ use super::delegate_device::Scope;
 use crate::aoti::container::{ConstantInfo, Container};
 use crate::aoti::registry;
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use crate::format::{Record, RecordedConstant};
 
 /// The compiled library rounds the bytes of its constants up to this.
@@ -26,7 +27,7 @@ pub(super) fn compiled<S: Scope, R>(
 /// Opens the library that the record names. `library` gives the bytes of a key.
 pub(super) fn open<'a>(
     record: &Record,
-    device: &str,
+    device: DeviceId,
     library: &dyn Fn(&str) -> Result<&'a [u8]>,
 ) -> Result<Container> {
     let bytes = library(&record.so_key)?;

@@ -1,52 +1,30 @@
 //! What the kinds of devices do differently in a load and a call: where inputs lie, what has to be current
-//! while compiled code runs, and what has to be done with the mapped file.
+//! while compiled code runs.
 #![deny(unsafe_code)]
 
-use std::ops::Range;
-
-use super::host_storage::{Copier, HostStorage};
 use super::tensor::Memory;
 use crate::config::{LinkRate, Options, DEVICE};
 use crate::device::{
-    cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostBytes,
-    HostDevice, HostFile, HostSource,
+    cuda::CudaContext, not_here, CallerStream, CudaDevice, Device, DevicePtr, HostDevice,
+    WeightDevice,
 };
 use crate::error::{Error, Result};
 use crate::figures::Link;
 use crate::format::Record;
-use crate::system_memory;
 
 /// Index of the GPU that programs run on where no other was asked for.
 const FIRST: u32 = 0;
 
 /// A device as the delegate uses it.
-pub trait DelegateDevice: Device {
+pub trait DelegateDevice: WeightDevice {
     /// What surrounds calls into compiled code.
     type Scope: Scope;
 
     /// What surrounds calls into compiled code.
     fn scope(&self) -> Self::Scope;
 
-    /// The device's name as compiled code takes it.
-    fn torch_name(&self) -> String;
-
-    /// The device's name as its maker gives it.
-    fn full_name(&self) -> String;
-
-    /// Bytes that can be allocated on the device now, by this process or another.
-    fn free_bytes(&self) -> Result<u64>;
-
     /// Device memory that an input takes during a call, beside its own.
     fn placed_bytes(&self, memory: &Memory<'_>) -> u64;
-
-    /// What the device does with host memory; `None` if it needs nothing to be prepared.
-    fn copier(&self) -> Result<Option<Copier>>;
-
-    /// Makes ready for copies from `source`, held as `held` says. Returns what each of its parts is to be copied from.
-    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>>;
-
-    /// Host memory that is pinned, and mapped memory that is registered, bytes.
-    fn host_bytes(&self) -> (u64, u64);
 
     /// Where kernels find an input whose bytes these are, until [`DelegateDevice::end_input`].
     fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr>;
@@ -77,33 +55,9 @@ impl DelegateDevice for HostDevice {
         Anywhere
     }
 
-    fn torch_name(&self) -> String {
-        "cpu".to_owned()
-    }
-
-    fn full_name(&self) -> String {
-        "CPU".to_owned()
-    }
-
-    fn free_bytes(&self) -> Result<u64> {
-        Ok(system_memory::available()?.bytes())
-    }
-
     /// None: inputs are read where they are.
     fn placed_bytes(&self, _memory: &Memory<'_>) -> u64 {
         0
-    }
-
-    fn copier(&self) -> Result<Option<Copier>> {
-        Ok(None)
-    }
-
-    fn prepare_source(&mut self, source: HostSource, _held: HostStorage) -> Result<Vec<HostBytes>> {
-        Ok(in_place(source))
-    }
-
-    fn host_bytes(&self) -> (u64, u64) {
-        (0, 0)
     }
 
     fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr> {
@@ -131,55 +85,11 @@ impl DelegateDevice for CudaDevice {
         self.context()
     }
 
-    fn torch_name(&self) -> String {
-        format!("cuda:{}", self.index())
-    }
-
-    fn full_name(&self) -> String {
-        // The device's own function of this name.
-        CudaDevice::full_name(self).to_owned()
-    }
-
-    fn free_bytes(&self) -> Result<u64> {
-        CudaDevice::free_bytes(self)
-    }
-
     fn placed_bytes(&self, memory: &Memory<'_>) -> u64 {
         match memory {
             Memory::Host(bytes) => (bytes.len() as u64).next_multiple_of(self.granule()),
             Memory::Device(_) => 0,
         }
-    }
-
-    fn copier(&self) -> Result<Option<Copier>> {
-        Ok(Some(Copier {
-            device: self.full_name().to_owned(),
-            maps: self.can_register_mapped()?,
-        }))
-    }
-
-    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
-        let (file, ranges) = match source {
-            HostSource::File(file, ranges) => (file, ranges),
-            HostSource::Memory(parts) => return self.keep_parts(&parts),
-        };
-        match held {
-            HostStorage::Mapped => {
-                let mut cuts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
-                cuts.sort_unstable();
-                self.register_host(file.bytes(), &cuts)?;
-                Ok(mapped(&file, &ranges))
-            }
-            HostStorage::Pinned => self.pin_host(&file, &ranges),
-            HostStorage::Staged { ring } => {
-                let bytes = mapped(&file, &ranges);
-                self.stage_host(file, ring).map(|()| bytes)
-            }
-        }
-    }
-
-    fn host_bytes(&self) -> (u64, u64) {
-        (self.host_pinned_bytes(), self.host_mapped_bytes())
     }
 
     fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr> {
@@ -204,20 +114,6 @@ impl DelegateDevice for CudaDevice {
             Memory::Device(bytes) => self.end_lending(*bytes, ptr),
         }
     }
-}
-
-/// Where the bytes are already.
-fn in_place(source: HostSource) -> Vec<HostBytes> {
-    match source {
-        HostSource::File(file, ranges) => mapped(&file, &ranges),
-        HostSource::Memory(parts) => parts,
-    }
-}
-
-/// The ranges in the file's mapping.
-fn mapped(file: &HostFile, ranges: &[Range<u64>]) -> Vec<HostBytes> {
-    let bytes = |range: &Range<u64>| file.bytes().slice(range.clone());
-    ranges.iter().map(bytes).collect()
 }
 
 /// What only a GPU can do, asked of a method for the CPU, is an error: it could only be ignored.

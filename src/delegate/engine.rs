@@ -16,23 +16,22 @@ pub(super) use source::new_session;
 use super::code::Code;
 use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
-use super::host_storage::HostStorage;
 use super::inputs::{self, Signature};
 use super::locked;
 use super::option_checks::{check_repeats, no_graph};
 use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
-use super::share::{settle_grant, take_grant};
-use super::shared::{Running, SessionState, Shared};
+use super::shared::{ProgramState, SessionState, Shared};
 use super::tensor::{contiguous_strides, InputTensor};
 use crate::aoti::container::Input;
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Options;
-use crate::device::DevicePtr;
+use crate::device::{DevicePtr, HostStorage};
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::session::{Session, State, Stats};
+use crate::tenancy::{settle_grant, take_grant};
 
 /// One method on one kind of device. The order of the fields is the order in which they end: the compiled code points into the
 /// session's memory.
@@ -104,7 +103,7 @@ impl<D: DelegateDevice> Engine<D> {
         }
         running.session.turn_to(self.method)?;
         take_grant(self.shared.membership.as_ref(), &mut running.session, 0)?;
-        let Running {
+        let ProgramState {
             session,
             poisoned,
             io_bytes,
@@ -134,7 +133,7 @@ impl<D: DelegateDevice> Engine<D> {
 }
 
 /// Writes the times of kernels once they are known, or says that they will not be.
-fn keep_times<D: DelegateDevice>(running: &mut Running<D>) {
+fn keep_times<D: DelegateDevice>(running: &mut ProgramState<D>) {
     let Some(file) = &running.data.times_file else {
         return;
     };

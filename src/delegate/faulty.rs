@@ -2,10 +2,9 @@
 #![deny(unsafe_code)]
 
 use super::delegate_device::{DelegateDevice, Scope};
-use super::host_storage::{Copier, HostStorage};
 use super::tensor::Memory;
 use crate::device::faulty::{Faults, Faulty};
-use crate::device::{DevicePtr, HostBytes, HostSource};
+use crate::device::DevicePtr;
 use crate::error::Result;
 
 /// A scope whose entry may fail.
@@ -31,35 +30,8 @@ impl<D: DelegateDevice> DelegateDevice for Faulty<D> {
         }
     }
 
-    fn torch_name(&self) -> String {
-        self.inner.torch_name()
-    }
-
-    fn full_name(&self) -> String {
-        self.inner.full_name()
-    }
-
-    fn free_bytes(&self) -> Result<u64> {
-        self.faults.call("free_bytes")?;
-        self.inner.free_bytes()
-    }
-
     fn placed_bytes(&self, memory: &Memory<'_>) -> u64 {
         self.inner.placed_bytes(memory)
-    }
-
-    fn copier(&self) -> Result<Option<Copier>> {
-        self.faults.call("copier")?;
-        self.inner.copier()
-    }
-
-    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
-        self.faults.call("prepare_source")?;
-        self.inner.prepare_source(source, held)
-    }
-
-    fn host_bytes(&self) -> (u64, u64) {
-        self.inner.host_bytes()
     }
 
     fn place_input(&mut self, memory: &Memory<'_>) -> Result<DevicePtr> {

@@ -2,8 +2,8 @@
 //! held on the host. Each decision that differs from the record's rule is logged or asked for.
 #![deny(unsafe_code)]
 
-use super::host_storage::HostStorage;
 use crate::config::{Gathering, Options, GATHER, HOST};
+use crate::device::HostStorage;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{Gather, Record, Records};
 use crate::schedule::ProbeId;

@@ -4,32 +4,10 @@
 
 use crate::config::{self, HostMemory, Options};
 use crate::device::cuda::{check_ring, RING_DEFAULT, RING_LEAST};
+use crate::device::{HostAccess, HostStorage};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::Record;
 use crate::system_memory::Available;
-
-/// How they are held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostStorage {
-    /// In the mapped file, which is registered with the device if that copies by itself.
-    Mapped,
-    /// In a pinned copy.
-    Pinned,
-    /// In the file, which is read during the passes, through a ring of pinned buffers.
-    Staged {
-        /// Size of the ring, bytes.
-        ring: u64,
-    },
-}
-
-/// What the device does with host memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copier {
-    /// The device's name and model.
-    pub device: String,
-    /// Whether it can read a mapping that is read-only.
-    pub maps: bool,
-}
 
 /// What is to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,16 +55,16 @@ pub fn check(record: &Record, options: &Options) -> Result<()> {
     }
 }
 
-/// How the weights are held for `copier`, and why. `memory` says what is available now.
+/// How the weights are held for `access`, and why. `memory` says what is available now.
 pub fn choose(
     options: &Options,
     needs: &Needs<'_>,
-    copier: &Copier,
+    access: &HostAccess,
     memory: &Available,
 ) -> Result<(HostStorage, String)> {
     let ring = ring(options, needs);
     let (held, why) = match options.host {
-        HostMemory::Auto => auto(needs, copier, memory, ring),
+        HostMemory::Auto => auto(needs, access, memory, ring),
         HostMemory::Mapped => (HostStorage::Mapped, asked()),
         HostMemory::Pinned => (HostStorage::Pinned, asked()),
         HostMemory::Staged => (HostStorage::Staged { ring }, asked()),
@@ -125,17 +103,17 @@ fn ring(options: &Options, needs: &Needs<'_>) -> u64 {
 
 fn auto(
     needs: &Needs<'_>,
-    copier: &Copier,
+    access: &HostAccess,
     memory: &Available,
     ring: u64,
 ) -> (HostStorage, String) {
-    let device = &copier.device;
-    let can = if copier.maps { "can" } else { "cannot" };
-    let wanted = match copier.maps {
+    let device = &access.device;
+    let can = if access.maps { "can" } else { "cannot" };
+    let wanted = match access.maps {
         true => HostStorage::Mapped,
         false => HostStorage::Pinned,
     };
-    let need = wanted.takes(needs);
+    let need = bytes_of(wanted, needs);
     // Not to the last byte: other memory is needed beside it, and programs beside this one.
     let fits = need <= memory.bytes() - memory.bytes() / 8;
     let what = match (wanted, needs.in_memory) {
@@ -157,7 +135,7 @@ fn auto(
 
 /// What would only be found out by running out of memory is refused.
 fn check_fits(held: HostStorage, needs: &Needs<'_>, memory: &Available) -> Result<()> {
-    let bytes = held.takes(needs);
+    let bytes = bytes_of(held, needs);
     if bytes <= memory.bytes() {
         return Ok(());
     }
@@ -175,24 +153,13 @@ fn check_fits(held: HostStorage, needs: &Needs<'_>, memory: &Available) -> Resul
     })
 }
 
-impl HostStorage {
-    /// Its name among the option's values.
-    pub fn name(self) -> &'static str {
-        match self {
-            HostStorage::Mapped => "mapped",
-            HostStorage::Pinned => "pinned",
-            HostStorage::Staged { .. } => "staged",
-        }
-    }
-
-    /// Bytes of memory that it takes.
-    fn takes(self, needs: &Needs<'_>) -> u64 {
-        match self {
-            HostStorage::Mapped if needs.in_memory => 0,
-            HostStorage::Mapped => needs.file_bytes,
-            HostStorage::Pinned => needs.used_bytes,
-            HostStorage::Staged { ring } => ring,
-        }
+/// Bytes of memory that it takes.
+fn bytes_of(held: HostStorage, needs: &Needs<'_>) -> u64 {
+    match held {
+        HostStorage::Mapped if needs.in_memory => 0,
+        HostStorage::Mapped => needs.file_bytes,
+        HostStorage::Pinned => needs.used_bytes,
+        HostStorage::Staged { ring } => ring,
     }
 }
 
@@ -221,8 +188,8 @@ mod tests {
         }
     }
 
-    fn copier(maps: bool) -> Copier {
-        Copier {
+    fn access(maps: bool) -> HostAccess {
+        HostAccess {
             device: "cuda:0 (A GPU)".to_owned(),
             maps,
         }
@@ -258,7 +225,7 @@ mod tests {
             let chosen = choose(
                 &options(HostMemory::Auto, None),
                 &needs,
-                &copier(maps),
+                &access(maps),
                 &memory,
             );
             let row = format!("{maps} {in_memory} {available}");
@@ -279,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_never_replaced() {
-        let ask = |host, mb| choose(&options(host, None), &needs(), &copier(false), &memory(mb));
+        let ask = |host, mb| choose(&options(host, None), &needs(), &access(false), &memory(mb));
         // That the device cannot is said by the registration.
         assert_eq!(
             ask(HostMemory::Mapped, 9000).unwrap().0,
@@ -319,7 +286,7 @@ mod tests {
                 ..needs()
             };
             let options = options(HostMemory::Staged, staging);
-            choose(&options, &needs, &copier(true), &memory(90_000)).map(|(held, _)| held)
+            choose(&options, &needs, &access(true), &memory(90_000)).map(|(held, _)| held)
         };
         assert_eq!(ring(None, 3500 * MB).unwrap(), STAGED);
         assert_eq!(
@@ -344,7 +311,7 @@ mod tests {
             choose(
                 &options(HostMemory::Auto, Some(64)),
                 &needs(),
-                &copier(true),
+                &access(true),
                 &memory(mb),
             )
         };

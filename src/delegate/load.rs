@@ -14,8 +14,8 @@ use super::option_checks::{
     check_graph, check_link, check_no_pin, check_offloads, check_shared, check_stream, check_sync,
 };
 use super::request::LoadRequest;
-use super::share;
 use super::shared::{self, Found, Shared};
+use super::tenant;
 use super::{signature_of, Delegate, Live};
 use crate::config::{Applies, Budget, Options};
 #[cfg(any(test, feature = "sim"))]
@@ -132,7 +132,7 @@ fn engine<D: DelegateDevice + 'static>(
             Ok(())
         })?;
         let shared = Arc::new(opened);
-        share::attach(&shared);
+        tenant::attach(&shared);
         Ok(shared)
     };
     let (found, state) = match (request.beside, request.place) {

@@ -7,6 +7,7 @@
 //! | `request` | what a load is asked for |
 //! | `open` | the load of a program: what its methods share |
 //! | `shared` | a loaded program, and how its methods find it |
+//! | `tenant` | such a program as a tenant of its device's pool |
 //! | `code` | the compiled code of one method, and what its constants are bound to |
 //! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
@@ -16,8 +17,8 @@
 //! | `tensor` | views of both |
 //! | `graph_shapes` | the shapes whose graphs are captured at load, held against the record |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
-//! | `side` | what the two kinds of devices do differently here |
-//! | `held` | how weights are held on the host for a GPU's copies |
+//! | `delegate_device` | what the two kinds of devices do differently here |
+//! | `host_storage` | the choice how weights are held on the host for a GPU's copies |
 //! | `place` | which loaded program an address of ExecuTorch's belongs to |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
@@ -41,9 +42,9 @@ pub mod place;
 pub mod program;
 mod request;
 mod run_pass;
-mod share;
 mod shared;
 mod sizes;
+mod tenant;
 mod tensor;
 mod times;
 
@@ -60,8 +61,6 @@ pub use run_pass::TakeOutputs;
 use run_pass::{Parts, RunPass};
 use sizes::CallSizes;
 
-pub(crate) use delegate_device::DelegateDevice;
-pub(crate) use host_storage::HostStorage;
 pub use keep::mark;
 pub use load::applies;
 pub use open::program_of;
@@ -70,7 +69,6 @@ pub(crate) use option_checks::differs;
 pub use place::ProgramPlace;
 pub use program::Program;
 pub use request::{Beside, DataSource, LoadRequest};
-pub(crate) use share::{join_pool, settle_grant, take_grant, Joining};
 pub use tensor::{contiguous_strides, pack, InputTensor, Memory, OutputTensor, Room};
 
 /// One loaded method. May be shared between threads; one of them executes at a time.
@@ -86,7 +84,7 @@ pub struct Delegate {
 
 /// What runs.
 struct Live {
-    engine: Mutex<Running>,
+    engine: Mutex<CallState>,
     /// For other methods and sessions of the program.
     parts: Parts,
     /// The program's counters after its last pass, so that asking for them never waits for a running one.
@@ -94,7 +92,7 @@ struct Live {
 }
 
 /// What one call at a time has.
-struct Running {
+struct CallState {
     engine: Box<dyn RunPass>,
     sizes: CallSizes,
 }
@@ -116,7 +114,7 @@ impl Delegate {
     ) -> Result<()> {
         let live = self.live.get()?;
         let mut turn = live.turn()?;
-        let Running { engine, sizes } = &mut *turn;
+        let CallState { engine, sizes } = &mut *turn;
         let signature = self.signature();
         inputs::check(&signature, inputs, sizes)?;
         let signature = Signature {
@@ -228,14 +226,14 @@ impl Live {
         OfProcess::new(Live {
             parts: engine.parts(),
             stats: engine.stats(),
-            engine: Mutex::new(Running {
+            engine: Mutex::new(CallState {
                 engine,
                 sizes: CallSizes::default(),
             }),
         })
     }
 
-    fn turn(&self) -> Result<MutexGuard<'_, Running>> {
+    fn turn(&self) -> Result<MutexGuard<'_, CallState>> {
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
             Err(TryLockError::WouldBlock) => Err(Error::Busy),

@@ -6,14 +6,14 @@ use super::delegate_device::DelegateDevice;
 use super::engine::new_session;
 use super::gather;
 use super::graph_shapes::graph_room;
-use super::host_storage::{self, HostStorage, Needs};
+use super::host_storage::{self, Needs};
 use super::keep;
 use super::request::{Data, DataSource, LoadRequest};
-use super::share;
 use super::shared::Shared;
+use super::tenant;
 use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
-use crate::device::CallerStream;
+use crate::device::{CallerStream, HostStorage};
 use crate::elastic::Membership;
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record, Records, UnionConstants};
@@ -63,7 +63,7 @@ pub(super) fn open<D: DelegateDevice>(
     check_data(record, options, &catalog)?;
     check_code(&device)?;
     let membership = match options.budget {
-        Budget::Shared => Some(share::join(&device, request, &methods, options)?),
+        Budget::Shared => Some(tenant::join(&device, request, &methods, options)?),
         _ => None,
     };
     let choices = StoreOptions {
@@ -119,9 +119,9 @@ fn hold<D: DelegateDevice>(
     file: &MappedPtd,
     catalog: &Catalog,
 ) -> Result<HostStorage> {
-    let copier = device.copier();
+    let access = device.host_access();
     let asked = || "asking how copies of all weights can be held on the host".to_owned();
-    let Some(copier) = copier.map_err(|error| error.during(asked))? else {
+    let Some(access) = access.map_err(|error| error.during(asked))? else {
         return Ok(HostStorage::Mapped);
     };
     let mapped = file.file();
@@ -131,7 +131,7 @@ fn hold<D: DelegateDevice>(
         in_memory: mapped.is_in_memory(),
         used_bytes: catalog.distinct_bytes(),
     };
-    let (held, why) = host_storage::choose(options, &needs, &copier, &system_memory::available()?)?;
+    let (held, why) = host_storage::choose(options, &needs, &access, &system_memory::available()?)?;
     log::info!(
         "method '{}': weights are held '{}' on the host: {why}",
         record.method,

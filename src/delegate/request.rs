@@ -5,10 +5,10 @@ use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::host_storage::HostStorage;
 use super::place::ProgramPlace;
 use super::times::TimesFile;
 use super::Delegate;
+use crate::device::HostStorage;
 use crate::error::Result;
 use crate::format::{Records, Wiring};
 use crate::weights::{Catalog, MappedPtd, NamedData};

@@ -22,7 +22,7 @@ pub(super) struct Shared<D: DelegateDevice> {
     /// Compiled code of sessions that have ended, with its method, for the next ones: on a GPU each loads its kernels, and never
     /// unloads them.
     spare: Mutex<Vec<(usize, Code<D>)>>,
-    running: Mutex<Running<D>>,
+    running: Mutex<ProgramState<D>>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     pub stats: Arc<Mutex<Stats>>,
     pub union: UnionConstants,
@@ -35,7 +35,7 @@ pub(super) struct Shared<D: DelegateDevice> {
 }
 
 /// What a pass has for itself. The order of the fields is the order in which they end: the session's copies read the data.
-pub(super) struct Running<D: DelegateDevice> {
+pub(super) struct ProgramState<D: DelegateDevice> {
     pub session: Session<D>,
     pub data: Data,
     pub poisoned: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct Running<D: DelegateDevice> {
     session_bytes: u64,
 }
 
-impl<D: DelegateDevice> Running<D> {
+impl<D: DelegateDevice> ProgramState<D> {
     pub fn stats(&self) -> Stats {
         let (host_pinned_bytes, host_mapped_bytes) = self.session.device().host_bytes();
         Stats {
@@ -70,7 +70,7 @@ impl<D: DelegateDevice> Shared<D> {
         options: &Options,
         stream: Option<CallerStream>,
     ) -> Shared<D> {
-        let running = Running {
+        let running = ProgramState {
             session,
             data,
             poisoned: None,
@@ -94,12 +94,12 @@ impl<D: DelegateDevice> Shared<D> {
     }
 
     /// The turn of something that does not wait for a pass.
-    pub fn turn_now(&self) -> Option<MutexGuard<'_, Running<D>>> {
+    pub fn turn_now(&self) -> Option<MutexGuard<'_, ProgramState<D>>> {
         self.running.try_lock().ok()
     }
 
     /// The turn of one pass: after those that run, or an error where that was asked for.
-    pub fn turn(&self) -> Result<MutexGuard<'_, Running<D>>> {
+    pub fn turn(&self) -> Result<MutexGuard<'_, ProgramState<D>>> {
         let panicked = || Error::Poisoned("an earlier pass panicked".to_owned());
         match self.options.concurrent {
             Concurrent::Turns => self.running.lock().map_err(|_| panicked()),
@@ -125,7 +125,7 @@ impl<D: DelegateDevice> Shared<D> {
     }
 
     /// The turn of what ends, which always waits; `None` after a panic.
-    pub fn last_turn(&self) -> Option<MutexGuard<'_, Running<D>>> {
+    pub fn last_turn(&self) -> Option<MutexGuard<'_, ProgramState<D>>> {
         self.running.lock().ok()
     }
 

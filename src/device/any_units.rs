@@ -1,8 +1,9 @@
-//! Units of the device that a name says, for callers that learn it at run time.
+//! Units of either kind of device, for callers that learn at run time which one is meant.
 #![deny(unsafe_code)]
 
 use super::{CudaUnits, DevicePtr, HostUnits, Units, UserStream};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 
 /// Units on the CPU, or on a GPU.
 pub enum AnyUnits {
@@ -21,24 +22,20 @@ pub enum AnyEvent {
 }
 
 impl AnyUnits {
-    /// Of `cpu`, `cuda:0`, `cuda:1` and so on.
-    pub fn of(device: &str) -> Result<AnyUnits> {
-        let index = device.strip_prefix("cuda:").map(str::parse::<u32>);
-        match (device, index) {
-            ("cpu", _) => HostUnits::new().map(AnyUnits::Host),
-            (_, Some(Ok(index))) => CudaUnits::new(index).map(AnyUnits::Cuda),
-            _ => Err(Error::InvalidInput(format!(
-                "there is no device '{device}' with ranges: say 'cpu', 'cuda:0', 'cuda:1' and so on"
-            ))),
+    /// Those of a device.
+    pub fn of(device: DeviceId) -> Result<AnyUnits> {
+        match device {
+            DeviceId::Cpu => HostUnits::new().map(AnyUnits::Host),
+            DeviceId::Cuda(index) => CudaUnits::new(index).map(AnyUnits::Cuda),
         }
     }
 }
 
 /// Runs calls of a device's units while streams of the process may be captured. Units of the device exist.
-pub fn while_captured<R>(device: &str, work: impl FnOnce() -> R) -> Result<R> {
+pub fn while_captured<R>(device: DeviceId, work: impl FnOnce() -> R) -> Result<R> {
     match device {
-        "cpu" => Ok(work()),
-        _ => super::cuda::relaxed(work),
+        DeviceId::Cpu => Ok(work()),
+        DeviceId::Cuda(_) => super::cuda::relaxed(work),
     }
 }
 

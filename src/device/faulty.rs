@@ -6,10 +6,14 @@ mod faults;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-pub use faults::{Fault, Faults, FaultyEvent, Live};
+pub use faults::{Fault, Faults, FaultyEvent, LiveCounts};
 
-use super::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, KeptPages, Link, Remapped, View};
+use super::{
+    Device, DeviceBytes, DevicePtr, HostAccess, HostBytes, HostRoom, HostSource, HostStorage,
+    KeptPages, Link, Remapped, View, WeightDevice,
+};
 use crate::error::Result;
+use crate::figures::DeviceId;
 
 /// A device around another one. The order of the fields is the order in which they end.
 pub struct Faulty<D> {
@@ -329,5 +333,34 @@ impl<D: Device> Device for Faulty<D> {
     fn synchronize(&mut self) -> Result<()> {
         self.faults.call("synchronize")?;
         self.inner.synchronize()
+    }
+}
+
+impl<D: WeightDevice> WeightDevice for Faulty<D> {
+    fn id(&self) -> DeviceId {
+        self.inner.id()
+    }
+
+    fn full_name(&self) -> String {
+        self.inner.full_name()
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.faults.call("free_bytes")?;
+        self.inner.free_bytes()
+    }
+
+    fn host_access(&self) -> Result<Option<HostAccess>> {
+        self.faults.call("host_access")?;
+        self.inner.host_access()
+    }
+
+    fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
+        self.faults.call("prepare_source")?;
+        self.inner.prepare_source(source, held)
+    }
+
+    fn host_bytes(&self) -> (u64, u64) {
+        self.inner.host_bytes()
     }
 }

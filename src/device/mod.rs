@@ -33,6 +33,7 @@ mod models;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod units;
+mod weight_device;
 
 use std::ffi::c_void;
 
@@ -49,6 +50,7 @@ pub use models::model_of;
 #[cfg(feature = "sim")]
 pub use sim::Sim;
 pub use units::{Units, UserStream};
+pub use weight_device::{HostAccess, HostStorage, WeightDevice};
 
 /// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
 pub const NODE_BYTES: u64 = 2458;

@@ -1,14 +1,14 @@
 //! Entries join the weights of a module or take another order, and the plan follows how often each runs.
 
 use super::entries::{Entry, EntryStats};
-use super::weights::{check_budget, ended_already, State, Weights};
-use super::Budget;
-use crate::delegate::DelegateDevice;
+use super::weights::{check_budget, ended_already, Weights, WeightsState};
+use super::OffloadBudget;
+use crate::device::WeightDevice;
 use crate::error::Result;
 use crate::session::Session;
 use crate::store::{ElasticBytes, Method};
 
-impl<D: DelegateDevice> Weights<D> {
+impl<D: WeightDevice> Weights<D> {
     /// An entry has this order from now on: a new one, or that of this number.
     pub(super) fn put_entry(&self, at: Option<u32>, entry: Entry) -> Result<usize> {
         let mut state = self.idle()?;
@@ -34,7 +34,7 @@ impl<D: DelegateDevice> Weights<D> {
                     |bytes: u64| put_method(session, at, method, bytes.saturating_sub(self.beside));
                 membership.change_wants((total, least), || free, put)?;
             }
-            (None, Budget::Floor) => put_method(session, at, method, needed.least)?,
+            (None, OffloadBudget::Floor) => put_method(session, at, method, needed.least)?,
             (None, _) => {
                 check_budget(present.saturating_add(self.beside), least, self.beside)?;
                 put_method(session, at, method, present)?;
@@ -49,7 +49,7 @@ impl<D: DelegateDevice> Weights<D> {
     }
 }
 
-fn put_method<D: DelegateDevice>(
+fn put_method<D: WeightDevice>(
     session: &mut Session<D>,
     at: usize,
     method: Method,
@@ -61,7 +61,7 @@ fn put_method<D: DelegateDevice>(
     }
 }
 
-impl<D: DelegateDevice> State<D> {
+impl<D: WeightDevice> WeightsState<D> {
     /// Plans go by how often entries ran of late.
     pub(super) fn set_shares(&mut self) -> Result<()> {
         let session = self.session.as_mut().ok_or_else(ended_already)?;

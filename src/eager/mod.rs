@@ -27,7 +27,8 @@ pub use entries::{Entry, EntryStats};
 
 use crate::counters::Stats;
 use crate::device::{CallerStream, CudaDevice, HostBytes, HostDevice};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::figures::DeviceId;
 use crate::schedule::WeightIndex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,8 +38,8 @@ use weights::Weights;
 pub struct Recorded {
     /// What messages and reports call the module.
     pub name: String,
-    /// `cpu`, `cuda:0` and so on.
-    pub device: String,
+    /// Where they are read.
+    pub device: DeviceId,
     /// The stream on which kernels read. Not looked at on the CPU.
     pub stream: CallerStream,
     /// Name and bytes of each weight.
@@ -46,7 +47,7 @@ pub struct Recorded {
     /// The first entry.
     pub entry: Entry,
     /// Bytes for weights, and for what lies beside them.
-    pub budget: Budget,
+    pub budget: OffloadBudget,
     /// Whose bytes come first, where the budget is shared.
     pub priority: i64,
     /// Device bytes of the budget that the caller holds itself: buffers.
@@ -55,7 +56,7 @@ pub struct Recorded {
 
 /// Bytes on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Budget {
+pub enum OffloadBudget {
     /// The least that does.
     Floor,
     /// A number.
@@ -66,7 +67,7 @@ pub enum Budget {
 
 /// A pass that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Begun {
+pub struct BegunPass {
     /// Another one than before: weights lie elsewhere.
     pub generation: u64,
     /// Everything stays: [`Eager::addresses`] says where, and the pass asks for no reads.
@@ -80,7 +81,7 @@ pub struct Eager(Arc<dyn Passes>);
 trait Passes: Send + Sync {
     fn add_entry(&self, entry: Entry) -> Result<u32>;
     fn replace_entry(&self, at: u32, entry: Entry) -> Result<()>;
-    fn begin(&self, entry: u32) -> Result<Begun>;
+    fn begin(&self, entry: u32) -> Result<BegunPass>;
     fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool>;
     fn release(&self, reads: Range<u32>) -> Result<()>;
     fn end(&self, completed: bool) -> Result<()>;
@@ -95,32 +96,29 @@ trait Passes: Send + Sync {
 impl Eager {
     /// Plans, takes the memory, and loads what stays.
     ///
-    /// Errors: a budget below the least one, which is named ([`Error::BudgetTooSmall`]); a device that maps no memory.
+    /// Errors: a budget below the least one, which is named ([`BudgetTooSmall`](crate::Error::BudgetTooSmall)); a device that maps no
+    /// memory.
     pub fn new(recorded: Recorded) -> Result<Eager> {
-        let index = recorded.device.strip_prefix("cuda:").map(str::parse::<u32>);
-        match (recorded.device.as_str(), index) {
-            ("cpu", _) => {
+        match recorded.device {
+            DeviceId::Cpu => {
                 let mut device = HostDevice::new()?;
                 device.let_kernels_write();
                 Ok(Eager(Weights::open(device, recorded)?))
             }
-            (_, Some(Ok(index))) => {
+            DeviceId::Cuda(index) => {
                 let mut device = CudaDevice::on_stream(index, recorded.stream)?;
                 device.time_link();
                 device.let_kernels_write();
                 Ok(Eager(Weights::open(device, recorded)?))
             }
-            _ => Err(Error::InvalidInput(format!(
-                "there is no device '{}' for weights of eager code: say 'cpu', 'cuda:0', 'cuda:1' and so on",
-                recorded.device
-            ))),
         }
     }
 
     /// One more entry, which reads some of the weights. Its number; the first one is 0. Between passes: weights move.
     ///
-    /// Errors: a budget in bytes that is below the new least one ([`Error::BudgetTooSmall`]), or a device whose cap does not cover it
-    /// ([`Error::CapTooSmall`]). Then everything is as it was. [`Budget::Floor`] follows the least budget.
+    /// Errors: a budget in bytes that is below the new least one ([`BudgetTooSmall`](crate::Error::BudgetTooSmall)), or a device whose
+    /// cap does not cover it ([`CapTooSmall`](crate::Error::CapTooSmall)). Then everything is as it was.
+    /// [`OffloadBudget::Floor`] follows the least budget.
     pub fn add_entry(&self, entry: Entry) -> Result<u32> {
         self.0.add_entry(entry)
     }
@@ -131,7 +129,7 @@ impl Eager {
     }
 
     /// A pass of this entry begins; one at a time.
-    pub fn begin(&self, entry: u32) -> Result<Begun> {
+    pub fn begin(&self, entry: u32) -> Result<BegunPass> {
         self.0.begin(entry)
     }
 

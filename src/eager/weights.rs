@@ -1,37 +1,37 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
 use super::shares::Shares;
-use super::{Begun, Budget, Entry, EntryStats, Passes, Recorded};
+use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::delegate::{join_pool, settle_grant, take_grant, DelegateDevice, HostStorage, Joining};
-use crate::device::{HostBytes, HostSource};
+use crate::device::{HostBytes, HostSource, HostStorage, WeightDevice};
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
 use crate::session::Session;
 use crate::store::{Constants, ElasticBytes, Methods, StoreOptions};
+use crate::tenancy::{join_pool, settle_grant, take_grant, Joining};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
-pub(super) struct Weights<D: DelegateDevice> {
-    state: Mutex<State<D>>,
+pub(super) struct Weights<D: WeightDevice> {
+    state: Mutex<WeightsState<D>>,
     pub(super) membership: Option<Membership>,
     /// Of the budget, and not the session's.
     pub(super) beside: u64,
 }
 
-pub(super) struct State<D: DelegateDevice> {
+pub(super) struct WeightsState<D: WeightDevice> {
     /// `None` once its owner has ended it: the pool may know of it for a moment longer.
     pub(super) session: Option<Session<D>>,
     /// All weights, and the entries as they were recorded.
     pub(super) methods: Methods,
     /// What was asked for last.
-    pub(super) budget: Budget,
+    pub(super) budget: OffloadBudget,
     /// The least budget, with what lies beside the weights.
     pub(super) least: u64,
-    running: Running,
+    running: CurrentPass,
     /// The entry whose pass runs, or ran last.
     entry: usize,
     /// By entry.
@@ -41,7 +41,7 @@ pub(super) struct State<D: DelegateDevice> {
 
 /// Which pass runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Running {
+enum CurrentPass {
     None,
     /// One that asks for each read.
     Reads,
@@ -49,7 +49,7 @@ enum Running {
     Resident,
 }
 
-impl<D: DelegateDevice + 'static> Weights<D> {
+impl<D: WeightDevice + 'static> Weights<D> {
     pub(super) fn open(device: D, recorded: Recorded) -> Result<Arc<Weights<D>>> {
         let Recorded { beside, budget, .. } = recorded;
         let (constants, bytes) = constants_of(&recorded.weights);
@@ -58,7 +58,7 @@ impl<D: DelegateDevice + 'static> Weights<D> {
         let needed = ElasticBytes::of(&methods, &device)?;
         let least = needed.least.saturating_add(beside);
         let membership = match budget {
-            Budget::Shared => Some(join_pool(
+            OffloadBudget::Shared => Some(join_pool(
                 &device,
                 Joining {
                     device: recorded.device,
@@ -73,7 +73,7 @@ impl<D: DelegateDevice + 'static> Weights<D> {
             _ => None,
         };
         let bytes_of_budget = match (budget, &membership) {
-            (Budget::Bytes(bytes), _) => bytes,
+            (OffloadBudget::Bytes(bytes), _) => bytes,
             (_, Some(membership)) => membership.held(),
             _ => least,
         };
@@ -89,12 +89,12 @@ impl<D: DelegateDevice + 'static> Weights<D> {
         };
         let session = Session::with_source(device, methods.clone(), source, options)?;
         let weights = Arc::new(Weights {
-            state: Mutex::new(State {
+            state: Mutex::new(WeightsState {
                 session: Some(session),
                 methods,
                 budget,
                 least,
-                running: Running::None,
+                running: CurrentPass::None,
                 entry: 0,
                 counted: vec![EntryStats::default()],
                 shares: Shares::new(),
@@ -144,17 +144,17 @@ pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
     }
 }
 
-impl<D: DelegateDevice> Weights<D> {
-    fn lock(&self) -> Result<MutexGuard<'_, State<D>>> {
+impl<D: WeightDevice> Weights<D> {
+    fn lock(&self) -> Result<MutexGuard<'_, WeightsState<D>>> {
         let panicked = |_| Error::Poisoned("an earlier pass panicked".to_owned());
         self.state.lock().map_err(panicked)
     }
 
     /// Nothing of it may run.
-    pub(super) fn idle(&self) -> Result<MutexGuard<'_, State<D>>> {
+    pub(super) fn idle(&self) -> Result<MutexGuard<'_, WeightsState<D>>> {
         let state = self.lock()?;
         match state.running {
-            Running::None => Ok(state),
+            CurrentPass::None => Ok(state),
             _ => Err(Error::Busy),
         }
     }
@@ -165,7 +165,7 @@ impl<D: DelegateDevice> Weights<D> {
     }
 }
 
-impl<D: DelegateDevice> State<D> {
+impl<D: WeightDevice> WeightsState<D> {
     pub(super) fn session(&mut self) -> Result<&mut Session<D>> {
         self.session.as_mut().ok_or_else(ended_already)
     }
@@ -182,7 +182,7 @@ impl<D: DelegateDevice> State<D> {
         }
     }
 
-    fn begin(&mut self) -> Result<Begun> {
+    fn begin(&mut self) -> Result<BegunPass> {
         let session = self.session()?;
         let store = session.store();
         store.check_usable()?;
@@ -191,10 +191,10 @@ impl<D: DelegateDevice> State<D> {
             session.begin_pass()?;
         }
         self.running = match resident {
-            true => Running::Resident,
-            false => Running::Reads,
+            true => CurrentPass::Resident,
+            false => CurrentPass::Reads,
         };
-        Ok(Begun {
+        Ok(BegunPass {
             generation,
             resident,
         })
@@ -203,7 +203,7 @@ impl<D: DelegateDevice> State<D> {
     /// Of a pass that asks for its reads.
     fn reading(&mut self) -> Result<&mut Session<D>> {
         match self.running {
-            Running::Reads => self.session(),
+            CurrentPass::Reads => self.session(),
             _ => Err(Error::InvalidInput(
                 "a read outside of a pass that asks for its reads".to_owned(),
             )),
@@ -211,7 +211,7 @@ impl<D: DelegateDevice> State<D> {
     }
 }
 
-impl<D: DelegateDevice> Passes for Weights<D> {
+impl<D: WeightDevice> Passes for Weights<D> {
     fn add_entry(&self, entry: Entry) -> Result<u32> {
         self.put_entry(None, entry).map(|at| at as u32)
     }
@@ -220,10 +220,10 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         self.put_entry(Some(at), entry).map(|_| ())
     }
 
-    fn begin(&self, entry: u32) -> Result<Begun> {
+    fn begin(&self, entry: u32) -> Result<BegunPass> {
         let mut state = self.lock()?;
         // rule: eager-passes-run-one-at-a-time
-        if state.running != Running::None {
+        if state.running != CurrentPass::None {
             return Err(Error::Busy);
         }
         state.entry = state.place(Some(entry))?;
@@ -270,10 +270,10 @@ impl<D: DelegateDevice> Passes for Weights<D> {
     fn end(&self, completed: bool) -> Result<()> {
         let mut state = self.lock()?;
         let (mut copied, entry) = (0, state.entry);
-        let ended = match std::mem::replace(&mut state.running, Running::None) {
-            Running::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
-            Running::Resident => Ok(()),
-            Running::Reads => {
+        let ended = match std::mem::replace(&mut state.running, CurrentPass::None) {
+            CurrentPass::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
+            CurrentPass::Resident => Ok(()),
+            CurrentPass::Reads => {
                 let session = state.session()?;
                 let ended = session.end_pass(completed);
                 copied = session.stats().bytes_copied_last_pass;
@@ -318,11 +318,11 @@ impl<D: DelegateDevice> Passes for Weights<D> {
         }
         let mut state = self.lock()?;
         check_budget(bytes, state.least, self.beside)?;
-        if state.running != Running::None {
+        if state.running != CurrentPass::None {
             return Err(Error::Busy);
         }
         self.hold(state.session()?, bytes)?;
-        state.budget = Budget::Bytes(bytes);
+        state.budget = OffloadBudget::Bytes(bytes);
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl<D: DelegateDevice> Passes for Weights<D> {
     }
 }
 
-impl<D: DelegateDevice> Tenant for Weights<D> {
+impl<D: WeightDevice> Tenant for Weights<D> {
     fn shrink_to(&self, bytes: u64) -> Option<Result<()>> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -371,11 +371,11 @@ impl<D: DelegateDevice> Tenant for Weights<D> {
         };
         // rule: eager-pass-keeps-its-memory
         match state.running {
-            Running::None => {
+            CurrentPass::None => {
                 let session = state.session.as_mut()?;
                 Some(self.hold(session, bytes))
             }
-            Running::Reads | Running::Resident => None,
+            CurrentPass::Reads | CurrentPass::Resident => None,
         }
     }
 

@@ -3,13 +3,14 @@
 use super::*;
 use crate::device::{CallerStream, HostBytes, HostDevice};
 use crate::eager::Eager;
+use crate::figures::DeviceId;
 use crate::schedule::Event;
 
 #[allow(unsafe_code)]
-fn opened(budget: Budget) -> Arc<Weights<HostDevice>> {
+fn opened(budget: OffloadBudget) -> Arc<Weights<HostDevice>> {
     let recorded = Recorded {
         name: "m".to_owned(),
-        device: "cpu".to_owned(),
+        device: DeviceId::Cpu,
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
@@ -27,7 +28,7 @@ fn opened(budget: Budget) -> Arc<Weights<HostDevice>> {
 
 #[test]
 fn a_resident_pass_keeps_its_memory() {
-    let weights = opened(Budget::Bytes(1 << 20));
+    let weights = opened(OffloadBudget::Bytes(1 << 20));
     assert!(weights.begin(0).unwrap().resident);
     assert!(weights.shrink_to(1 << 20).is_none());
     weights.end(false).unwrap();
@@ -37,7 +38,7 @@ fn a_resident_pass_keeps_its_memory() {
 /// The pool may be about to ask for memory when the owner frees the bytes on the host.
 #[test]
 fn weights_end_when_their_owner_ends_them() {
-    let weights = opened(Budget::Floor);
+    let weights = opened(OffloadBudget::Floor);
     let known = weights.clone();
     assert!(known.shrink_to(1 << 20).is_some());
     drop(Eager(weights));

@@ -5,7 +5,7 @@
 
 use super::ledger::Ledger;
 use super::rule::Rule;
-use super::tenant::{Lane, Tenant, TenantId, Wants, LANES, SHADOWS};
+use super::tenant::{Lane, TenantId, TenantState, Wants, LANES, SHADOWS};
 use crate::error::bytes_text;
 use crate::{Error, Result};
 
@@ -47,7 +47,7 @@ impl Arbiter {
     /// A new tenant, which holds its floor. Others give what is missing for it.
     pub fn join(&mut self, wants: Wants) -> Result<TenantId> {
         let id = TenantId(self.joined);
-        let tenant = Tenant::new(id, wants);
+        let tenant = TenantState::new(id, wants);
         let least = self.ledger.least_cap().saturating_add(tenant.floor);
         // Saturated floors fit under no cap.
         if least > self.ledger.cap || least == u64::MAX {
@@ -165,7 +165,7 @@ impl Arbiter {
 
     /// All grants, in the order in which tenants joined.
     pub fn grants(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
-        let grant = |tenant: &Tenant| (tenant.id, tenant.held(Lane::GRANTS));
+        let grant = |tenant: &TenantState| (tenant.id, tenant.held(Lane::GRANTS));
         self.ledger.tenants.iter().map(grant)
     }
 
@@ -190,8 +190,8 @@ impl Arbiter {
             return "this tenant left".to_owned();
         };
         let own = &self.ledger.tenants[at];
-        let value = |tenant: &Tenant| self.rule.value(&tenant.history, self.ledger.now);
-        let above = |other: &&Tenant| {
+        let value = |tenant: &TenantState| self.rule.value(&tenant.history, self.ledger.now);
+        let above = |other: &&TenantState| {
             let same = other.priority == own.priority && value(other) > value(own);
             other.priority > own.priority || same
         };
@@ -213,8 +213,8 @@ impl Arbiter {
         )
     }
 
-    fn too_small(&self, cap: u64, least: u64, new: Option<&Tenant>) -> Error {
-        let lowest = |tenant: &Tenant| {
+    fn too_small(&self, cap: u64, least: u64, new: Option<&TenantState>) -> Error {
+        let lowest = |tenant: &TenantState| {
             let bytes = tenant.lowest(Lane::GRANTS, self.ledger.unit);
             let leases = match bytes > tenant.floor {
                 true => format!(", open leases {}", bytes_text(bytes)),
@@ -275,7 +275,7 @@ impl Arbiter {
     /// Whether less is enough: for a tenant that holds little above its least, and from tenants of lower priority.
     fn may_take_little(&self, at: usize) -> bool {
         let (tenant, unit) = (&self.ledger.tenants[at], self.ledger.unit);
-        let gives = |other: &Tenant| {
+        let gives = |other: &TenantState| {
             other.priority < tenant.priority && other.spare(Lane::GRANTS, unit) > 0
         };
         tenant.spare(Lane::GRANTS, unit) < small(tenant) || self.ledger.tenants.iter().any(gives)
@@ -290,7 +290,7 @@ impl Arbiter {
 }
 
 /// Bytes that are not worth a change of a grant.
-fn small(tenant: &Tenant) -> u64 {
+fn small(tenant: &TenantState) -> u64 {
     (tenant.total / SMALL).max(1)
 }
 

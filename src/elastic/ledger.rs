@@ -1,7 +1,7 @@
 //! Who holds how much, in the real residency and in the shadows; and how bytes move under the cap.
 
 use super::rule::{even, Claim, Rule};
-use super::tenant::{Lane, Tenant, TenantId};
+use super::tenant::{Lane, TenantId, TenantState};
 
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -11,7 +11,7 @@ pub(super) struct Ledger {
     /// Passes of all tenants.
     pub(super) now: u64,
     /// By id.
-    pub(super) tenants: Vec<Tenant>,
+    pub(super) tenants: Vec<TenantState>,
     /// Indices of tenants that may lose bytes. Its memory is taken when tenants join.
     losers: Vec<usize>,
 }
@@ -28,7 +28,7 @@ impl Ledger {
     }
 
     /// The tenant holds its floor, for which there is room.
-    pub(super) fn push(&mut self, tenant: Tenant) {
+    pub(super) fn push(&mut self, tenant: TenantState) {
         self.tenants.push(tenant);
         self.losers.reserve(self.tenants.len());
     }
@@ -39,7 +39,7 @@ impl Ledger {
 
     /// Below this cap a floor or a lease has no room.
     pub(super) fn least_cap(&self) -> u64 {
-        let lowest = |tenant: &Tenant| tenant.lowest(Lane::GRANTS, self.unit);
+        let lowest = |tenant: &TenantState| tenant.lowest(Lane::GRANTS, self.unit);
         let sizes = self.tenants.iter().map(lowest);
         sizes.fold(0, u64::saturating_add)
     }
@@ -83,7 +83,7 @@ impl Ledger {
             Claim::Nothing => held,
             Claim::All => loser.down(held - need.min(held), unit),
             Claim::Even => {
-                let above = |tenant: &Tenant, held: u64| {
+                let above = |tenant: &TenantState, held: u64| {
                     (
                         held.saturating_sub(tenant.floor),
                         tenant.total - tenant.floor,

@@ -18,16 +18,17 @@ use super::member::{DeviceState, Tenant};
 use super::range_share::{AskedRanges, RangeShare};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A device's memory for the weights of all tenants.
 pub struct DevicePool {
     pub(super) device: String,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
-pub(super) struct State {
+pub(super) struct PoolState {
     pub(super) arbiter: Arbiter,
     pub(super) cap: Cap,
     pub(super) members: BTreeMap<TenantId, Member>,
@@ -57,32 +58,22 @@ impl Member {
 }
 
 /// The pools of this process, by device. A child has its own: it cannot use what its parent has loaded.
-static POOLS: Mutex<BTreeMap<(u32, String), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
+static POOLS: Mutex<BTreeMap<(u32, DeviceId), Arc<DevicePool>>> = Mutex::new(BTreeMap::new());
 
 impl DevicePool {
     /// The pool of a device.
-    ///
-    /// Errors: a name that is not `cpu`, `cuda:0`, `cuda:1` and so on.
-    pub fn of(device: &str) -> Result<Arc<DevicePool>> {
-        let index = device.strip_prefix("cuda:").map(str::parse::<u32>);
-        if device != "cpu" && !matches!(index, Some(Ok(_))) {
-            return Err(Error::InvalidInput(format!(
-                "there is no device '{device}' with a pool: say 'cpu', 'cuda:0', 'cuda:1' and so on"
-            )));
-        }
+    pub fn of(device: DeviceId) -> Arc<DevicePool> {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (std::process::id(), device.to_owned());
-        let pool = pools.entry(key);
-        Ok(pool
-            .or_insert_with(|| Arc::new(DevicePool::new(device)))
-            .clone())
+        let pool = pools.entry((std::process::id(), device));
+        pool.or_insert_with(|| Arc::new(DevicePool::new(&device.to_string())))
+            .clone()
     }
 
     /// A pool that nobody else finds.
     pub fn new(device: &str) -> DevicePool {
         DevicePool {
             device: device.to_owned(),
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 arbiter: Arbiter::new(0, 1),
                 cap: Cap::default(),
                 members: BTreeMap::new(),
@@ -158,12 +149,12 @@ impl DevicePool {
         joined
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     /// The name, with a number where another tenant has it: `a.pte`, `a.pte #2`.
     fn own_name(&self, name: String) -> String {
         let taken = |name: &str| self.members.values().any(|member| member.name == name);

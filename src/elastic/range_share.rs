@@ -3,7 +3,7 @@
 //! Stores come first. A store that begins a pass, or joins, gets its grant; ranges give what is missing. What ranges hold is
 //! counted before they take it, and until they have given it back.
 
-use super::pool::{DevicePool, State};
+use super::pool::{DevicePool, PoolState};
 use crate::error::{bytes_text, Error, Result};
 use std::sync::{Arc, Weak};
 
@@ -53,7 +53,7 @@ impl RangeShare {
     }
 }
 
-impl State {
+impl PoolState {
     /// Ranges make room for `bytes` bytes of a store.
     pub(super) fn room_from_ranges(&mut self, bytes: u64, wait: bool, asked: &mut AskedRanges) {
         let missing = bytes.saturating_sub(self.room());

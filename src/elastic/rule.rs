@@ -3,7 +3,7 @@
 //! No order wins always. The newest tenant is worth most in long phases, and copies everything where models alternate. A rate
 //! or a prediction is right there, and follows slowly where phases change.
 
-use super::tenant::{History, Tenant, SHADOWS};
+use super::tenant::{History, TenantState, SHADOWS};
 use std::cmp::Ordering;
 
 /// Whose bytes are worth most.
@@ -59,7 +59,7 @@ impl Rule {
     }
 
     /// What `passing`, whose pass begins, may take from `other`.
-    pub(super) fn claim(self, passing: &Tenant, other: &Tenant, now: u64) -> Claim {
+    pub(super) fn claim(self, passing: &TenantState, other: &TenantState, now: u64) -> Claim {
         match other.priority.cmp(&passing.priority) {
             Ordering::Less => return Claim::All,
             Ordering::Greater => return Claim::Nothing,

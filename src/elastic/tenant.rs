@@ -40,7 +40,7 @@ impl Lane {
 }
 
 #[derive(Debug)]
-pub(super) struct Tenant {
+pub(super) struct TenantState {
     pub(super) id: TenantId,
     pub(super) name: String,
     /// The largest grant.
@@ -57,10 +57,10 @@ pub(super) struct Tenant {
     pub(super) history: History,
 }
 
-impl Tenant {
+impl TenantState {
     /// Holds its floor.
-    pub(super) fn new(id: TenantId, wants: Wants) -> Tenant {
-        Tenant {
+    pub(super) fn new(id: TenantId, wants: Wants) -> TenantState {
+        TenantState {
             id,
             name: wants.name,
             total: wants.total.max(wants.floor),
@@ -82,7 +82,7 @@ impl Tenant {
     }
 
     /// The tenant that loses its bytes first comes first.
-    pub(super) fn order(&self, other: &Tenant) -> Ordering {
+    pub(super) fn order(&self, other: &TenantState) -> Ordering {
         let values = self.value.total_cmp(&other.value);
         let priorities = self.priority.cmp(&other.priority);
         priorities.then(values).then(other.id.cmp(&self.id))

@@ -5,7 +5,7 @@ use cxx::SharedPtr;
 use super::types::NamedData;
 use crate::error::Error;
 use crate::format::{EntryLayout, ScalarType};
-use crate::weights::{self, HostBytes};
+use crate::weights::{self, SharedBytes};
 
 /// Named data that ExecuTorch has read into memory.
 pub(super) struct KeptData<'a>(pub(super) &'a NamedData);
@@ -44,10 +44,10 @@ impl weights::NamedData for KeptData<'_> {
         }))
     }
 
-    fn bytes(&self, key: &str) -> crate::Result<HostBytes> {
+    fn bytes(&self, key: &str) -> crate::Result<SharedBytes> {
         let bytes = named_bytes(self.0, key)?;
         // SAFETY: the buffers live as long as the named data, which `KeptBuffers` keeps, and nobody writes to them.
-        unsafe { HostBytes::foreign(bytes.as_ptr(), bytes.len()) }
+        unsafe { SharedBytes::foreign(bytes.as_ptr(), bytes.len()) }
     }
 }
 

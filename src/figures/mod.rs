@@ -1,11 +1,15 @@
-//! Plain data about devices that plans need: sizes, costs of copies, and views of memory. It lies below `device`, so that
+//! Plain data about devices that plans need: names, sizes, costs of copies, views of memory and its free pieces. It lies below `device`, so that
 //! policies and plans know no device.
 #![deny(unsafe_code)]
 
+mod device_id;
 mod device_model;
+mod free_list;
 pub mod link;
 mod view;
 
+pub use device_id::DeviceId;
 pub use device_model::DeviceModel;
+pub(crate) use free_list::FreeList;
 pub use link::Link;
 pub use view::{KeptPages, Piece, View};

@@ -28,7 +28,7 @@ pub mod times;
 pub mod wiring;
 
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
-pub use pte::{ConstantMethod, Delegate, Pte};
+pub use pte::{ConstantMethod, DelegateEntry, Pte};
 pub use record::{
     Argument, BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
     RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants, BACKEND,

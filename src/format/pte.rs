@@ -24,7 +24,7 @@ pub struct Pte<'a> {
 
 /// One delegate of a method.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delegate<'a> {
+pub struct DelegateEntry<'a> {
     /// Name of the backend that runs it.
     pub backend: &'a str,
     /// What the backend's export wrote for its runtime.
@@ -33,7 +33,7 @@ pub struct Delegate<'a> {
     pub compile_specs: Vec<(&'a str, &'a [u8])>,
 }
 
-impl<'a> Delegate<'a> {
+impl<'a> DelegateEntry<'a> {
     /// Value of the first compile spec with this key.
     pub fn spec(&self, key: &str) -> Option<&'a [u8]> {
         self.compile_specs
@@ -108,7 +108,7 @@ impl<'a> Pte<'a> {
     }
 
     /// The one delegate of `method`.
-    pub fn delegate(&self, method: &str) -> Result<Delegate<'a>> {
+    pub fn delegate(&self, method: &str) -> Result<DelegateEntry<'a>> {
         let Some(plan) = self.plans.get(method) else {
             return Err(Error::Missing {
                 name: method.to_owned(),
@@ -212,7 +212,7 @@ impl<'a> Pte<'a> {
         }
     }
 
-    fn read_delegate(&self, delegate: &fb::BackendDelegate<'a>) -> Result<Delegate<'a>> {
+    fn read_delegate(&self, delegate: &fb::BackendDelegate<'a>) -> Result<DelegateEntry<'a>> {
         let bad = |what: String| malformed(&self.file, delegate._tab.loc(), what);
         let backend = delegate
             .id()
@@ -243,7 +243,7 @@ impl<'a> Pte<'a> {
                 spec.value().map(|value| value.bytes()).unwrap_or_default(),
             ));
         }
-        Ok(Delegate {
+        Ok(DelegateEntry {
             backend,
             processed,
             compile_specs,

@@ -1,10 +1,8 @@
-//! Which weights are on the device. Policies are pure: sizes, trace and leases in, actions out. Pools hold
-//! the memory and keep the cap. The store carries the actions out, in order, on the copy stream.
+//! Which weights are on the device. Policies are pure: sizes, trace and leases in, actions out. They know no
+//! device. The store carries the actions out, in order, on the copy stream.
 #![deny(unsafe_code)]
 
 mod all_resident;
-mod arena;
-mod free_list;
 mod layout;
 mod list;
 mod lru;
@@ -14,19 +12,15 @@ pub(crate) mod moves;
 mod offer;
 pub mod planned;
 mod policies;
-mod pool;
 mod reads;
 
 pub use all_resident::AllResident;
-pub use arena::Arena;
-pub(crate) use free_list::FreeList;
 pub use layout::{Backing, Layout};
 pub use lru::Lru;
 #[cfg(feature = "sim")]
 pub use most_recent::MostRecent;
 pub use offer::{Request, Residency};
 pub use policies::{choose, choose_elastic, is_cheaper, least_elastic, replan};
-pub use pool::{Pool, StreamOrdered};
 
 use crate::error::Result;
 use crate::schedule::{ProbeId, WeightIndex};

@@ -4,7 +4,7 @@
 use super::block::Blocks;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
-use crate::residency::FreeList;
+use crate::figures::FreeList;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -4,7 +4,8 @@ use super::Store;
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
-use crate::residency::{moves, Action, Arena, Backing, Layout, Residency, StreamOrdered};
+use crate::memory::{Arena, StreamOrdered};
+use crate::residency::{moves, Action, Backing, Layout, Residency};
 use crate::schedule::WeightIndex;
 
 fn all_direct(doing: &'static str) -> impl FnOnce(Error) -> Error {

@@ -6,7 +6,8 @@ use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::figures::Link;
-use crate::residency::{self, Request, Residency, StreamOrdered};
+use crate::memory::StreamOrdered;
+use crate::residency::{self, Request, Residency};
 use crate::schedule::{Floor, KernelTimes, WeightSpec};
 
 /// What the user chose.

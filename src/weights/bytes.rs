@@ -9,14 +9,14 @@ use crate::error::{Error, Result};
 
 /// Bytes in host memory: a part of a mapping, of a vector, or of memory that somebody else promised to
 /// keep. They stay readable at the same address while this value or a clone of it lives. So a copy
-/// thread may hold a clone and read through [`HostBytes::addr`].
+/// thread may hold a clone and read through [`SharedBytes::addr`].
 #[derive(Clone)]
-pub struct HostBytes {
+pub struct SharedBytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
 }
 
-impl HostBytes {
+impl SharedBytes {
     /// The bytes `range` of what `owner` holds. The owner must give the same bytes each time it is asked.
     pub fn new<T>(owner: Arc<T>, range: Range<usize>) -> Result<Self>
     where
@@ -27,13 +27,13 @@ impl HostBytes {
                 "host bytes {range:?} are outside of their owner"
             )));
         }
-        Ok(HostBytes { owner, range })
+        Ok(SharedBytes { owner, range })
     }
 
     /// Bytes with an owner of their own, for tests and tools.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
-        HostBytes {
+        SharedBytes {
             owner: Arc::new(bytes),
             range,
         }
@@ -64,9 +64,9 @@ impl HostBytes {
     }
 }
 
-impl fmt::Debug for HostBytes {
+impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostBytes({} at {:p})", self.len(), self.addr())
+        write!(f, "SharedBytes({} at {:p})", self.len(), self.addr())
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn bytes_outlive_every_name_of_their_owner() {
         let owner = Arc::new(vec![1u8, 2, 3, 4]);
-        let part = HostBytes::new(owner.clone(), 1..3).unwrap();
+        let part = SharedBytes::new(owner.clone(), 1..3).unwrap();
         drop(owner);
         let clone = part.clone();
         drop(part);
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_range_outside_of_the_owner_is_refused() {
-        let refused = HostBytes::new(Arc::new(vec![0u8; 4]), 2..5);
+        let refused = SharedBytes::new(Arc::new(vec![0u8; 4]), 2..5);
         assert!(matches!(refused, Err(Error::Internal(_))));
     }
 }

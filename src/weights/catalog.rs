@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::HostBytes;
+use super::SharedBytes;
 use crate::error::{Error, Result};
 use crate::format::{sizes_text, ConstantKind, EntryLayout, Record, RecordedConstant, ScalarType};
 use crate::schedule::{ProbeId, WeightIndex};
@@ -20,7 +20,7 @@ pub trait NamedData {
 
     /// Bytes of the entry `key`: [`Error::Missing`] if it is not there. Asked twice, it gives the same
     /// address.
-    fn bytes(&self, key: &str) -> Result<HostBytes>;
+    fn bytes(&self, key: &str) -> Result<SharedBytes>;
 }
 
 /// Index of a segment in the catalog.
@@ -30,7 +30,7 @@ pub type SegmentId = u32;
 #[derive(Debug, Clone)]
 pub struct Segment {
     /// The bytes.
-    pub bytes: HostBytes,
+    pub bytes: SharedBytes,
     /// How the constants that share it are read; constants of different kinds never share.
     pub kind: ConstantKind,
     /// The constants that share it, in the order of their indices.
@@ -171,7 +171,7 @@ struct Segments {
 
 impl Segments {
     /// The segment of these bytes: an earlier one if address and length are the same and sharing is right.
-    fn place(&mut self, index: WeightIndex, kind: ConstantKind, bytes: HostBytes) -> SegmentId {
+    fn place(&mut self, index: WeightIndex, kind: ConstantKind, bytes: SharedBytes) -> SegmentId {
         let place = (
             bytes.addr() as usize,
             bytes.len(),
@@ -233,7 +233,7 @@ pub fn check_build_id(record: &Record, data: &dyn NamedData) -> Result<()> {
     })
 }
 
-fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<HostBytes> {
+fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<SharedBytes> {
     let differs = |fact, expected: String, found: String| Error::Mismatch {
         name: recorded.fqn.clone(),
         fact,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::{HostBytes, NamedData};
+use super::{NamedData, SharedBytes};
 use crate::error::{Error, Result};
 use crate::format::{EntryLayout, Ptd, PtdEntry};
 
@@ -80,10 +80,11 @@ impl MappedFile {
     }
 
     /// The bytes of the file as a value that keeps the mapping alive.
-    pub fn host_bytes(&self) -> HostBytes {
+    pub fn host_bytes(&self) -> SharedBytes {
         let all = 0..self.map.len();
         // The range is the owner's own length, so this cannot fail; an empty value would be caught by any check.
-        HostBytes::new(self.map.clone(), all).unwrap_or_else(|_| HostBytes::from_vec(Vec::new()))
+        SharedBytes::new(self.map.clone(), all)
+            .unwrap_or_else(|_| SharedBytes::from_vec(Vec::new()))
     }
 }
 
@@ -173,8 +174,8 @@ impl NamedData for MappedPtd {
         Ok(self.entry(key)?.layout.clone())
     }
 
-    fn bytes(&self, key: &str) -> Result<HostBytes> {
-        HostBytes::new(self.file.map.clone(), self.entry(key)?.range.clone())
+    fn bytes(&self, key: &str) -> Result<SharedBytes> {
+        SharedBytes::new(self.file.map.clone(), self.entry(key)?.range.clone())
     }
 }
 
@@ -184,7 +185,7 @@ struct Foreign {
     len: usize,
 }
 
-// SAFETY: the bytes are only read, and `HostBytes::foreign` makes its caller promise that every thread may.
+// SAFETY: the bytes are only read, and `SharedBytes::foreign` makes its caller promise that every thread may.
 unsafe impl Send for Foreign {}
 // SAFETY: as above: shared reading of bytes that nobody writes.
 unsafe impl Sync for Foreign {}
@@ -194,12 +195,12 @@ impl AsRef<[u8]> for Foreign {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: `HostBytes::foreign` made its caller promise readable, unchanged bytes for this value's life.
+        // SAFETY: `SharedBytes::foreign` made its caller promise readable, unchanged bytes for this value's life.
         unsafe { std::slice::from_raw_parts(self.addr, self.len) }
     }
 }
 
-impl HostBytes {
+impl SharedBytes {
     /// Bytes that somebody else keeps, such as ExecuTorch's `NamedDataMap` over a mapped file.
     ///
     /// # Safety
@@ -210,6 +211,6 @@ impl HostBytes {
         if len > 0 && (addr.is_null() || isize::try_from(len).is_err()) {
             return Err(Error::Internal(format!("foreign bytes: {len} at {addr:p}")));
         }
-        HostBytes::new(Arc::new(Foreign { addr, len }), 0..len)
+        SharedBytes::new(Arc::new(Foreign { addr, len }), 0..len)
     }
 }

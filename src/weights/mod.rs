@@ -14,7 +14,7 @@ mod mapping;
 mod target;
 mod verify;
 
-pub use bytes::HostBytes;
+pub use bytes::SharedBytes;
 pub use catalog::{check_build_id, Catalog, Constant, NamedData, Segment, SegmentId};
 pub use mapping::{read_regular, MappedFile, MappedPtd};
 pub use target::{check_target, Host};

@@ -6,12 +6,12 @@ use weightstream::aoti::kernels::conv::{format_strides, Convolution};
 use weightstream::aoti::kernels::gemm::{grouped, product, Affine};
 use weightstream::aoti::kernels::index::{coordinates, nonzero, put, scatter, Reduce};
 use weightstream::aoti::tensor::{contiguous_strides, reach};
-use weightstream::aoti::view::{copy, for_each, View};
+use weightstream::aoti::view::{copy, for_each, TensorView};
 
 /// Memory with a window over it.
 struct Owned {
     _words: Vec<u64>,
-    view: View,
+    view: TensorView,
 }
 
 impl Owned {
@@ -20,7 +20,8 @@ impl Owned {
         let mut words = vec![0u64; elements * 8 / 8 + 1];
         let ptr = words.as_mut_ptr().cast();
         // SAFETY: no element is wider than a word, and there is a word for each; the words live beside.
-        let view = unsafe { View::new(ptr, dtype, sizes.to_vec(), strides.to_vec()) }.unwrap();
+        let view =
+            unsafe { TensorView::new(ptr, dtype, sizes.to_vec(), strides.to_vec()) }.unwrap();
         Owned {
             _words: words,
             view,

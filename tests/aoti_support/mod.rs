@@ -17,6 +17,7 @@ use weightstream::aoti::hooks::{PassHooks, ProbeLayout};
 use weightstream::aoti::registry;
 use weightstream::aoti::tensor::contiguous_strides;
 use weightstream::device::DevicePtr;
+use weightstream::figures::DeviceId;
 use weightstream::{Error, Result};
 
 /// Directory of the compiled models; `None`, after saying why, without a Python that has torch.
@@ -195,7 +196,7 @@ impl Model {
     /// A container of this model with its constants bound; the model must outlive it.
     pub fn container(&self) -> Container {
         let library = registry::load(&self.name, &self.library).unwrap();
-        let mut container = Container::new(library, "cpu").unwrap();
+        let mut container = Container::new(library, DeviceId::Cpu).unwrap();
         self.bind(&mut container);
         container
     }

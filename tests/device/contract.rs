@@ -5,7 +5,7 @@
 use crate::device_support::{gpu, is_done_soon, Bench, Source};
 use std::time::Duration;
 use weightstream::device::{CudaDevice, DevicePtr, HostDevice, HostRoom, Sim};
-use weightstream::residency::{Pool, StreamOrdered};
+use weightstream::memory::{Pool, StreamOrdered};
 use weightstream::Error;
 
 const MB: u64 = 1 << 20;

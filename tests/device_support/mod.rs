@@ -37,7 +37,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use weightstream::device::sim::{Actor, Hold, Order, Problem};
+use weightstream::device::sim::{Actor, Hold, Order, Violation};
 use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile, Sim};
 use weightstream::weights::MappedFile;
 
@@ -231,7 +231,7 @@ impl Bench for Sim {
         let problems = self.take_problems();
         let races = problems
             .iter()
-            .filter(|p| matches!(p, Problem::Race { .. }));
+            .filter(|p| matches!(p, Violation::Race { .. }));
         let races = races.count();
         assert_eq!(races, problems.len(), "{problems:?}");
         Some(races)

@@ -3,7 +3,8 @@
 use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Budget, Eager, Entry, Recorded};
+use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded};
+use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -15,7 +16,7 @@ fn content(index: usize) -> &'static [u8] {
 }
 
 /// Layers that read one weight each, and the last one that of the first layer as well.
-fn recorded(name: &str, layers: usize, budget: Budget) -> (Recorded, Vec<&'static [u8]>) {
+fn recorded(name: &str, layers: usize, budget: OffloadBudget) -> (Recorded, Vec<&'static [u8]>) {
     let bytes: Vec<&'static [u8]> = (0..layers).map(content).collect();
     let mut reads: Vec<u32> = (0..layers as u32).collect();
     reads.push(0);
@@ -35,7 +36,7 @@ fn recorded(name: &str, layers: usize, budget: Budget) -> (Recorded, Vec<&'stati
         .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
     let recorded = Recorded {
         name: name.to_owned(),
-        device: "cpu".to_owned(),
+        device: DeviceId::Cpu,
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: weights.collect(),
@@ -58,7 +59,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(name: &str, layers: usize, budget: Budget) -> Result<Model, Error> {
+    fn new(name: &str, layers: usize, budget: OffloadBudget) -> Result<Model, Error> {
         let (recorded, bytes) = recorded(name, layers, budget);
         let eager = Eager::new(recorded)?;
         let at = vec![0; layers + 1];
@@ -111,9 +112,9 @@ const WHOLE: u64 = 8 * 4 * 4096 + 1000;
 
 #[test]
 fn passes_read_the_right_bytes_at_every_budget() {
-    let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
+    let floor = Model::new("m", 8, OffloadBudget::Floor).unwrap().floor();
     for budget in [floor, (floor + WHOLE) / 2, WHOLE] {
-        let mut model = Model::new("m", 8, Budget::Bytes(budget)).unwrap();
+        let mut model = Model::new("m", 8, OffloadBudget::Bytes(budget)).unwrap();
         for pass in 0..4 {
             let (resident, moved) = model.pass();
             assert_eq!(resident, budget == WHOLE);
@@ -127,7 +128,7 @@ fn passes_read_the_right_bytes_at_every_budget() {
 
 #[test]
 fn a_budget_that_changes_tells_of_weights_that_moved() {
-    let mut model = Model::new("m", 8, Budget::Bytes(WHOLE)).unwrap();
+    let mut model = Model::new("m", 8, OffloadBudget::Bytes(WHOLE)).unwrap();
     let floor = model.floor();
     let mut before = model.eager.begin(0).unwrap().generation;
     model.eager.end(true).unwrap();
@@ -145,7 +146,7 @@ fn a_budget_that_changes_tells_of_weights_that_moved() {
 
 #[test]
 fn the_least_budget_is_exact() {
-    let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
+    let floor = Model::new("m", 8, OffloadBudget::Floor).unwrap().floor();
     let refused = |error: Error| {
         let text = error.to_string();
         assert!(text.contains(&format!("(budget={floor})")), "{text}");
@@ -162,16 +163,16 @@ fn the_least_budget_is_exact() {
         }
     };
     refused(
-        Model::new("m", 8, Budget::Bytes(floor - 1))
+        Model::new("m", 8, OffloadBudget::Bytes(floor - 1))
             .map(|_| ())
             .unwrap_err(),
     );
     refused(
-        Model::new("m", 8, Budget::Bytes(0))
+        Model::new("m", 8, OffloadBudget::Bytes(0))
             .map(|_| ())
             .unwrap_err(),
     );
-    let mut model = Model::new("m", 8, Budget::Bytes(floor)).unwrap();
+    let mut model = Model::new("m", 8, OffloadBudget::Bytes(floor)).unwrap();
     refused(model.eager.set_budget(floor - 1).unwrap_err());
     model.eager.set_budget(WHOLE).unwrap();
     model.eager.set_budget(floor).unwrap();
@@ -180,7 +181,7 @@ fn the_least_budget_is_exact() {
 
 #[test]
 fn one_pass_runs_at_a_time() {
-    for budget in [Budget::Floor, Budget::Bytes(WHOLE)] {
+    for budget in [OffloadBudget::Floor, OffloadBudget::Bytes(WHOLE)] {
         let mut model = Model::new("m", 8, budget).unwrap();
         assert!(model.eager.end(true).is_err());
         model.eager.begin(0).unwrap();
@@ -193,7 +194,7 @@ fn one_pass_runs_at_a_time() {
 
 #[test]
 fn a_pass_that_goes_astray_leaves_the_next_one_right() {
-    let mut model = Model::new("m", 8, Budget::Floor).unwrap();
+    let mut model = Model::new("m", 8, OffloadBudget::Floor).unwrap();
     model.pass();
     let reads = |model: &mut Model, reads: Range<u32>| {
         let mut at = vec![0; reads.len()];
@@ -227,12 +228,12 @@ fn a_pass_that_goes_astray_leaves_the_next_one_right() {
 #[test]
 fn memory_does_not_move_under_a_pass() {
     let (_alone, pool) = cpu_pool();
-    let floor = Model::new("m", 8, Budget::Floor).unwrap().floor();
+    let floor = Model::new("m", 8, OffloadBudget::Floor).unwrap().floor();
     pool.set_cap(Some(WHOLE + floor)).unwrap();
-    let mut low = Model::new("low", 8, Budget::Shared).unwrap();
+    let mut low = Model::new("low", 8, OffloadBudget::Shared).unwrap();
     low.pass();
     assert!(low.pass().0, "{}", pool.report().to_json());
-    let (mut recorded, bytes) = recorded("high", 8, Budget::Shared);
+    let (mut recorded, bytes) = recorded("high", 8, OffloadBudget::Shared);
     recorded.priority = 1;
     let mut high = Model {
         eager: Eager::new(recorded).unwrap(),
@@ -256,9 +257,9 @@ fn memory_does_not_move_under_a_pass() {
 #[test]
 fn weights_that_change_are_copied_again() {
     for budget in [
-        Budget::Floor,
-        Budget::Bytes(WHOLE * 3 / 4),
-        Budget::Bytes(WHOLE),
+        OffloadBudget::Floor,
+        OffloadBudget::Bytes(WHOLE * 3 / 4),
+        OffloadBudget::Bytes(WHOLE),
     ] {
         let (mut recorded, bytes) = recorded("m", 8, budget);
         let memory: Vec<*mut u8> = { bytes.iter() }

@@ -6,7 +6,8 @@ use crate::session_support::draw::{Draw, Seeded};
 use proptest::prelude::*;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Budget, Eager, Entry, Recorded};
+use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded};
+use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
 
@@ -66,12 +67,16 @@ struct Module {
 }
 
 impl Module {
-    fn new(bytes: &[&'static [u8]], first: Recording, budget: Budget) -> Result<Module, Error> {
+    fn new(
+        bytes: &[&'static [u8]],
+        first: Recording,
+        budget: OffloadBudget,
+    ) -> Result<Module, Error> {
         let weights = { bytes.iter().enumerate() }
             .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
         let eager = Eager::new(Recorded {
             name: "m".to_owned(),
-            device: "cpu".to_owned(),
+            device: DeviceId::Cpu,
             // SAFETY: null is the default stream.
             stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
             weights: weights.collect(),
@@ -165,7 +170,8 @@ const WEIGHT: u64 = 4 * PAGE;
 #[test]
 fn entries_share_weights_and_what_stays() {
     let whole = 12 * WEIGHT + 100;
-    let mut module = Module::new(&twelve(), Recording::of(0..6), Budget::Bytes(whole)).unwrap();
+    let mut module =
+        Module::new(&twelve(), Recording::of(0..6), OffloadBudget::Bytes(whole)).unwrap();
     assert!(module.pass(0));
     assert_eq!(module.copied(), 6 * WEIGHT);
     let before = module.eager.begin(0).unwrap().generation;
@@ -189,7 +195,7 @@ fn entries_share_weights_and_what_stays() {
 fn the_least_budget_follows_where_nobody_said_a_number() {
     let wide = || Recording::new(&[vec![0, 1, 2, 3], vec![4]]);
     let bytes = twelve();
-    let mut floor = Module::new(&bytes, Recording::of(0..6), Budget::Floor).unwrap();
+    let mut floor = Module::new(&bytes, Recording::of(0..6), OffloadBudget::Floor).unwrap();
     let least = floor.floor();
     floor.pass(0);
     floor.add(wide()).unwrap();
@@ -201,7 +207,7 @@ fn the_least_budget_follows_where_nobody_said_a_number() {
     assert_eq!(floor.eager.stats().unwrap().budget_bytes, least);
     floor.passes(&[0, 1]);
 
-    let mut fixed = Module::new(&bytes, Recording::of(0..6), Budget::Bytes(least)).unwrap();
+    let mut fixed = Module::new(&bytes, Recording::of(0..6), OffloadBudget::Bytes(least)).unwrap();
     fixed.pass(0);
     for _ in 0..2 {
         match fixed.add(wide()) {
@@ -224,7 +230,7 @@ fn the_least_budget_follows_where_nobody_said_a_number() {
 
 #[test]
 fn what_is_no_entry_is_refused() {
-    let mut module = Module::new(&twelve(), Recording::of(0..6), Budget::Floor).unwrap();
+    let mut module = Module::new(&twelve(), Recording::of(0..6), OffloadBudget::Floor).unwrap();
     let mut rows = Recording::of(0..6);
     for wrong in [vec![6], vec![1, 1], vec![2, 0]] {
         rows.entry.gather = wrong;
@@ -257,7 +263,7 @@ fn rows_are_read_where_the_table_lies() {
     let mut first = Recording::of(0..6);
     first.entry.gather = vec![1];
     let whole = 12 * WEIGHT + 100;
-    let mut module = Module::new(&bytes, first, Budget::Bytes(whole)).unwrap();
+    let mut module = Module::new(&bytes, first, OffloadBudget::Bytes(whole)).unwrap();
     let in_place = |module: &Module, entry: usize, read: usize| {
         let Recording { entry, at, .. } = &module.entries[entry];
         at[read] == bytes[entry.reads[read] as usize].as_ptr() as u64
@@ -289,7 +295,8 @@ fn what_runs_often_stays() {
     // An encoder, a transformer, a decoder: six weights each.
     let bytes = contents(&[4; 18]);
     let budget = 100 + 9 * WEIGHT;
-    let mut module = Module::new(&bytes, Recording::of(0..6), Budget::Bytes(budget)).unwrap();
+    let mut module =
+        Module::new(&bytes, Recording::of(0..6), OffloadBudget::Bytes(budget)).unwrap();
     module.add(Recording::of(6..12)).unwrap();
     module.add(Recording::of(12..18)).unwrap();
     let picture = |module: &mut Module| {
@@ -323,7 +330,7 @@ fn a_pool_gives_what_a_new_entry_needs() {
     let bytes = twelve();
     let wide = || Recording::new(&[(0..6).collect(), vec![6]]);
     let [least, more] = [Recording::of(0..6), wide()].map(|first| {
-        let module = Module::new(&bytes, first, Budget::Floor).unwrap();
+        let module = Module::new(&bytes, first, OffloadBudget::Floor).unwrap();
         module.floor()
     });
     assert!(more > least + 3 * WEIGHT);
@@ -338,8 +345,8 @@ fn a_pool_gives_what_a_new_entry_needs() {
             .collect::<Vec<_>>()
     };
     pool.set_cap(Some(least + more - 1)).unwrap();
-    let mut one = Module::new(&bytes, Recording::of(0..6), Budget::Shared).unwrap();
-    let mut other = Module::new(&bytes, Recording::of(0..12), Budget::Shared).unwrap();
+    let mut one = Module::new(&bytes, Recording::of(0..6), OffloadBudget::Shared).unwrap();
+    let mut other = Module::new(&bytes, Recording::of(0..12), OffloadBudget::Shared).unwrap();
     for _ in 0..3 {
         one.pass(0);
         other.pass(0);
@@ -414,11 +421,11 @@ proptest! {
         let whole = pages.iter().sum::<u64>() * PAGE + 100;
         let first = drawn(&mut draw, count);
         let mut module = match draw.one_in(3) {
-            true => Module::new(&bytes, first, Budget::Floor).unwrap(),
+            true => Module::new(&bytes, first, OffloadBudget::Floor).unwrap(),
             false => {
-                let floor = Module::new(&bytes, first.clone(), Budget::Floor).unwrap().floor();
+                let floor = Module::new(&bytes, first.clone(), OffloadBudget::Floor).unwrap().floor();
                 let budget = floor + draw.below(whole + PAGE - floor.min(whole));
-                Module::new(&bytes, first, Budget::Bytes(budget)).unwrap()
+                Module::new(&bytes, first, OffloadBudget::Bytes(budget)).unwrap()
             }
         };
         for _ in 0..14 {
@@ -460,7 +467,7 @@ proptest! {
         let (bytes, count) = (contents(&pages), pages.len() as u64);
         let whole = 2 * (pages.iter().sum::<u64>() * PAGE + 100);
         pool.set_cap(Some(whole)).unwrap();
-        let mut modules = [(); 2].map(|()| Module::new(&bytes, drawn(&mut draw, count), Budget::Shared).unwrap());
+        let mut modules = [(); 2].map(|()| Module::new(&bytes, drawn(&mut draw, count), OffloadBudget::Shared).unwrap());
         for _ in 0..20 {
             let module = &mut modules[draw.below(2) as usize];
             let at = draw.below(module.entries.len() as u64) as usize;

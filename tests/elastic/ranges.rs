@@ -5,7 +5,7 @@ use crate::range_support::{
     contents, done, pass, range, read, touch, world, write, Draw, World, PAGE, UNIT,
 };
 use proptest::prelude::*;
-use weightstream::device::sim::{Actor, Order, Problem};
+use weightstream::device::sim::{Actor, Order, Violation};
 use weightstream::device::{DevicePtr, Sim, Units};
 use weightstream::elastic::range::{Answer, Place, Refusal};
 use weightstream::elastic::Range;
@@ -321,7 +321,7 @@ fn a_page_that_goes_early_is_seen() {
     assert!(
         problems
             .iter()
-            .any(|one| matches!(one, Problem::Race { .. })),
+            .any(|one| matches!(one, Violation::Race { .. })),
         "{problems:?}"
     );
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::support::{payload, ptd, PtdSpec, RecordSpec};
 use weightstream::format::Record;
-use weightstream::weights::{verify_crc, Catalog, HostBytes, MappedFile, MappedPtd, NamedData};
+use weightstream::weights::{verify_crc, Catalog, MappedFile, MappedPtd, NamedData, SharedBytes};
 use weightstream::{Error, Result};
 
 /// A folder with one file in it.
@@ -173,9 +173,9 @@ impl NamedData for Lying {
             dim_order,
         }))
     }
-    fn bytes(&self, key: &str) -> Result<HostBytes> {
+    fn bytes(&self, key: &str) -> Result<SharedBytes> {
         let id = record(|_| ()).build_id.0.to_vec();
-        Ok(HostBytes::from_vec(
+        Ok(SharedBytes::from_vec(
             if key.starts_with("weightstream_build_id") {
                 id
             } else {
@@ -308,15 +308,15 @@ fn a_mapped_file_lends_its_own_bytes() {
 fn foreign_bytes_are_read_where_they_are() {
     let theirs = [7u8; 9];
     // SAFETY: `theirs` outlives the value, which does not leave this function.
-    let ours = unsafe { HostBytes::foreign(theirs.as_ptr(), theirs.len()) }.unwrap();
+    let ours = unsafe { SharedBytes::foreign(theirs.as_ptr(), theirs.len()) }.unwrap();
     assert_eq!(
         (ours.addr(), ours.as_slice()),
         (theirs.as_ptr(), theirs.as_slice())
     );
     // SAFETY: no byte is read: the call refuses.
-    let null = unsafe { HostBytes::foreign(std::ptr::null(), 1) };
+    let null = unsafe { SharedBytes::foreign(std::ptr::null(), 1) };
     assert!(matches!(null, Err(Error::Internal(_))));
     // SAFETY: no bytes, any address.
-    let none = unsafe { HostBytes::foreign(std::ptr::null(), 0) }.unwrap();
+    let none = unsafe { SharedBytes::foreign(std::ptr::null(), 0) }.unwrap();
     assert!(none.is_empty() && none.as_slice().is_empty());
 }

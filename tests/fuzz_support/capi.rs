@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bytes::{Choices, EDGES};
 use weightstream::ffi::capi::{
-    ws_destroy, ws_execute, ws_execute_into, ws_init, ws_init_on_stream, ws_last_error, ws_option,
-    ws_options, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, ws_program,
-    ws_required_budget, ws_stats, ws_stats_data, ws_stats_json, ws_tensor, Model, Outputs,
+    ws_destroy, ws_execute, ws_execute_into, ws_init, ws_init_on_stream, ws_last_error, ws_model,
+    ws_option, ws_options, ws_outputs, ws_outputs_count, ws_outputs_destroy, ws_outputs_get,
+    ws_program, ws_required_budget, ws_stats, ws_stats_data, ws_stats_json, ws_tensor,
 };
 use weightstream::ffi::status::Status;
 
@@ -26,7 +26,7 @@ pub struct Live {
     pte: CString,
     ptd: CString,
     program: Vec<u8>,
-    model: *mut Model,
+    model: *mut ws_model,
 }
 
 impl Live {
@@ -184,9 +184,9 @@ fn init(live: &Live, choices: &mut Choices<'_>) {
             count: items.len(),
         },
     };
-    let untouched = 0x40 as *mut Model;
+    let untouched = 0x40 as *mut ws_model;
     let mut model = untouched;
-    let place: *mut *mut Model = if choices.below(16) == 0 {
+    let place: *mut *mut ws_model = if choices.below(16) == 0 {
         null_mut()
     } else {
         &mut model
@@ -313,9 +313,9 @@ fn execute(live: &Live, choices: &mut Choices<'_>) {
     let shape = numbers(choices);
     let mut memory = vec![0; 240];
     let (list, count) = tensors(choices, &mut memory, &shape);
-    let untouched = 0x40 as *mut Outputs;
+    let untouched = 0x40 as *mut ws_outputs;
     let mut outputs = untouched;
-    let place: *mut *mut Outputs = if choices.below(16) == 0 {
+    let place: *mut *mut ws_outputs = if choices.below(16) == 0 {
         null_mut()
     } else {
         &mut outputs
@@ -334,7 +334,7 @@ fn execute(live: &Live, choices: &mut Choices<'_>) {
 }
 
 /// Every index, and some that are none.
-fn look_at(outputs: *const Outputs, choices: &mut Choices<'_>) {
+fn look_at(outputs: *const ws_outputs, choices: &mut Choices<'_>) {
     // SAFETY: live.
     let count = unsafe { ws_outputs_count(outputs) };
     for index in (0..count).chain([count, choices.word() as usize]) {

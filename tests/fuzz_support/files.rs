@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weightstream::format::{ConstantKind, EntryLayout, Ptd, Pte, Record};
 use weightstream::schedule::{floor, Trace, WeightKind, WeightSpec};
-use weightstream::weights::{verify_crc, Catalog, HostBytes, NamedData};
+use weightstream::weights::{verify_crc, Catalog, NamedData, SharedBytes};
 use weightstream::{Error, Result};
 
 /// A parser, and what is asked of its result.
@@ -198,7 +198,7 @@ impl NamedData for InMemory {
         Ok(self.entry(key)?.layout.clone())
     }
 
-    fn bytes(&self, key: &str) -> Result<HostBytes> {
-        HostBytes::new(self.bytes.clone(), self.entry(key)?.range.clone())
+    fn bytes(&self, key: &str) -> Result<SharedBytes> {
+        SharedBytes::new(self.bytes.clone(), self.entry(key)?.range.clone())
     }
 }

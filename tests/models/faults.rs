@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::model_support::{options, Model, Outputs};
 use weightstream::config::Options;
 use weightstream::delegate::Delegate;
-use weightstream::device::faulty::{Fault, Faults, Live};
+use weightstream::device::faulty::{Fault, Faults, LiveCounts};
 use weightstream::device::CudaDevice;
 use weightstream::Error;
 
@@ -53,7 +53,7 @@ impl Case {
         };
         assert_eq!(
             faults.live(),
-            Live::default(),
+            LiveCounts::default(),
             "{fault:?}: something is left"
         );
         self.check_files_closed(fault);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, DevicePtr, Sim};
 use weightstream::error::{Error, Result};
-use weightstream::residency::{Arena, Pool, StreamOrdered};
+use weightstream::memory::{Arena, Pool, StreamOrdered};
 
 const GRANULE: u64 = 64;
 

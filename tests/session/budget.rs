@@ -5,7 +5,7 @@ use crate::session_support::code::programs;
 use crate::session_support::draw::{Draw, Seeded};
 use crate::session_support::{chain, play, Kernels, Model, Pass};
 use weightstream::config::PolicyKind;
-use weightstream::device::sim::{Fault, Order};
+use weightstream::device::sim::{Order, SimFault};
 use weightstream::device::{HostDevice, Sim};
 use weightstream::session::Session;
 use weightstream::Error;
@@ -254,7 +254,7 @@ fn a_change_that_fails_leaves_the_store_right_or_poisoned() {
                     let mut session = planned(&model, sim, at(from));
                     session.set_budget(at(from) + 64).unwrap();
                     play(&model, &mut session, Pass::Complete).unwrap();
-                    session.device_mut().fail(Fault {
+                    session.device_mut().fail(SimFault {
                         call,
                         after,
                         lost: false,

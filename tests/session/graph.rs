@@ -8,7 +8,7 @@ use crate::session_support::{chain, kernel, play, Model, Pass};
 use proptest::prelude::*;
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
-use weightstream::device::sim::{Fault, Order};
+use weightstream::device::sim::{Order, SimFault};
 use weightstream::device::{DevicePtr, Sim};
 use weightstream::schedule::Event;
 use weightstream::session::{ByGraph, CapturedPass, Session};
@@ -214,7 +214,7 @@ proptest! {
         for _ in 0..2 {
             computed(&model, &mut session).unwrap();
         }
-        session.device_mut().fail(Fault { call: None, after, lost });
+        session.device_mut().fail(SimFault { call: None, after, lost });
         let outcome = capture(&model, &mut session).map(drop);
         let failed = session.device_mut().pending_fault().is_none();
         session.device_mut().fail(None);

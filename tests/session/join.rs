@@ -6,7 +6,7 @@ use crate::session_support::draw::{Draw, Seeded};
 use crate::session_support::{chain, play, Kernels, Model, Pass};
 use proptest::prelude::*;
 use weightstream::config::PolicyKind;
-use weightstream::device::sim::{Fault, Order};
+use weightstream::device::sim::{Order, SimFault};
 use weightstream::device::{HostDevice, Sim};
 use weightstream::figures::Link;
 use weightstream::schedule::{Event, Trace};
@@ -366,7 +366,7 @@ fn a_join_that_fails_leaves_the_store_right_or_poisoned() {
         for after in 0..40 {
             let mut session = elastic(&first, Sim::new(Order::Random(after)), 12 * SIZE);
             pass(&first, &mut session, 0);
-            session.device_mut().fail(Fault {
+            session.device_mut().fail(SimFault {
                 call,
                 after,
                 lost: false,

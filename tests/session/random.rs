@@ -4,7 +4,7 @@
 use crate::session_support::code::programs;
 use crate::session_support::{model, play, Kernels, Model, Pass};
 use proptest::prelude::*;
-use weightstream::device::sim::{Fault, Order};
+use weightstream::device::sim::{Order, SimFault};
 use weightstream::device::Sim;
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::Session;
@@ -138,7 +138,7 @@ proptest! {
             false => model.sim(order, budget),
         };
         let after = if call.is_none() { 8 * after } else { after };
-        session.device_mut().fail(Fault { call, after, lost: false });
+        session.device_mut().fail(SimFault { call, after, lost: false });
         let mut poisoned = false;
         for _ in 0..4 {
             let armed = session.device().pending_fault().is_some();
@@ -164,7 +164,7 @@ proptest! {
         model in models(), share in 0..=1000u64, after in 0..200u64, order in orders(),
     ) {
         let mut session = model.sim(order, Some(budget(&model, share)));
-        session.device_mut().fail(Fault { call: None, after, lost: true });
+        session.device_mut().fail(SimFault { call: None, after, lost: true });
         let mut lost = false;
         for _ in 0..4 {
             let outcome = play_through(&model, &mut session);

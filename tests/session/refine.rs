@@ -4,7 +4,7 @@
 use crate::session_support::draw::{Draw, Seeded};
 use crate::session_support::{chain, model as model_of, play, Model, Pass};
 use weightstream::config::PolicyKind;
-use weightstream::device::sim::{Fault, Order};
+use weightstream::device::sim::{Order, SimFault};
 use weightstream::device::Sim;
 use weightstream::figures::Link;
 use weightstream::schedule::{Event, KernelTimes, Trace};
@@ -188,7 +188,7 @@ fn whatever_fails_while_weights_move_no_pass_is_wrong() {
         for after in 0.. {
             let mut session = session(&model, sim(Order::CopiesFirst, Some(with_pauses())));
             passes(&model, &mut session, 1);
-            session.device_mut().fail(Fault {
+            session.device_mut().fail(SimFault {
                 call: None,
                 after,
                 lost,
@@ -384,7 +384,7 @@ fn any_program_is_right_under_any_times() {
         }
         anew += session.stats().replans;
         let mut session = start();
-        session.device_mut().fail(Fault {
+        session.device_mut().fail(SimFault {
             call: None,
             after: draw.below(600),
             lost: draw.below(2) == 0,

@@ -3,7 +3,7 @@
 
 use super::gemm::accumulate;
 use crate::aoti::tensor::{contiguous_strides, numel};
-use crate::aoti::view::{Real, View};
+use crate::aoti::view::{Real, TensorView};
 
 /// The arguments of a convolution, per spatial dimension.
 #[derive(Debug, Clone, Copy)]
@@ -116,10 +116,10 @@ impl Convolution<'_> {
     /// Computes the convolution in `T` and writes it, rounded, to `out`.
     pub fn run<T: Real>(
         &self,
-        out: &View,
-        input: &View,
-        weight: &View,
-        bias: Option<&View>,
+        out: &TensorView,
+        input: &TensorView,
+        weight: &TensorView,
+        bias: Option<&TensorView>,
     ) -> Result<(), String> {
         let plan = self.plan(&input.sizes, &weight.sizes, &out.sizes);
         let (input, weight) = (input.dense::<T>()?, weight.dense::<T>()?);

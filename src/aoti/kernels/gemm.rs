@@ -1,7 +1,7 @@
 //! Matrix products over strided views, on one thread.
 
 use crate::aoti::dtype::{DType, Number};
-use crate::aoti::view::{copy, Real, View};
+use crate::aoti::view::{copy, Real, TensorView};
 use gemm::{gemm, Parallelism};
 
 /// `out = beta * add + alpha * a x b` with `add` broadcast to `out`'s sizes. `beta` of zero ignores the
@@ -9,7 +9,7 @@ use gemm::{gemm, Parallelism};
 #[derive(Debug, Clone, Copy)]
 pub struct Affine<'a> {
     /// Added to the product.
-    pub add: Option<&'a View>,
+    pub add: Option<&'a TensorView>,
     /// Factor of `add`.
     pub beta: f64,
     /// Factor of the product.
@@ -26,7 +26,12 @@ impl Affine<'_> {
 }
 
 /// Product of two matrices, or of two equally long batches of matrices.
-pub fn product(out: &View, a: &View, b: &View, affine: Affine<'_>) -> Result<(), String> {
+pub fn product(
+    out: &TensorView,
+    a: &TensorView,
+    b: &TensorView,
+    affine: Affine<'_>,
+) -> Result<(), String> {
     check(out, a, b)?;
     let add = match affine.add {
         Some(add) if affine.beta != 0.0 => Some(add.expand(&out.sizes)?),
@@ -50,7 +55,12 @@ pub fn product(out: &View, a: &View, b: &View, affine: Affine<'_>) -> Result<(),
 
 /// Rows up to the first of `ends` are multiplied by the first matrix, rows up to the second by the second,
 /// and so on. Rows after the last end become zero.
-pub fn grouped(out: &View, rows: &View, matrices: &View, ends: &[i64]) -> Result<(), String> {
+pub fn grouped(
+    out: &TensorView,
+    rows: &TensorView,
+    matrices: &TensorView,
+    ends: &[i64],
+) -> Result<(), String> {
     if ends.len() as i64 != matrices.sizes[0] {
         return Err(format!(
             "{} groups for {:?} matrices",
@@ -81,7 +91,7 @@ pub fn grouped(out: &View, rows: &View, matrices: &View, ends: &[i64]) -> Result
     out.narrow(0, start, rows.sizes[0] - start)?.fill(0i64)
 }
 
-fn check(out: &View, a: &View, b: &View) -> Result<(), String> {
+fn check(out: &TensorView, a: &TensorView, b: &TensorView) -> Result<(), String> {
     let n = out.ndim();
     let fits = (n == 2 || n == 3) && a.ndim() == n && b.ndim() == n && {
         let (o, a, b) = (&out.sizes, &a.sizes, &b.sizes);
@@ -103,10 +113,10 @@ fn check(out: &View, a: &View, b: &View) -> Result<(), String> {
 }
 
 fn matrix(
-    out: &View,
-    a: &View,
-    b: &View,
-    add: Option<&View>,
+    out: &TensorView,
+    a: &TensorView,
+    b: &TensorView,
+    add: Option<&TensorView>,
     affine: Affine<'_>,
 ) -> Result<(), String> {
     if out.numel() == 0 {
@@ -129,7 +139,7 @@ fn matrix(
 struct Matrix<T>(*mut T, isize, isize);
 
 impl<T> Matrix<T> {
-    fn of(view: &View) -> Matrix<T> {
+    fn of(view: &TensorView) -> Matrix<T> {
         Matrix(
             view.ptr().cast(),
             view.strides[0] as isize,
@@ -183,10 +193,10 @@ pub fn accumulate<T: Real>(mnk: [usize; 3], out: &mut [T], a: &[T], b: &[T], tra
 }
 
 fn direct<T: Real>(
-    out: &View,
-    a: &View,
-    b: &View,
-    add: Option<&View>,
+    out: &TensorView,
+    a: &TensorView,
+    b: &TensorView,
+    add: Option<&TensorView>,
     affine: Affine<'_>,
 ) -> Result<(), String> {
     let mut keep = 0.0;
@@ -210,10 +220,10 @@ fn direct<T: Real>(
 
 /// Half precision: products and sums in f32, rounded once at the end.
 fn half(
-    out: &View,
-    a: &View,
-    b: &View,
-    add: Option<&View>,
+    out: &TensorView,
+    a: &TensorView,
+    b: &TensorView,
+    add: Option<&TensorView>,
     affine: Affine<'_>,
 ) -> Result<(), String> {
     let (m, n, k) = (
@@ -242,10 +252,10 @@ fn half(
 }
 
 fn integer(
-    out: &View,
-    a: &View,
-    b: &View,
-    add: Option<&View>,
+    out: &TensorView,
+    a: &TensorView,
+    b: &TensorView,
+    add: Option<&TensorView>,
     affine: Affine<'_>,
 ) -> Result<(), String> {
     let (m, n, k) = (
@@ -255,7 +265,7 @@ fn integer(
     );
     let (left, right) = (a.read::<i64>()?, b.read::<i64>()?);
     let (beta, alpha) = (affine.beta as i64, affine.alpha as i64);
-    let mut sum = add.map_or_else(|| Ok(vec![0i64; m * n]), View::read)?;
+    let mut sum = add.map_or_else(|| Ok(vec![0i64; m * n]), TensorView::read)?;
     for row in 0..m {
         for column in 0..n {
             let dot = (0..k).fold(0i64, |s, i| {

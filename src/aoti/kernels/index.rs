@@ -3,7 +3,7 @@
 
 use crate::aoti::dtype::Number;
 use crate::aoti::tensor::contiguous_strides;
-use crate::aoti::view::{copy, for_each, View};
+use crate::aoti::view::{copy, for_each, TensorView};
 
 /// What happens where an element of a scatter meets the one that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +57,14 @@ impl Reduce {
 /// `out[.., index[i], ..] = src[i]` along dimension `d`, joined with what is there. Without `include_self`
 /// the first element for a place takes it.
 pub fn scatter<N: Number>(
-    out: &View,
+    out: &TensorView,
     d: usize,
-    index: &View,
-    src: &View,
+    index: &TensorView,
+    src: &TensorView,
     reduce: Reduce,
     include_self: bool,
 ) -> Result<(), String> {
-    let fits = |other: &View| other.ndim() == out.ndim() && d < out.ndim();
+    let fits = |other: &TensorView| other.ndim() == out.ndim() && d < out.ndim();
     if index.numel() == 0 {
         return Ok(());
     }
@@ -128,9 +128,9 @@ pub fn scatter<N: Number>(
 
 /// `out[indices] = values` or, accumulating, `+=`. A dimension without index is taken whole.
 pub fn put<N: Number>(
-    out: &View,
-    indices: &[Option<View>],
-    values: &View,
+    out: &TensorView,
+    indices: &[Option<TensorView>],
+    values: &TensorView,
     accumulate: bool,
 ) -> Result<(), String> {
     let places = Places::new(out, indices)?;
@@ -175,7 +175,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(out: &View, indices: &[Option<View>]) -> Result<Places, String> {
+    fn new(out: &TensorView, indices: &[Option<TensorView>]) -> Result<Places, String> {
         let lists: Vec<Option<(Vec<i64>, Vec<i64>)>> = expand_masks(indices)?;
         if lists.len() > out.ndim() {
             return Err(format!("{} indices for sizes {:?}", lists.len(), out.sizes));
@@ -206,7 +206,13 @@ impl Places {
     }
 
     /// Adds dimension `d`'s part to the offsets.
-    fn add(&mut self, out: &View, d: usize, sizes: &[i64], values: &[i64]) -> Result<(), String> {
+    fn add(
+        &mut self,
+        out: &TensorView,
+        d: usize,
+        sizes: &[i64],
+        values: &[i64],
+    ) -> Result<(), String> {
         let lead = self.shape.len() - sizes.len();
         let mut strides = vec![0; self.shape.len()];
         for (at, stride) in contiguous_strides(sizes).into_iter().enumerate() {
@@ -243,7 +249,9 @@ impl Places {
 
 /// Values of each index; a mask becomes one list per dimension it covers.
 #[allow(clippy::type_complexity)]
-fn expand_masks(indices: &[Option<View>]) -> Result<Vec<Option<(Vec<i64>, Vec<i64>)>>, String> {
+fn expand_masks(
+    indices: &[Option<TensorView>],
+) -> Result<Vec<Option<(Vec<i64>, Vec<i64>)>>, String> {
     let mut lists = Vec::new();
     for index in indices {
         match index {

@@ -7,7 +7,7 @@ use super::super::context::{self, Context, Fail, Shim};
 use super::super::dtype::DType;
 use super::super::slab::Handle;
 use super::super::tensor::{contiguous_strides, reach, Dims, Owner, Storage, Tensor};
-use super::super::view::View;
+use super::super::view::TensorView;
 use crate::device::DevicePtr;
 
 /// Runs a shim's body and gives the code that the compiled code checks.
@@ -124,7 +124,7 @@ impl Context<'_> {
     }
 
     /// A tensor's elements, for arithmetic on the host.
-    pub(super) fn view(&self, handle: Handle) -> Shim<View> {
+    pub(super) fn view(&self, handle: Handle) -> Shim<TensorView> {
         if !self.device.is_host() {
             return Err(
                 "it works on the CPU's tensors only, and this program runs on a device".into(),
@@ -136,7 +136,7 @@ impl Context<'_> {
         // SAFETY: the window was checked against its storage when the handle was made, and storages live
         // until their last handle is deleted, which cannot happen during a call. What the owner said about
         // the storage (hooks, the caller's inputs, the constants' addresses) is trusted.
-        Ok(unsafe { View::new(ptr, tensor.dtype, sizes, strides) }?)
+        Ok(unsafe { TensorView::new(ptr, tensor.dtype, sizes, strides) }?)
     }
 
     /// A new activation.
@@ -177,7 +177,7 @@ impl Context<'_> {
     }
 
     /// A new row-major activation and its elements.
-    pub(super) fn result(&mut self, dtype: DType, sizes: &[i64]) -> Shim<(Fresh, View)> {
+    pub(super) fn result(&mut self, dtype: DType, sizes: &[i64]) -> Shim<(Fresh, TensorView)> {
         self.result_strided(dtype, sizes, &contiguous_strides(sizes))
     }
 
@@ -187,7 +187,7 @@ impl Context<'_> {
         dtype: DType,
         sizes: &[i64],
         strides: &[i64],
-    ) -> Shim<(Fresh, View)> {
+    ) -> Shim<(Fresh, TensorView)> {
         let handle = self.empty(dtype, Dims::new(sizes, strides)?)?;
         let view = self.view(handle);
         match view {
@@ -206,7 +206,7 @@ impl Context<'_> {
         dtype: DType,
         sizes: &[i64],
         strides: &[i64],
-    ) -> Shim<(Fresh, View)> {
+    ) -> Shim<(Fresh, TensorView)> {
         let result = self.result_strided(dtype, sizes, strides);
         if result.is_err() {
             for fresh in made {

@@ -4,7 +4,7 @@ use super::super::context::{Context, Shim};
 use super::super::dtype::DType;
 use super::super::kernels::conv::{format_strides, Convolution};
 use super::super::slab::Handle;
-use super::super::view::View;
+use super::super::view::TensorView;
 use super::args::{per_dimension, run, List, Maybe, Out};
 use super::table::shim_table;
 
@@ -48,8 +48,8 @@ extern "C" fn aoti_torch_cpu_convolution(
 fn convolve(
     c: &mut Context<'_>,
     convolution: &Convolution<'_>,
-    input: &View,
-    weight: &View,
+    input: &TensorView,
+    weight: &TensorView,
     bias: Option<Handle>,
 ) -> Shim<Handle> {
     let bias = bias.map(|bias| c.view(bias)).transpose()?;

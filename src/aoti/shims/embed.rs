@@ -3,7 +3,7 @@
 use super::super::context::{Context, Shim};
 use super::super::dtype::DType;
 use super::super::slab::Handle;
-use super::super::view::View;
+use super::super::view::TensorView;
 use super::args::{run, Maybe, Out};
 use super::table::shim_table;
 
@@ -18,7 +18,7 @@ enum Mode {
 }
 
 struct Bags {
-    table: View,
+    table: TensorView,
     indices: Vec<i64>,
     /// Start of each bag, and the end of the last.
     bounds: Vec<i64>,

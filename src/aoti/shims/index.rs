@@ -5,7 +5,7 @@ use super::super::dtype::DType;
 use super::super::kernels::index::{coordinates, nonzero, put, scatter, Reduce};
 use super::super::slab::Handle;
 use super::super::tensor::preserved_strides;
-use super::super::view::{copy, View};
+use super::super::view::{copy, TensorView};
 use super::args::{dim, run, List, Maybe, Out, Text};
 use super::table::shim_table;
 
@@ -24,7 +24,7 @@ struct Scatter {
 }
 
 impl Scatter {
-    fn run(&self, c: &Context<'_>, src: &View, reduce: Reduce, include_self: bool) -> Shim {
+    fn run(&self, c: &Context<'_>, src: &TensorView, reduce: Reduce, include_self: bool) -> Shim {
         let (out, index) = (c.view(self.out)?, c.view(self.index)?);
         let d = dim(self.d, out.ndim())?;
         copy(&out, &c.view(self.base)?)?;
@@ -147,7 +147,12 @@ extern "C" fn aoti_torch_scatter_reduce_out(
     })
 }
 
-fn put_into(out: &View, indices: &[Option<View>], values: &View, accumulate: bool) -> Shim {
+fn put_into(
+    out: &TensorView,
+    indices: &[Option<TensorView>],
+    values: &TensorView,
+    accumulate: bool,
+) -> Shim {
     match out.dtype.is_float() {
         true => put::<f64>(out, indices, values, accumulate)?,
         false => put::<i64>(out, indices, values, accumulate)?,
@@ -172,7 +177,7 @@ extern "C" fn aoti_torch_index_put_out(
     })
 }
 
-fn optional(c: &Context<'_>, handle: Handle) -> Shim<Option<View>> {
+fn optional(c: &Context<'_>, handle: Handle) -> Shim<Option<TensorView>> {
     if handle == Handle::NULL {
         Ok(None)
     } else {

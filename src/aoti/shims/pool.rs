@@ -5,7 +5,7 @@ use super::super::dtype::{DType, Number};
 use super::super::kernels::conv::format_strides;
 use super::super::kernels::pool::{adaptive_average, average, maximum, Average, Axis};
 use super::super::slab::Handle;
-use super::super::view::View;
+use super::super::view::TensorView;
 use super::args::{per_dimension, run, List, Maybe, Out};
 use super::table::shim_table;
 
@@ -25,7 +25,7 @@ fn expand(list: &List<i64>, len: i64, space: usize, default: &[i64]) -> Shim<Vec
 
 /// Splits a view into images of `space` dimensions, in dense row-major order.
 struct Images {
-    view: View,
+    view: TensorView,
     space: usize,
 }
 
@@ -165,7 +165,12 @@ adaptive_pools! {
     aoti_torch_cpu__adaptive_avg_pool3d, 3;
 }
 
-fn greatest<N: Number>(images: &Images, axes: &[Axis], counts: &[i64], outs: [&View; 2]) -> Shim {
+fn greatest<N: Number>(
+    images: &Images,
+    axes: &[Axis],
+    counts: &[i64],
+    outs: [&TensorView; 2],
+) -> Shim {
     let (mut values, mut indices) = (Vec::<N>::new(), Vec::new());
     images.map::<N>(|image| {
         let found = maximum(image, images.sizes(), axes, counts);

@@ -2,7 +2,7 @@
 
 use super::super::dtype::{DType, Number};
 use super::super::slab::Handle;
-use super::super::view::View;
+use super::super::view::TensorView;
 use super::args::{run, Out};
 use super::table::shim_table;
 use half::{bf16, f16};
@@ -18,7 +18,7 @@ shim_table! {
     aoti_torch_scalar_to_tensor_uint64, aoti_torch_scalar_to_tensor_uint8,
 }
 
-fn single<N: Number>(view: &View, dtype: DType) -> Result<N, String> {
+fn single<N: Number>(view: &TensorView, dtype: DType) -> Result<N, String> {
     if view.dtype != dtype {
         return Err(format!(
             "the tensor is {}, not {}",

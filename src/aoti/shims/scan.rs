@@ -4,7 +4,7 @@ use super::super::context::{Context, Shim};
 use super::super::dtype::{DType, Number};
 use super::super::kernels::lines::{extremes, log_add, scan};
 use super::super::slab::Handle;
-use super::super::view::View;
+use super::super::view::TensorView;
 use super::args::{dim, dtype, run, Maybe, Out};
 use super::table::shim_table;
 
@@ -15,7 +15,7 @@ shim_table! {
 
 /// A tensor as lines along one dimension.
 pub(super) struct Lines {
-    pub(super) view: View,
+    pub(super) view: TensorView,
     dim: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl Lines {
     }
 
     /// A result, with the lines' dimension last.
-    pub(super) fn turn(&self, view: &View) -> View {
+    pub(super) fn turn(&self, view: &TensorView) -> TensorView {
         self.dim.map_or_else(|| view.clone(), |d| view.to_last(d))
     }
 
@@ -54,7 +54,7 @@ impl Lines {
     }
 }
 
-fn scanned<N: Number>(lines: &Lines, out: &View, combine: impl Fn(N, N) -> N) -> Shim {
+fn scanned<N: Number>(lines: &Lines, out: &TensorView, combine: impl Fn(N, N) -> N) -> Shim {
     let mut values = lines.read::<N>()?;
     values
         .chunks_mut(lines.length().max(1))
@@ -116,7 +116,7 @@ extern "C" fn aoti_torch_cpu_logcumsumexp(handle: Handle, d: i64, ret: Out<Handl
     })
 }
 
-fn running<N: Number>(lines: &Lines, outs: [&View; 2], greatest: bool) -> Shim {
+fn running<N: Number>(lines: &Lines, outs: [&TensorView; 2], greatest: bool) -> Shim {
     let mut values = lines.read::<N>()?;
     let mut places = Vec::with_capacity(values.len());
     values

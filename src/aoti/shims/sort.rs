@@ -5,7 +5,7 @@ use super::super::dtype::{DType, Number};
 use super::super::kernels::lines::{search, sorted};
 use super::super::slab::Handle;
 use super::super::tensor::{contiguous_strides, preserved_strides};
-use super::super::view::View;
+use super::super::view::TensorView;
 use super::args::{run, Maybe, Out, Text};
 use super::scan::Lines;
 use super::table::shim_table;
@@ -16,7 +16,7 @@ shim_table! {
 }
 
 /// The first `keep` of each sorted line, and their places.
-fn order<N: Number>(lines: &Lines, outs: [&View; 2], keep: usize, descending: bool) -> Shim {
+fn order<N: Number>(lines: &Lines, outs: [&TensorView; 2], keep: usize, descending: bool) -> Shim {
     let values = lines.read::<N>()?;
     let (mut kept, mut places) = (Vec::new(), Vec::new());
     for line in values.chunks(lines.length().max(1)) {
@@ -103,13 +103,13 @@ extern "C" fn aoti_torch_cpu_topk(
 
 /// Sorted sequences, and whether a value equal to an element goes after it.
 struct Search<'a> {
-    sequences: &'a View,
-    sorter: Option<&'a View>,
+    sequences: &'a TensorView,
+    sorter: Option<&'a TensorView>,
     right: bool,
 }
 
 impl Search<'_> {
-    fn find<N: Number>(&self, out: &View, values: &View) -> Shim {
+    fn find<N: Number>(&self, out: &TensorView, values: &TensorView) -> Shim {
         let length = *self
             .sequences
             .sizes
@@ -157,7 +157,7 @@ impl Search<'_> {
         )?)
     }
 
-    fn run(&self, c: &mut Context<'_>, values: &View, int32: i32) -> Shim<Handle> {
+    fn run(&self, c: &mut Context<'_>, values: &TensorView, int32: i32) -> Shim<Handle> {
         let dtype = if int32 != 0 { DType::I32 } else { DType::I64 };
         let (fresh, out) = c.result(dtype, &values.sizes)?;
         let float = values.dtype.is_float() || self.sequences.dtype.is_float();

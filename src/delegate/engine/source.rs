@@ -7,7 +7,7 @@ use crate::device::{HostBytes, HostFile, HostSource};
 use crate::error::Result;
 use crate::session::Session;
 use crate::store::{Methods, StoreOptions};
-use crate::weights::{Catalog, HostBytes as KeptBytes, MappedPtd};
+use crate::weights::{Catalog, MappedPtd, SharedBytes};
 
 /// The session of a program whose bytes `data` holds, which must outlive it.
 pub(in crate::delegate) fn new_session<D: DelegateDevice>(
@@ -39,17 +39,17 @@ fn host_source(data: &Data) -> HostSource {
     let segments = data.catalog.constants().iter();
     let segments = segments.map(|constant| &data.catalog.segment(constant.segment).bytes);
     let Some(file) = data.file.as_ref().map(MappedPtd::file) else {
-        // SAFETY: `Running` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
+        // SAFETY: `ProgramState` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
         // session, and with it the device, first.
-        let bytes = |bytes: &KeptBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
+        let bytes = |bytes: &SharedBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
         return HostSource::Memory(segments.map(bytes).collect());
     };
     let all = file.bytes();
-    // SAFETY: `Running` keeps the mapping, and ends its session, and with it the device, first. A session that
+    // SAFETY: `ProgramState` keeps the mapping, and ends its session, and with it the device, first. A session that
     // fails in `Session::with_source` ends there.
     let mapping = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
     let start = all.as_ptr().addr();
-    let range = |bytes: &KeptBytes| {
+    let range = |bytes: &SharedBytes| {
         let offset = bytes.addr().addr().wrapping_sub(start) as u64;
         // The address of no bytes may be any.
         let offset = if bytes.is_empty() { 0 } else { offset };

@@ -6,6 +6,7 @@
 
 use super::library::{self, check, is_gone, log_failure};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute};
 use std::ffi::{c_char, CStr};
 use std::marker::PhantomData;
@@ -37,7 +38,7 @@ impl Context {
     /// Retains the primary context of the device of this index.
     pub(super) fn retain(index: u32) -> Result<Arc<Context>> {
         let device = library::device(index)?;
-        let name = format!("cuda:{index} ({})", model(device)?);
+        let name = format!("{} ({})", DeviceId::Cuda(index), model(device)?);
         let mut raw = std::ptr::null_mut();
         // SAFETY: the driver is initialised and the device is one of its own; it writes one pointer.
         check("cuDevicePrimaryCtxRetain", unsafe {

@@ -3,7 +3,7 @@
 use super::context::Entered;
 use super::graph::Graph;
 use super::pinned::Pinned;
-use super::pool::Pool;
+use super::pool::MemPool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE, PAGE};
 use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Remapped, NODE_BYTES};
@@ -81,7 +81,7 @@ impl Device for CudaDevice {
         // A maximum of 0 bytes would mean none to the driver.
         if bytes > 0 {
             let entered = self.context.enter()?;
-            self.weights = Some(Pool::new(&self.copy, "weights", Some(bytes), &entered)?);
+            self.weights = Some(MemPool::new(&self.copy, "weights", Some(bytes), &entered)?);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! called later, and each failure is an error that names what was not found.
 
 use crate::error::{counted, Error, Result};
+use crate::figures::DeviceId;
 use cudarc::driver::sys::{self, CUdevice, CUresult};
 use std::ffi::{c_char, c_int, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -303,7 +304,7 @@ fn init_outcome(code: CUresult) -> Result<()> {
 
 fn no_such_device(index: u32, count: u32) -> Error {
     Error::Missing {
-        name: format!("cuda:{index}"),
+        name: DeviceId::Cuda(index).to_string(),
         place: format!(
             "this machine, whose NVIDIA driver shows {}, counted from 0",
             counted(count.into(), "device")

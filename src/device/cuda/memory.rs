@@ -11,6 +11,7 @@ use super::library::{self, check, is_gone};
 use super::stream::Stream;
 use crate::device::{DeviceBytes, DevicePtr};
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use cudarc::driver::sys::{self, CUresult};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,8 +63,9 @@ pub fn free(index: u32, ptr: DevicePtr) -> Result<()> {
     on(index, |plain| {
         let base = plain.live.remove(&ptr.0).ok_or_else(|| {
             Error::InvalidInput(format!(
-                "memory at {:#x} is freed, which was not allocated on cuda:{index}",
-                ptr.0
+                "memory at {:#x} is freed, which was not allocated on {}",
+                ptr.0,
+                DeviceId::Cuda(index)
             ))
         })?;
         let _entered = plain.context.enter()?;
@@ -139,7 +141,10 @@ fn check_length(device: DeviceBytes, host: usize) -> Result<()> {
 
 fn out_of_memory(index: u32, bytes: u64) -> Error {
     Error::OutOfMemory {
-        what: format!("a buffer that the program plans on cuda:{index}"),
+        what: format!(
+            "a buffer that the program plans on {}",
+            DeviceId::Cuda(index)
+        ),
         bytes,
     }
 }

@@ -81,7 +81,7 @@ use mapped::Views;
 use marks::Marks;
 use output_staging::OutputStaging;
 use pinned::Pinned;
-use pool::Pool;
+use pool::MemPool;
 use register::{Access, Registration};
 use stage::Stage;
 use std::ffi::c_void;
@@ -114,8 +114,8 @@ pub struct CudaDevice {
     page: Option<u64>,
     lasting: Lasting,
     /// Made when the budget is known.
-    weights: Option<Pool>,
-    activations: Pool,
+    weights: Option<MemPool>,
+    activations: MemPool,
     blocks: Blocks,
     registrations: Vec<Registration>,
     pinned: Vec<Pinned>,
@@ -189,7 +189,7 @@ impl CudaDevice {
     fn on(context: Arc<Context>, compute: Stream, default: Option<Stream>) -> Result<Self> {
         let compute = Arc::new(compute);
         let copy = Arc::new(Stream::new(&context)?);
-        let activations = Pool::new(&compute, "activations", None, &context.enter()?)?;
+        let activations = MemPool::new(&compute, "activations", None, &context.enter()?)?;
         let page = physical::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
             capture: Capture::default(),
@@ -312,15 +312,15 @@ impl CudaDevice {
     pub fn counters(&self) -> Result<CudaCounters> {
         let _entered = self.context.enter()?;
         let weights = self.weights.as_ref();
-        let ask = |f: fn(&Pool) -> Result<u64>| weights.map_or(Ok(0), f);
+        let ask = |f: fn(&MemPool) -> Result<u64>| weights.map_or(Ok(0), f);
         Ok(CudaCounters {
             events_created: self.events.created() as u64,
-            compactions: weights.map_or(0, Pool::compactions),
-            weight_bytes: weights.map_or(0, Pool::live_bytes),
+            compactions: weights.map_or(0, MemPool::compactions),
+            weight_bytes: weights.map_or(0, MemPool::live_bytes),
             mapped_bytes: self.views.bytes(),
             lasting_bytes: self.lasting.bytes(),
-            pool_used_bytes: ask(Pool::used_bytes)?,
-            pool_reserved_bytes: ask(Pool::reserved_bytes)?,
+            pool_used_bytes: ask(MemPool::used_bytes)?,
+            pool_reserved_bytes: ask(MemPool::reserved_bytes)?,
             activation_reserved_bytes: self.activations.reserved_bytes()?,
             host_mapped_bytes: self.host_mapped_bytes(),
             host_pinned_bytes: self.host_pinned_bytes(),
@@ -340,7 +340,7 @@ impl CudaDevice {
     }
 
     /// The weights' pool and the entered context: disjoint borrows, which the methods below need at once.
-    fn weights(&mut self) -> Result<(&mut Pool, Entered<'_>)> {
+    fn weights(&mut self) -> Result<(&mut MemPool, Entered<'_>)> {
         let entered = self.context.enter()?;
         match &mut self.weights {
             Some(pool) => Ok((pool, entered)),

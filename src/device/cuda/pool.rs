@@ -8,7 +8,7 @@
 //! # Holes
 //! A pool with enough free bytes may have them in pieces that are too small. What helps is to wait for the stream,
 //! so that all frees have happened, and to give the free memory back to the device. That stops the overlap of
-//! copies and kernels, so it is counted, and under a cap it is left to the caller ([`Pool::rescue`]), who may have
+//! copies and kernels, so it is counted, and under a cap it is left to the caller ([`MemPool::rescue`]), who may have
 //! something better: to free more.
 
 use super::context::{Context, Entered};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One pool, and the stream in whose order it allocates and frees.
-pub(super) struct Pool {
+pub(super) struct MemPool {
     raw: CUmemoryPool,
     stream: Arc<Stream>,
     /// What the memory is for, in messages.
@@ -36,16 +36,16 @@ pub(super) struct Pool {
 }
 
 // SAFETY: a pool may be used from any thread, and the driver locks it; `raw` is only a name for it.
-unsafe impl Send for Pool {}
+unsafe impl Send for MemPool {}
 
-impl Pool {
+impl MemPool {
     /// A pool that hands out at most `cap` bytes at a time, or as much as there is.
     pub(super) fn new(
         stream: &Arc<Stream>,
         what: &'static str,
         cap: Option<u64>,
         entered: &Entered<'_>,
-    ) -> Result<Pool> {
+    ) -> Result<MemPool> {
         let context = stream.context();
         let props = properties(context, cap)?;
         let mut raw = std::ptr::null_mut();
@@ -54,7 +54,7 @@ impl Pool {
             sys::cuMemPoolCreate(&mut raw, &props)
         })
         .map_err(|error| named(context, what, cap, error))?;
-        let pool = Pool {
+        let pool = MemPool {
             raw,
             stream: Arc::clone(stream),
             what,
@@ -119,7 +119,7 @@ impl Pool {
         Ok(ptr)
     }
 
-    /// Gives back what [`Pool::alloc`] returned, in the order of the stream.
+    /// Gives back what [`MemPool::alloc`] returned, in the order of the stream.
     pub(super) fn free(&mut self, ptr: DevicePtr, bytes: u64, entered: &Entered<'_>) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -285,7 +285,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for MemPool {
     fn drop(&mut self) {
         let context = Arc::clone(self.stream.context());
         let Some(entered) = context.enter_to_drop() else {

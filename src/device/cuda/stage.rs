@@ -8,7 +8,7 @@
 use super::context::{Context, Entered};
 use super::library::check;
 use super::pinned::{readers, Pinned};
-use super::stage_ring::{Area, Piece, Readers};
+use super::stage_ring::{Area, Readers, StagePiece};
 use super::stage_shape::{pieces, Shape};
 use super::stream::Stream;
 use crate::device::file::HostFile;
@@ -118,7 +118,7 @@ impl Stage {
     /// As for [`Stage::copy_in`].
     unsafe fn issue(
         &self,
-        piece: Piece,
+        piece: StagePiece,
         dst: DevicePtr,
         len: u64,
         copy: &Stream,

@@ -19,7 +19,7 @@
 //! failure in [`Readers::check`].
 
 use super::stage_shape::Shape;
-pub(super) use super::stage_turns::Piece;
+pub(super) use super::stage_turns::StagePiece;
 use super::stage_turns::{Job, Turns};
 use crate::device::file::ReadAt;
 use crate::error::{Error, Result};
@@ -91,7 +91,7 @@ impl Area {
     }
 }
 
-impl Piece {
+impl StagePiece {
     /// The mark that says when it is there.
     pub(super) fn ready_mark(&self) -> u64 {
         2 + self.slot
@@ -149,7 +149,7 @@ impl Readers {
 
     /// Hands over the next piece, which the copy stream has to wait for, copy, and mark as done, in the order of
     /// these calls. Never waits for a read.
-    pub(super) fn push(&self, offset: u64, len: u64) -> Piece {
+    pub(super) fn push(&self, offset: u64, len: u64) -> StagePiece {
         self.shared.turns.push(offset, len)
     }
 
@@ -229,7 +229,7 @@ impl Shared {
 /// Marks a piece as ready when dropped, whatever happened to it: the stream must never wait for ever.
 struct MarkReady<'a> {
     shared: &'a Shared,
-    piece: Piece,
+    piece: StagePiece,
 }
 
 impl Drop for MarkReady<'_> {

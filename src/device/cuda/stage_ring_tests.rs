@@ -40,9 +40,9 @@ impl Rig {
     }
 
     /// A stream that copies what it is sent, in order, to the end of what it returns.
-    fn stream(&self) -> (Sender<(Piece, usize)>, JoinHandle<Vec<u8>>) {
+    fn stream(&self) -> (Sender<(StagePiece, usize)>, JoinHandle<Vec<u8>>) {
         assert_eq!(self.marks.len() as u64, SHAPE.marks());
-        let (send, pieces): (_, Receiver<(Piece, usize)>) = channel();
+        let (send, pieces): (_, Receiver<(StagePiece, usize)>) = channel();
         let area = self.area;
         let thread = std::thread::spawn(move || {
             let mut out = Vec::new();
@@ -108,7 +108,7 @@ impl ReadAt for Source {
 }
 
 /// Pushes the range in pieces, and tells the stream.
-fn copy(readers: &Readers, stream: &Sender<(Piece, usize)>, range: Range<u64>) {
+fn copy(readers: &Readers, stream: &Sender<(StagePiece, usize)>, range: Range<u64>) {
     for part in pieces(range.end - range.start, SLOT) {
         let len = part.end - part.start;
         let piece = readers.push(range.start + part.start, len);
@@ -245,7 +245,7 @@ fn a_failure_is_there_before_the_bytes_are_and_leaves_zeros() {
         let readers = Readers::start(rig.area, source, 1).unwrap();
         let (stream, copied) = rig.stream();
         copy(&readers, &stream, 0..10 * SLOT);
-        let piece = Piece { number: 6, slot: 2 };
+        let piece = StagePiece { number: 6, slot: 2 };
         while !reached(rig.area.mark(piece.ready_mark()).load(Ordering::Acquire), 6) {
             std::hint::spin_loop();
         }

@@ -17,7 +17,7 @@ pub(super) fn reached(mark: u32, piece: u32) -> bool {
 
 /// A piece that was handed to the readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct StagePiece {
     /// Its number, as the marks hold it.
     pub(super) number: u32,
     /// Its slot.
@@ -25,7 +25,7 @@ pub(super) struct Piece {
 }
 
 /// A piece, its place in the source, and its bytes.
-pub(super) type Job = (Piece, u64, u64);
+pub(super) type Job = (StagePiece, u64, u64);
 
 /// What readers and the issuing thread share. `E` is a failure.
 pub(super) struct Turns<E> {
@@ -65,7 +65,7 @@ impl<E: Clone> Turns<E> {
     }
 
     /// Hands over the next piece.
-    pub(super) fn push(&self, offset: u64, len: u64) -> Piece {
+    pub(super) fn push(&self, offset: u64, len: u64) -> StagePiece {
         let mut queue = self.queue();
         queue.jobs.push_back((offset, len));
         queue.issued += 1;
@@ -113,7 +113,7 @@ impl<E: Clone> Turns<E> {
     }
 
     /// The piece is in its slot.
-    pub(super) fn mark_ready(&self, mark: &AtomicU32, piece: Piece) {
+    pub(super) fn mark_ready(&self, mark: &AtomicU32, piece: StagePiece) {
         // The device reads the slot next, by an access that is no atomic of ours.
         fence(Ordering::SeqCst);
         // rule: filled-piece-is-marked-ready
@@ -163,15 +163,15 @@ impl<E: Clone> Turns<E> {
         Some((self.piece(number), offset, len))
     }
 
-    fn piece(&self, number: u64) -> Piece {
-        Piece {
+    fn piece(&self, number: u64) -> StagePiece {
+        StagePiece {
             number: number as u32,
             slot: (number - 1) % self.slots,
         }
     }
 
     /// Whether the stream is done with what the slot held before.
-    fn is_free(&self, piece: Piece, done: &AtomicU32) -> bool {
+    fn is_free(&self, piece: StagePiece, done: &AtomicU32) -> bool {
         // rule: slot-is-free-after-its-own-piece
         let before = piece.number.wrapping_sub(self.slots as u32);
         // rule: free-slot-was-read-before

@@ -12,6 +12,7 @@ use super::PER_THREAD;
 use crate::device::units::{UnitTable, Units, UserStream};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
+use crate::figures::DeviceId;
 use cudarc::driver::sys::{self, CUmemAccess_flags as Access, CUresult};
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ impl CudaUnits {
             ))
         })?;
         Ok(CudaUnits {
-            name: format!("cuda:{index}"),
+            name: DeviceId::Cuda(index).to_string(),
             page,
             table: UnitTable::default(),
             kept: None,

@@ -22,21 +22,21 @@ pub enum Fault {
 
 /// What a test decides about a device, and what it sees of it.
 #[derive(Debug, Clone, Default)]
-pub struct Faults(Arc<Mutex<State>>);
+pub struct Faults(Arc<Mutex<FaultState>>);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct FaultState {
     fault: Fault,
     calls: u64,
     takes: u64,
     copies: u64,
     failed: Vec<&'static str>,
-    pub(super) live: Live,
+    pub(super) live: LiveCounts,
 }
 
 /// What is alive on a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveCounts {
     /// The device itself.
     pub devices: usize,
     /// Its events.
@@ -66,11 +66,11 @@ impl Faults {
     }
 
     /// What is alive now. The memory of a device that ended is not counted.
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> LiveCounts {
         self.state().live
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, FaultState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -82,13 +82,13 @@ impl Drop for Block {
 }
 
 /// Where a copy writes: inside a block, or a view's memory, that stays allocated until the copy is done.
-pub(super) struct Target(pub(super) *mut u8);
+pub(super) struct CopyTarget(pub(super) *mut u8);
 
 // SAFETY: the address of a block's or a view's memory, which may be written from any one thread; only the copy thread
 // dereferences it, in queue order.
-unsafe impl Send for Target {}
+unsafe impl Send for CopyTarget {}
 
-impl Target {
+impl CopyTarget {
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.0
     }
@@ -133,7 +133,7 @@ impl Blocks {
     }
 
     /// The target of a copy of `len` bytes to `ptr`, which must lie inside one block.
-    pub(super) fn target(&self, ptr: DevicePtr, len: u64) -> Result<Target> {
+    pub(super) fn target(&self, ptr: DevicePtr, len: u64) -> Result<CopyTarget> {
         let inside = |(start, block): &(&u64, &Block)| {
             let offset = ptr.0 - **start;
             offset <= block.bytes && len <= block.bytes - offset
@@ -144,7 +144,9 @@ impl Blocks {
             .next_back()
             .filter(inside)
             .ok_or_else(|| stray(ptr, &format!("{len} bytes copied outside of any block")))?;
-        Ok(Target(block.start().wrapping_add((ptr.0 - start) as usize)))
+        Ok(CopyTarget(
+            block.start().wrapping_add((ptr.0 - start) as usize),
+        ))
     }
 
     /// Whether `ptr` lies in one of the blocks.

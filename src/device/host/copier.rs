@@ -1,6 +1,6 @@
 //! The copy thread: performs its commands in the order of issue, and says how many it has done.
 
-use super::block::{Block, Target};
+use super::block::{Block, CopyTarget};
 use super::progress::Progress;
 use crate::device::HostBytes;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 /// What the copy thread does.
 pub(super) enum Command {
     Copy {
-        target: Target,
+        target: CopyTarget,
         src: HostBytes,
     },
     /// Frees the block. A command that is never run frees it too, when the queue is dropped.

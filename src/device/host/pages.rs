@@ -2,7 +2,7 @@
 //! mapping, which is the memory in its order; compiled code reads through the other, piece by piece, and a store into it
 //! is a fault of the process instead of a wrong weight.
 
-use super::block::Target;
+use super::block::CopyTarget;
 use super::frames::{Frames, Run};
 use super::memory_file::{failed, too_large};
 use crate::device::{DevicePtr, HostBytes};
@@ -221,12 +221,12 @@ impl Views {
         &self,
         ptr: DevicePtr,
         src: HostBytes,
-    ) -> Result<Vec<(Target, HostBytes)>> {
+    ) -> Result<Vec<(CopyTarget, HostBytes)>> {
         let (mapped, offset) = self.find(ptr).ok_or_else(|| leaves(ptr, src.len()))?;
         let parts = mapped.view.split(offset, src.len());
         let parts = parts.ok_or_else(|| leaves(ptr, src.len()))?;
         let start = mapped.memory.start;
-        let target = |at: u64| Target(start.wrapping_add(at as usize));
+        let target = |at: u64| CopyTarget(start.wrapping_add(at as usize));
         Ok(parts
             .into_iter()
             .map(|(at, part)| (target(at), src.slice(part)))

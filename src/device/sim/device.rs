@@ -3,7 +3,7 @@
 use super::clock::{Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
-use super::{space, stray, Issued, Problem, Sim, SimEvent};
+use super::{space, stray, Issued, Sim, SimEvent, Violation};
 use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Remapped, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, Link, View};
@@ -141,7 +141,7 @@ impl Device for Sim {
         }
         if !(self.copy_idle() && self.compute_idle()) {
             // rule: sim-sees-pages-that-move-early
-            self.report(Problem::MovedEarly);
+            self.report(Violation::MovedEarly);
         }
         self.move_pages(ptr, view, kept)
     }

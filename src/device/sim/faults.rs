@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 /// Which call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
+pub struct SimFault {
     /// Calls of this name; all of them if there is none.
     pub call: Option<&'static str>,
     /// How many of them work before one fails.
@@ -16,19 +16,19 @@ pub struct Fault {
 
 /// Counts the calls, and lets one fail. Cells, since a query counts as well.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct SimFaults {
     calls: Cell<u64>,
-    pending: Cell<Option<Fault>>,
+    pending: Cell<Option<SimFault>>,
     fired: Cell<Option<(&'static str, u64)>>,
     lost: Cell<bool>,
 }
 
-impl Faults {
-    pub(super) fn set(&self, fault: Option<Fault>) {
+impl SimFaults {
+    pub(super) fn set(&self, fault: Option<SimFault>) {
         self.pending.set(fault);
     }
 
-    pub(super) fn pending(&self) -> Option<Fault> {
+    pub(super) fn pending(&self) -> Option<SimFault> {
         self.pending.get()
     }
 
@@ -55,7 +55,7 @@ impl Faults {
         }
         if fault.after > 0 {
             let after = fault.after - 1;
-            self.pending.set(Some(Fault { after, ..fault }));
+            self.pending.set(Some(SimFault { after, ..fault }));
             return Ok(());
         }
         self.pending.set(None);

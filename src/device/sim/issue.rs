@@ -2,7 +2,7 @@
 
 use super::clock::{Actor, Clock, What};
 use super::graph::Call;
-use super::problem::Problem;
+use super::problem::Violation;
 use super::streams::Op;
 use super::{Issued, Sim};
 use crate::device::DevicePtr;
@@ -118,7 +118,7 @@ impl Sim {
     pub(super) fn take(&mut self, what: &str, bytes: u64) -> Result<DevicePtr> {
         let live = self.live_bytes().saturating_add(bytes);
         if let Some(budget) = self.budget.filter(|budget| live > *budget) {
-            self.report(Problem::OverBudget { live, budget });
+            self.report(Violation::OverBudget { live, budget });
         }
         self.weights.take(what, bytes)
     }

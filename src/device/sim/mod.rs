@@ -6,8 +6,8 @@
 //! - Memory is real bytes. Where it is freed or discarded it is poisoned, when the stream gets there. Bytes that show at
 //!   several addresses are one memory: problems name its addresses, not those of the view.
 //! - Every access carries a vector clock of both streams and the calling thread, which events hand on. Two accesses
-//!   that nothing orders are a [`Problem::Race`] when the second one is issued, even if the bytes happen to be right;
-//!   so are bytes that are read and hold nothing ([`Problem::Worthless`]).
+//!   that nothing orders are a [`Violation::Race`] when the second one is issued, even if the bytes happen to be right;
+//!   so are bytes that are read and hold nothing ([`Violation::Worthless`]).
 //! - The budget is a cap. [`Sim::limit_addresses`] makes the address range as small, so that free memory in pieces does
 //!   not serve what is larger than each of them.
 //! - [`Sim::fail`] lets the n-th call fail, of all or of one kind.
@@ -43,15 +43,15 @@ mod unit_tests;
 mod view_tests;
 
 pub use clock::{Access, Actor, Clock, What};
-pub use faults::Fault;
+pub use faults::SimFault;
 pub use graph::SimGraph;
 pub use issue::SimEvent;
-pub use problem::Problem;
+pub use problem::Violation;
 pub use streams::Order;
 
 use super::{DevicePtr, HostBytes, HostRoom, Link};
 use crate::error::{Error, Result};
-use faults::Faults;
+use faults::SimFaults;
 use space::Space;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -113,8 +113,8 @@ pub struct Sim {
     copy: Stream,
     /// The calling thread's; in a cell, since asking for an event orders what follows after it.
     host: Cell<Clock>,
-    faults: Faults,
-    problems: Vec<Problem>,
+    faults: SimFaults,
+    problems: Vec<Violation>,
     fetched: Vec<u8>,
     /// Outputs that were asked for: their bytes, once they are fetched, and where they go.
     due: Vec<(Vec<u8>, HostRoom)>,
@@ -149,7 +149,7 @@ impl Sim {
             compute: Stream::new(Actor::Compute),
             copy: Stream::new(Actor::Copy),
             host: Cell::default(),
-            faults: Faults::default(),
+            faults: SimFaults::default(),
             problems: Vec::new(),
             fetched: Vec::new(),
             due: Vec::new(),
@@ -204,13 +204,13 @@ impl Sim {
     }
 
     /// One call will fail; `None` takes that back.
-    pub fn fail(&mut self, fault: impl Into<Option<Fault>>) {
+    pub fn fail(&mut self, fault: impl Into<Option<SimFault>>) {
         self.faults.set(fault.into());
     }
 
     /// The call of this name fails once, after so many that work.
     pub fn fail_call(&mut self, call: &'static str, after: u64) {
-        self.fail(Fault {
+        self.fail(SimFault {
             call: Some(call),
             after,
             lost: false,
@@ -218,7 +218,7 @@ impl Sim {
     }
 
     /// The fault that has not come yet.
-    pub fn pending_fault(&self) -> Option<Fault> {
+    pub fn pending_fault(&self) -> Option<SimFault> {
         self.faults.pending()
     }
 
@@ -317,7 +317,7 @@ impl Sim {
     }
 
     /// Runs all that can run, and takes the problems that there were.
-    pub fn take_problems(&mut self) -> Vec<Problem> {
+    pub fn take_problems(&mut self) -> Vec<Violation> {
         self.run();
         std::mem::take(&mut self.problems)
     }
@@ -331,7 +331,7 @@ impl Sim {
         }
     }
 
-    fn report(&mut self, problem: Problem) {
+    fn report(&mut self, problem: Violation) {
         if self.problems.len() < PROBLEMS {
             self.problems.push(problem);
         }
@@ -376,7 +376,7 @@ impl Drop for Hold {
     }
 }
 
-fn listed(problems: &[Problem]) -> String {
+fn listed(problems: &[Violation]) -> String {
     let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
     lines.join("\n")
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Something that must never happen on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Problem {
+pub enum Violation {
     /// Two accesses to the same bytes, one of them a write, with nothing that orders them.
     Race {
         /// The one that was issued first.
@@ -47,11 +47,11 @@ pub enum Problem {
     Deadlock,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = |range: &Range<u64>| format!("{:#x}..{:#x}", range.start, range.end);
         match self {
-            Problem::Race {
+            Violation::Race {
                 first,
                 second,
                 range,
@@ -60,7 +60,7 @@ impl fmt::Display for Problem {
                 "race at {}: nothing orders {second} after {first}",
                 span(range)
             ),
-            Problem::Worthless {
+            Violation::Worthless {
                 read,
                 given_up: Some(given_up),
                 range,
@@ -69,24 +69,24 @@ impl fmt::Display for Problem {
                 "{read} reads {}, whose bytes were lost by {given_up}",
                 span(range)
             ),
-            Problem::Worthless {
+            Violation::Worthless {
                 read,
                 given_up: None,
                 range,
             } => write!(f, "{read} reads {}, which nobody wrote", span(range)),
-            Problem::WrongBytes { read, range, at } => write!(
+            Violation::WrongBytes { read, range, at } => write!(
                 f,
                 "{read} reads other bytes than it should at {}, from byte {at} on",
                 span(range)
             ),
-            Problem::OverBudget { live, budget } => write!(
+            Violation::OverBudget { live, budget } => write!(
                 f,
                 "{live} bytes live at one time, in a budget of {budget} bytes"
             ),
-            Problem::MovedEarly => f.write_str(
+            Violation::MovedEarly => f.write_str(
                 "pages were moved while work was still to run: an unmap waits for no stream",
             ),
-            Problem::Deadlock => f.write_str("the streams wait for each other"),
+            Violation::Deadlock => f.write_str("the streams wait for each other"),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! found when it is issued, in whichever order the streams run later.
 
 use super::clock::{Access, Actor, Clock};
-use super::Problem;
+use super::Violation;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ impl Regions {
         access: Access,
         clock: &Clock,
         valid: bool,
-    ) -> Option<Problem> {
+    ) -> Option<Violation> {
         let problem = self.unordered(&range, access, clock);
         self.replace(range, access, valid);
         problem
@@ -42,7 +42,7 @@ impl Regions {
         range: &Range<u64>,
         access: Access,
         clock: &Clock,
-    ) -> Option<Problem> {
+    ) -> Option<Violation> {
         self.cut(range);
         let regions = self.0.range(range.clone()).map(|(_, region)| region);
         let earlier = |region: &Region| {
@@ -59,7 +59,7 @@ impl Regions {
         range: Range<u64>,
         access: Access,
         clock: &Clock,
-    ) -> Option<Problem> {
+    ) -> Option<Violation> {
         self.cut(&range);
         self.fill(&range);
         let mut problem = None;
@@ -143,16 +143,16 @@ fn slot(stream: Actor) -> usize {
     usize::from(stream == Actor::Copy)
 }
 
-fn race(first: Access, second: Access, range: &Range<u64>) -> Problem {
-    Problem::Race {
+fn race(first: Access, second: Access, range: &Range<u64>) -> Violation {
+    Violation::Race {
         first,
         second,
         range: range.clone(),
     }
 }
 
-fn worthless(read: Access, given_up: Option<Access>, range: &Range<u64>) -> Problem {
-    Problem::Worthless {
+fn worthless(read: Access, given_up: Option<Access>, range: &Range<u64>) -> Violation {
+    Violation::Worthless {
         read,
         given_up,
         range: range.clone(),

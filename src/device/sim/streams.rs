@@ -1,7 +1,7 @@
 //! The two queues, and the order in which they run.
 
 use super::clock::{Access, Actor, Clock};
-use super::problem::Problem;
+use super::problem::Violation;
 use super::space::{read, POISON};
 use super::Sim;
 use crate::device::HostBytes;
@@ -117,7 +117,7 @@ impl Sim {
             let held = self.copy.is_held() || self.compute.is_held();
             let idle = self.copy_idle() && self.compute_idle();
             if !held && !idle {
-                self.report(Problem::Deadlock);
+                self.report(Violation::Deadlock);
             }
             if !held || !patient {
                 return false;
@@ -168,7 +168,7 @@ impl Sim {
         let (found, expected) = (self.bytes(&range), read(expected));
         if found != expected {
             let at = found.iter().zip(expected).position(|(a, b)| a != b);
-            self.report(Problem::WrongBytes {
+            self.report(Violation::WrongBytes {
                 read: access,
                 range,
                 at: at.unwrap_or(0),

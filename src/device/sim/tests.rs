@@ -15,7 +15,10 @@ fn sim() -> (Sim, DevicePtr, HostBytes) {
 
 /// The texts of what was found.
 fn found(sim: &mut Sim) -> Vec<String> {
-    sim.take_problems().iter().map(Problem::to_string).collect()
+    sim.take_problems()
+        .iter()
+        .map(Violation::to_string)
+        .collect()
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn memory_given_back_before_its_reader_is_a_race() {
         assert!(
             matches!(
                 found[..],
-                [Problem::Race { .. }, Problem::WrongBytes { .. }]
+                [Violation::Race { .. }, Violation::WrongBytes { .. }]
             ),
             "{found:?}"
         );
@@ -150,7 +153,7 @@ fn activations_are_ordered_by_the_compute_stream() {
     sim.download(other, &mut [0; 5]).unwrap();
     assert!(matches!(
         sim.take_problems()[..],
-        [Problem::Worthless { given_up: None, .. }]
+        [Violation::Worthless { given_up: None, .. }]
     ));
 }
 
@@ -181,7 +184,7 @@ fn more_than_the_budget_is_reported() {
     sim.alloc(64).unwrap();
     assert_eq!(
         sim.take_problems(),
-        [Problem::OverBudget {
+        [Violation::OverBudget {
             live: LEN + 64,
             budget: LEN
         }]
@@ -206,7 +209,7 @@ fn faults_hit_the_call_they_are_told() {
         (Some(("record_copy", 3)), 3)
     );
     assert!(sim.record_copy().is_ok() && sim.pending_fault().is_none());
-    sim.fail(Fault {
+    sim.fail(SimFault {
         call: None,
         after: 1,
         lost: true,
@@ -260,7 +263,7 @@ fn streams_that_wait_for_each_other_are_reported() {
     sim.compute.push(Op::Wait(1));
     sim.copy.push(Op::Wait(1));
     assert!(sim.synchronize().is_err());
-    assert_eq!(sim.problems, [Problem::Deadlock]);
+    assert_eq!(sim.problems, [Violation::Deadlock]);
     sim.problems.clear();
     // Dropped now it would find the same again.
     std::mem::forget(sim);

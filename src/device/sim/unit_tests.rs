@@ -33,7 +33,7 @@ fn a_unit_that_goes_before_its_reader_is_done_is_a_race() {
         }
         Units::take(&mut sim, at, false).unwrap();
         let found = sim.take_problems();
-        let race = |problem: &Problem| matches!(problem, Problem::Race { second, .. } if second.what == What::Unmapped);
+        let race = |problem: &Violation| matches!(problem, Violation::Race { second, .. } if second.what == What::Unmapped);
         assert_eq!(found.iter().any(race), early, "{found:?}");
         assert_eq!(found.is_empty(), !early, "{found:?}");
     }
@@ -48,7 +48,7 @@ fn a_reader_that_nobody_asked_for_is_not_ordered() {
     sim.kernel(1, &[(at, bytes)]).unwrap();
     sim.run();
     Units::take(&mut sim, at, false).unwrap();
-    assert!(matches!(sim.take_problems()[..], [Problem::Race { .. }]));
+    assert!(matches!(sim.take_problems()[..], [Violation::Race { .. }]));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn new_memory_holds_nothing_and_addresses_without_memory_are_refused() {
     assert!(sim.back(at, UNIT).is_err());
     sim.kernel(2, &[(at, bytes)]).unwrap();
     let found = sim.take_problems();
-    assert!(matches!(found[0], Problem::Worthless { .. }), "{found:?}");
+    assert!(matches!(found[0], Violation::Worthless { .. }), "{found:?}");
     sim.synchronize().unwrap();
     assert!(sim.release(at).is_err());
     Units::take(&mut sim, at, false).unwrap();

@@ -46,7 +46,7 @@ fn right_bytes_through_all_addresses() {
     sim.kernel(2, &[(other, leaked(8, PAGE))]).unwrap();
     let found = sim.take_problems();
     assert!(
-        matches!(found[..], [Problem::WrongBytes { at: 0, .. }]),
+        matches!(found[..], [Violation::WrongBytes { at: 0, .. }]),
         "{found:?}"
     );
 }
@@ -66,7 +66,7 @@ fn a_copy_to_one_address_races_with_a_reader_of_the_other() {
         sim.copy_to_device(one, new).unwrap();
         let found = sim.take_problems();
         // Kernels go first here: the bytes were right both times.
-        let race = |problem: &Problem| matches!(problem, Problem::Race { .. });
+        let race = |problem: &Violation| matches!(problem, Violation::Race { .. });
         assert_eq!(found.iter().filter(|p| race(p)).count(), found.len());
         assert_eq!(found.len(), usize::from(!waits), "{found:?}");
     }
@@ -82,7 +82,7 @@ fn a_kernel_that_does_not_wait_for_a_copy_to_the_other_address_is_a_race() {
     assert!(
         matches!(
             found[..],
-            [Problem::Race { .. }, Problem::WrongBytes { .. }]
+            [Violation::Race { .. }, Violation::WrongBytes { .. }]
         ),
         "{found:?}"
     );
@@ -105,11 +105,11 @@ fn discarding_one_address_discards_the_other() {
         matches!(
             found[..],
             [
-                Problem::Worthless {
+                Violation::Worthless {
                     given_up: Some(_),
                     ..
                 },
-                Problem::WrongBytes { .. }
+                Violation::WrongBytes { .. }
             ]
         ),
         "{found:?}"
@@ -136,7 +136,7 @@ fn memory_is_counted_once_and_addresses_are_their_own() {
     sim.alloc(64).unwrap();
     assert_eq!(
         sim.take_problems(),
-        [Problem::OverBudget {
+        [Violation::OverBudget {
             live: 3 * PAGE + 64,
             budget: 3 * PAGE
         }]
@@ -194,11 +194,11 @@ fn unmapped_memory_holds_nothing() {
         matches!(
             found[..],
             [
-                Problem::Worthless {
+                Violation::Worthless {
                     given_up: Some(_),
                     ..
                 },
-                Problem::WrongBytes { .. }
+                Violation::WrongBytes { .. }
             ]
         ),
         "{found:?}"
@@ -256,5 +256,5 @@ fn pages_that_move_early_are_a_problem() {
     let (mut sim, [one, _]) = sim();
     sim.copy_to_device(one, leaked(7, PAGE)).unwrap();
     sim.remap(DevicePtr(one.0 - PAGE), &alias(), &[]).unwrap();
-    assert_eq!(sim.take_problems(), [Problem::MovedEarly]);
+    assert_eq!(sim.take_problems(), [Violation::MovedEarly]);
 }

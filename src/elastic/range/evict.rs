@@ -1,7 +1,7 @@
 //! Which units go: those of lower ranges first, and of each range the high addresses. Only idle ones do.
 
 use super::answer::{Cause, Freed, Refusal};
-use super::state::State;
+use super::state::RangesState;
 use super::table::Victim;
 use crate::device::Units;
 use crate::error::Result;
@@ -23,7 +23,7 @@ struct Found {
     pending: bool,
 }
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     /// Units to take for `need` bytes, `over` of them from the range itself: lower ranges first, and of each the high addresses.
     pub fn victims(
         &mut self,

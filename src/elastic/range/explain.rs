@@ -1,18 +1,18 @@
 //! A refusal in words: why, and who holds the memory.
 
 use super::answer::Refusal;
-use super::state::State;
-use super::table::Table;
+use super::state::RangesState;
+use super::table::RangeTable;
 use crate::device::Units;
 use crate::error::{bytes_text, Result};
 
 /// Of more holders the number is told.
 const NAMED: usize = 8;
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     /// Name and bytes of each range that holds some.
     pub fn holders(&self) -> Vec<(String, u64)> {
-        let held = |range: &Table<D>| range.held();
+        let held = |range: &RangeTable<D>| range.held();
         let ranges = self.ranges.values();
         let all = ranges.map(|range| (range.name.clone(), held(range)));
         all.filter(|(_, bytes)| *bytes > 0).collect()

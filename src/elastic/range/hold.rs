@@ -2,13 +2,13 @@
 //! another allocator. It is faulted once and stays pinned, so nobody takes it.
 
 use super::answer::Cause;
-use super::state::State;
+use super::state::RangesState;
 use super::table::AllocId;
 use super::{Answer, Range, Refusal};
 use crate::device::{DevicePtr, Units};
 use crate::error::{Error, Result};
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     /// Bytes of units that nobody has pinned.
     fn can_go(&mut self) -> u64 {
         let mut bytes = 0;

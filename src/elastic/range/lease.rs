@@ -1,6 +1,6 @@
 //! Leases that end on any thread, at any time: the end is a mark, and the next call of a range sees it.
 
-use super::state::State;
+use super::state::RangesState;
 use super::table::AllocId;
 use crate::device::Units;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub(super) struct Leases {
     count: Arc<AtomicUsize>,
 }
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     /// A lease of an allocation that is there, given to a stream.
     pub fn lease(&mut self, id: u64, at: AllocId, stream: D::Stream) -> Result<Lease> {
         let (range, device) = self.split(id)?;

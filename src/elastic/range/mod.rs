@@ -40,37 +40,38 @@ mod table;
 
 pub use answer::{Answer, Cause, Freed, Place, Refusal};
 pub use lease::Lease;
-pub use residency::{Residency, UnitState};
+pub use residency::{RangeReport, UnitState};
 pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
 
 use super::pool::DevicePool;
 use super::range_share::RangeMemory;
 use crate::device::{AnyUnits, DevicePtr, Units};
 use crate::error::{Error, Result};
-use state::State;
+use crate::figures::DeviceId;
+use state::RangesState;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use table::Table;
+use table::RangeTable;
 
 /// The ranges of one device, which take memory from each other.
 pub struct Ranges<D: Units> {
-    state: Mutex<State<D>>,
+    state: Mutex<RangesState<D>>,
 }
 
 /// The ranges of this process, by device, as long as there are some. A child has its own.
-static RANGES: Mutex<BTreeMap<(u32, String), WeakRanges>> = Mutex::new(BTreeMap::new());
+static RANGES: Mutex<BTreeMap<(u32, DeviceId), WeakRanges>> = Mutex::new(BTreeMap::new());
 type WeakRanges = Weak<Ranges<AnyUnits>>;
 
 impl Ranges<AnyUnits> {
-    /// The ranges of a device of this process: `cpu`, `cuda:0` and so on.
-    pub fn of(device: &str) -> Result<Arc<Ranges<AnyUnits>>> {
+    /// The ranges of a device of this process.
+    pub fn of(device: DeviceId) -> Result<Arc<Ranges<AnyUnits>>> {
         let mut all = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (std::process::id(), device.to_owned());
+        let key = (std::process::id(), device);
         if let Some(ranges) = all.get(&key).and_then(Weak::upgrade) {
             return Ok(ranges);
         }
-        let ranges = Ranges::new(AnyUnits::of(device)?, &DevicePool::of(device)?);
+        let ranges = Ranges::new(AnyUnits::of(device)?, &DevicePool::of(device));
         all.insert(key, Arc::downgrade(&ranges));
         Ok(ranges)
     }
@@ -80,7 +81,7 @@ impl<D: Units + 'static> Ranges<D> {
     /// The ranges of a device, which share the pool's cap with its stores. A pool has one of them.
     pub fn new(device: D, pool: &Arc<DevicePool>) -> Arc<Ranges<D>> {
         let ranges = Arc::new(Ranges {
-            state: Mutex::new(State {
+            state: Mutex::new(RangesState {
                 device,
                 pool: pool.clone(),
                 ranges: BTreeMap::new(),
@@ -110,7 +111,7 @@ impl<D: Units + 'static> Ranges<D> {
             })?;
         let start = state.device.reserve(size)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let range = Table::new(name.to_owned(), start, size, unit);
+        let range = RangeTable::new(name.to_owned(), start, size, unit);
         state.ranges.insert(id, range);
         state.order.insert(0, id);
         drop(state);
@@ -140,13 +141,13 @@ impl<D: Units + 'static> Ranges<D> {
 
 impl<D: Units> Ranges<D> {
     /// For a call: leases that have ended are seen first.
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
+    fn lock(&self) -> MutexGuard<'_, RangesState<D>> {
         let mut state = self.raw_lock();
         state.see_ended_leases();
         state
     }
 
-    fn raw_lock(&self) -> MutexGuard<'_, State<D>> {
+    fn raw_lock(&self) -> MutexGuard<'_, RangesState<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -300,7 +301,7 @@ impl<D: Units> Range<D> {
     }
 
     /// What the range holds, unit by unit, and what happened to it.
-    pub fn residency(&self) -> Result<Residency> {
+    pub fn residency(&self) -> Result<RangeReport> {
         self.ranges.lock().residency(self.id)
     }
 

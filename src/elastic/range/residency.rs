@@ -1,8 +1,8 @@
 //! What a range holds, unit by unit, and what happened to it. As values, and as JSON.
 
 use super::answer::{Cause, Refusal};
-use super::ring::Ring;
-use super::state::State;
+use super::ring::SlotRing;
+use super::state::RangesState;
 use super::table::{Counts, Watermark};
 use crate::config::quoted;
 use crate::device::Units;
@@ -25,7 +25,7 @@ pub struct UnitState {
 
 /// What a range holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Residency {
+pub struct RangeReport {
     /// The range.
     pub name: String,
     /// The device.
@@ -50,8 +50,8 @@ pub struct Residency {
     pub units: Vec<UnitState>,
 }
 
-impl<D: Units> State<D> {
-    pub fn residency(&mut self, id: u64) -> Result<Residency> {
+impl<D: Units> RangesState<D> {
+    pub fn residency(&mut self, id: u64) -> Result<RangeReport> {
         let place = self.order.iter().position(|&other| other == id);
         let device = self.device.name().to_owned();
         let mut units = Vec::new();
@@ -70,13 +70,13 @@ impl<D: Units> State<D> {
             });
         }
         let range = self.range(id)?;
-        Ok(Residency {
+        Ok(RangeReport {
             name: range.name.clone(),
             device,
             bytes: range.bytes,
             resident: range.resident,
             ring: range.ring.as_ref().map_or(0, |ring| ring.bytes),
-            ring_leased: range.ring.as_ref().map_or(0, Ring::leased_bytes),
+            ring_leased: range.ring.as_ref().map_or(0, SlotRing::leased_bytes),
             limit: (range.limit < u64::MAX).then_some(range.limit),
             watermark: Watermark {
                 bytes: range.offset_of(range.watermark),
@@ -89,7 +89,7 @@ impl<D: Units> State<D> {
     }
 }
 
-impl Residency {
+impl RangeReport {
     /// As JSON, in one line.
     pub fn to_json(&self) -> String {
         let number =

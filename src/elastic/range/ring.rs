@@ -17,7 +17,7 @@ use crate::error::Result;
 /// Numbers from here up are those of slots.
 pub(super) const SLOTS: AllocId = 1 << 31;
 
-pub(super) struct Ring<D: Units> {
+pub(super) struct SlotRing<D: Units> {
     pub start: DevicePtr,
     pub bytes: u64,
     pub unit: u64,
@@ -43,10 +43,10 @@ impl<D: Units> Slot<D> {
     }
 }
 
-impl<D: Units> Ring<D> {
+impl<D: Units> SlotRing<D> {
     /// Of addresses without memory.
     pub fn new(start: DevicePtr, bytes: u64, unit: u64) -> Self {
-        Ring {
+        SlotRing {
             start,
             bytes,
             unit,

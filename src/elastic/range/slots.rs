@@ -2,13 +2,13 @@
 
 use super::alloc::{Alloc, AllocId};
 use super::answer::Place;
-use super::ring::Ring;
-use super::state::State;
+use super::ring::SlotRing;
+use super::state::RangesState;
 use super::Range;
 use crate::device::Units;
 use crate::error::{bytes_text, Error, Result};
 
-impl<D: Units> State<D> {
+impl<D: Units> RangesState<D> {
     fn slot(&mut self, id: u64, of: AllocId, stream: D::Stream) -> Result<(AllocId, Place)> {
         let (range, device) = self.split(id)?;
         let bytes = range.get(of)?.bytes;
@@ -64,7 +64,7 @@ impl<D: Units> State<D> {
             .device
             .reserve(size)
             .inspect_err(|_| self.pool.unclaim(size))?;
-        let mut ring = Ring::new(start, size, unit);
+        let mut ring = SlotRing::new(start, size, unit);
         let mut made = Ok(());
         while ring.held < size && made.is_ok() {
             made = self.device.back(start.offset(ring.held), unit);
@@ -113,7 +113,7 @@ impl<D: Units> Range<D> {
     pub fn set_ring(&self, bytes: u64) -> Result<()> {
         let mut state = self.ranges.lock();
         let range = state.range(self.id)?;
-        let of = range.ring.iter().flat_map(Ring::leases).next();
+        let of = range.ring.iter().flat_map(SlotRing::leases).next();
         if let Some((of, _)) = of {
             return Err(Error::InvalidInput(format!(
                 "the ring of range '{}' cannot change: a slot of allocation {of} is leased",

@@ -10,7 +10,7 @@
 use super::alloc::Use;
 use super::answer::{Answer, Cause, Refusal};
 use super::lease::Leases;
-use super::table::{AllocId, Table, Victim};
+use super::table::{AllocId, RangeTable, Victim};
 use crate::device::Units;
 use crate::elastic::pool::DevicePool;
 use crate::error::{Error, Result};
@@ -18,23 +18,23 @@ use std::collections::BTreeMap;
 use std::ops::Range as Span;
 use std::sync::Arc;
 
-pub(super) struct State<D: Units> {
+pub(super) struct RangesState<D: Units> {
     pub device: D,
     pub pool: Arc<DevicePool>,
-    pub ranges: BTreeMap<u64, Table<D>>,
+    pub ranges: BTreeMap<u64, RangeTable<D>>,
     /// Highest priority first.
     pub order: Vec<u64>,
     pub leases: Leases,
 }
 
-impl<D: Units> State<D> {
-    pub fn range(&mut self, id: u64) -> Result<&mut Table<D>> {
+impl<D: Units> RangesState<D> {
+    pub fn range(&mut self, id: u64) -> Result<&mut RangeTable<D>> {
         let found = self.ranges.get_mut(&id);
         found.ok_or_else(|| Error::Internal(format!("range {id} is gone")))
     }
 
     /// The range, and the device, which is used at the same time.
-    pub fn split(&mut self, id: u64) -> Result<(&mut Table<D>, &mut D)> {
+    pub fn split(&mut self, id: u64) -> Result<(&mut RangeTable<D>, &mut D)> {
         let found = self.ranges.get_mut(&id);
         let range = found.ok_or_else(|| Error::Internal(format!("range {id} is gone")))?;
         Ok((range, &mut self.device))
@@ -42,7 +42,7 @@ impl<D: Units> State<D> {
 
     /// Bytes that all ranges hold.
     pub fn held(&self) -> u64 {
-        self.ranges.values().map(Table::held).sum()
+        self.ranges.values().map(RangeTable::held).sum()
     }
 
     /// The contents of an allocation, or memory for them. On a hit by the stream that wrote them nothing is asked of the device.

@@ -3,7 +3,7 @@
 use super::alloc::Alloc;
 pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
-use super::ring::{Ring, SLOTS};
+use super::ring::{SlotRing, SLOTS};
 use crate::device::{DevicePtr, Units};
 use crate::error::{counted, Error, Result};
 use std::ops::Range as Span;
@@ -35,7 +35,7 @@ pub struct Counts {
     pub evicted_bytes: [u64; Cause::ALL.len()],
 }
 
-pub(super) struct Table<D: Units> {
+pub(super) struct RangeTable<D: Units> {
     pub name: String,
     pub start: DevicePtr,
     /// Reserved: whole pages.
@@ -49,13 +49,13 @@ pub(super) struct Table<D: Units> {
     pub why: Option<String>,
     pub limit: u64,
     pub allocs: Vec<Alloc<D>>,
-    pub ring: Option<Ring<D>>,
+    pub ring: Option<SlotRing<D>>,
     pub counts: Counts,
     /// Its handle is gone while leases were open.
     pub abandoned: bool,
 }
 
-impl<D: Units> Table<D> {
+impl<D: Units> RangeTable<D> {
     /// Bytes of memory, those of its ring too.
     pub fn held(&self) -> u64 {
         self.resident + self.ring.as_ref().map_or(0, |ring| ring.held)
@@ -63,7 +63,7 @@ impl<D: Units> Table<D> {
 
     pub fn new(name: String, start: DevicePtr, bytes: u64, unit: u64) -> Self {
         let units = bytes.div_ceil(unit) as usize;
-        Table {
+        RangeTable {
             name,
             start,
             bytes,
@@ -131,7 +131,7 @@ impl<D: Units> Table<D> {
         let allocs = self.allocs.iter().enumerate();
         let allocs = allocs.filter(|(_, alloc)| alloc.pins > 0);
         let allocs = allocs.map(|(at, alloc)| (format!("allocation {at}"), alloc.pins));
-        let slots = self.ring.iter().flat_map(Ring::leases);
+        let slots = self.ring.iter().flat_map(SlotRing::leases);
         allocs.chain(slots.map(|(of, slot)| (format!("the slot of allocation {of}"), slot.pins)))
     }
 

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use crate::device::DevicePtr;
 use crate::elastic::range::Lease;
 use crate::error::{bytes_text, Error, Result};
+use crate::figures::DeviceId;
 use crate::format::dtype_name;
 
 #[repr(C)]
@@ -94,18 +95,21 @@ pub(super) fn check(dtype: i32, sizes: &[i64], bytes: u64) -> Result<()> {
     }
 }
 
-/// A contiguous tensor at `at`, on `cpu` or on a GPU, that holds the lease until it is deleted. The caller owns it.
+/// A contiguous tensor at `at`, on that device, that holds the lease until it is deleted. The caller owns it.
 pub(super) fn tensor(
     at: DevicePtr,
-    device: &str,
+    device: DeviceId,
     dtype: i32,
     sizes: &[i64],
     lease: Lease,
 ) -> Result<*mut ManagedTensor> {
-    let gpu = device.strip_prefix("cuda:").map(str::parse::<i32>);
-    let device = match gpu {
-        Some(Ok(index)) => Device { kind: 2, index },
-        _ => Device { kind: 1, index: 0 },
+    let device = match device {
+        DeviceId::Cpu => Device { kind: 1, index: 0 },
+        // The driver counts them in an int too.
+        DeviceId::Cuda(index) => Device {
+            kind: 2,
+            index: index as i32,
+        },
     };
     let mut kept = Box::new(Kept {
         tensor: ManagedTensor {

@@ -1,7 +1,8 @@
 //! Execution and its outputs.
+#![allow(non_camel_case_types)] // the names are those of the header
 
 use super::args;
-use super::load::Model;
+use super::load::ws_model;
 use super::types::ws_tensor;
 use crate::aoti::outputs::Output as PassOutput;
 use crate::delegate::contiguous_strides;
@@ -9,8 +10,8 @@ use crate::device::HostRoom;
 use crate::error::{counted, Error};
 use crate::ffi::status::{guarded, Failure, Status};
 
-/// Outputs of one execution, copied out of the pass; `ws_outputs` in the header.
-pub struct Outputs {
+/// Outputs of one execution, copied out of the pass.
+pub struct ws_outputs {
     items: Vec<Output>,
 }
 
@@ -53,10 +54,10 @@ impl Output {
 /// NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_execute(
-    model: *mut Model,
+    model: *mut ws_model,
     inputs: *const ws_tensor,
     num_inputs: usize,
-    outputs: *mut *mut Outputs,
+    outputs: *mut *mut ws_outputs,
 ) -> Status {
     guarded(|| {
         // SAFETY: all three by this function's contract. The model is only shared: two threads may be here.
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn ws_execute(
             items.push(Output::copy(tensor)?);
             Ok(())
         })?;
-        *outputs = Box::into_raw(Box::new(Outputs { items }));
+        *outputs = Box::into_raw(Box::new(ws_outputs { items }));
         Ok(())
     })
 }
@@ -83,7 +84,7 @@ pub unsafe extern "C" fn ws_execute(
 /// `model` is NULL or live; `inputs` and `outputs` are as many tensors as is said, valid as the header says.
 #[no_mangle]
 pub unsafe extern "C" fn ws_execute_into(
-    model: *mut Model,
+    model: *mut ws_model,
     inputs: *const ws_tensor,
     num_inputs: usize,
     outputs: *const ws_tensor,
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn ws_execute_into(
 /// # Safety
 /// `outputs` is NULL or live.
 #[no_mangle]
-pub unsafe extern "C" fn ws_outputs_count(outputs: *const Outputs) -> usize {
+pub unsafe extern "C" fn ws_outputs_count(outputs: *const ws_outputs) -> usize {
     // SAFETY: NULL or live, by this function's contract.
     unsafe { outputs.as_ref() }.map_or(0, |outputs| outputs.items.len())
 }
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn ws_outputs_count(outputs: *const Outputs) -> usize {
 /// `outputs` is NULL or live; `tensor` is NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_outputs_get(
-    outputs: *const Outputs,
+    outputs: *const ws_outputs,
     index: usize,
     tensor: *mut ws_tensor,
 ) -> Status {
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn ws_outputs_get(
 /// # Safety
 /// `outputs` is NULL or came from [`ws_execute`] and is not used afterwards.
 #[no_mangle]
-pub unsafe extern "C" fn ws_outputs_destroy(outputs: *mut Outputs) {
+pub unsafe extern "C" fn ws_outputs_destroy(outputs: *mut ws_outputs) {
     if !outputs.is_null() {
         // SAFETY: made by Box::into_raw in ws_execute, and used no more, by this function's contract.
         drop(unsafe { Box::from_raw(outputs) });

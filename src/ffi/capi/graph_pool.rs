@@ -7,12 +7,14 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::args;
-use super::origin::Origin;
+use super::origin::MakerProcess;
+use super::range::WITH_RANGES;
 use super::range_memory::kept_text;
 use crate::device::{while_captured, AnyUnits, DevicePtr, UserStream};
 use crate::elastic::{GraphPool, Ranges, Segments};
 use crate::error::Error;
 use crate::ffi::status::{caught, guarded, Status};
+use crate::figures::DeviceId;
 
 /// `WS_GRAPH_POOL_NO_CAP` in the header.
 const NO_CAP: u64 = u64::MAX;
@@ -22,16 +24,16 @@ type Pool = GraphPool<AnyUnits>;
 /// A graph pool. A child of this process cannot use it, and leaks it.
 pub struct ws_graph_pool {
     pool: ManuallyDrop<Arc<Pool>>,
-    device: String,
-    made_in: Origin,
+    device: DeviceId,
+    made_in: MakerProcess,
 }
 
 /// What the callbacks look up: they are told a device and an address, and no pool.
 #[derive(Default)]
 struct Known {
     /// By device.
-    pools: Vec<(String, Weak<Pool>)>,
-    segments: BTreeMap<(u32, String), Arc<Segments<AnyUnits>>>,
+    pools: Vec<(DeviceId, Weak<Pool>)>,
+    segments: BTreeMap<(u32, DeviceId), Arc<Segments<AnyUnits>>>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
@@ -45,14 +47,14 @@ fn known() -> MutexGuard<'static, Known> {
 
 impl Known {
     /// The pool of the device whose capture runs.
-    fn open(&self, device: &str) -> Option<Arc<Pool>> {
-        let mine = self.pools.iter().filter(|(name, _)| name == device);
+    fn open(&self, device: DeviceId) -> Option<Arc<Pool>> {
+        let mine = self.pools.iter().filter(|(other, _)| *other == device);
         mine.filter_map(|(_, pool)| pool.upgrade())
             .find(|pool| pool.is_open())
     }
 
-    fn segments(&mut self, device: &str) -> Result<Arc<Segments<AnyUnits>>, Error> {
-        let key = (std::process::id(), device.to_owned());
+    fn segments(&mut self, device: DeviceId) -> Result<Arc<Segments<AnyUnits>>, Error> {
+        let key = (std::process::id(), device);
         if let Some(segments) = self.segments.get(&key) {
             return Ok(segments.clone());
         }
@@ -63,11 +65,8 @@ impl Known {
 }
 
 /// The device of a callback: a negative number is the CPU.
-fn device_of(index: i32) -> String {
-    match index {
-        ..0 => "cpu".to_owned(),
-        index => format!("cuda:{index}"),
-    }
+fn device_of(index: i32) -> DeviceId {
+    u32::try_from(index).map_or(DeviceId::Cpu, DeviceId::Cuda)
 }
 
 fn pointer(at: DevicePtr) -> *mut c_void {
@@ -80,14 +79,14 @@ fn pointer(at: DevicePtr) -> *mut c_void {
 /// `pool` is NULL or live.
 unsafe fn with(
     pool: *const ws_graph_pool,
-    call: impl FnOnce(&Arc<Pool>, &str) -> Result<(), Error>,
+    call: impl FnOnce(&Arc<Pool>, DeviceId) -> Result<(), Error>,
 ) -> Status {
     guarded(|| {
         // SAFETY: by this function's contract.
         let mine = unsafe { args::reference("pool", pool) }?;
         mine.made_in.check("graph pool")?;
-        Ok(while_captured(&mine.device, || {
-            call(&mine.pool, &mine.device)
+        Ok(while_captured(mine.device, || {
+            call(&mine.pool, mine.device)
         })??)
     })
 }
@@ -113,14 +112,15 @@ pub unsafe extern "C" fn ws_graph_pool_create(
             )
         };
         let cap = (cap_bytes != NO_CAP).then_some(cap_bytes);
+        let device = DeviceId::named(device, WITH_RANGES)?;
         let made = Arc::new(GraphPool::new(&Ranges::of(device)?, name, cap)?);
         let mut known = known();
         known.pools.retain(|(_, pool)| pool.strong_count() > 0);
-        known.pools.push((device.to_owned(), Arc::downgrade(&made)));
+        known.pools.push((device, Arc::downgrade(&made)));
         *pool = Box::into_raw(Box::new(ws_graph_pool {
             pool: ManuallyDrop::new(made),
-            device: device.to_owned(),
-            made_in: Origin::here(),
+            device,
+            made_in: MakerProcess::here(),
         }));
         Ok(())
     })
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn ws_graph_pool_destroy(pool: *mut ws_graph_pool) -> Stat
         let mine = unsafe { args::reference("pool", pool.cast_const())? };
         let of_parent = mine.made_in.is_parent();
         if !of_parent {
-            while_captured(&mine.device, || mine.pool.close())??;
+            while_captured(mine.device, || mine.pool.close())??;
         }
         // SAFETY: made by Box::into_raw in ws_graph_pool_create, and used no more, by this function's contract.
         let ended = unsafe { Box::from_raw(pool) };
@@ -240,20 +240,20 @@ pub unsafe extern "C" fn ws_graph_pool_destroy(pool: *mut ws_graph_pool) -> Stat
 fn given(
     size: isize,
     device: i32,
-    give: impl FnOnce(&str, u64) -> Result<DevicePtr, Error>,
+    give: impl FnOnce(DeviceId, u64) -> Result<DevicePtr, Error>,
 ) -> *mut c_void {
     let device = device_of(device);
     let bytes = u64::try_from(size).unwrap_or(0);
-    let found = caught(|| Ok(give(&device, bytes)?));
+    let found = caught(|| Ok(give(device, bytes)?));
     found.map(pointer).unwrap_or_else(|failure| {
         log::warn!("{device}: {}", failure.report().1);
         std::ptr::null_mut()
     })
 }
 
-fn logged(device: i32, work: impl FnOnce(&str) -> Result<(), Error>) {
+fn logged(device: i32, work: impl FnOnce(DeviceId) -> Result<(), Error>) {
     let device = device_of(device);
-    if let Err(failure) = caught(|| Ok(work(&device)?)) {
+    if let Err(failure) = caught(|| Ok(work(device)?)) {
         log::warn!("{device}: {}", failure.report().1);
     }
 }

@@ -1,4 +1,5 @@
 //! Load and end of a model, and what can be asked without loading.
+#![allow(non_camel_case_types)] // the names are those of the header
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void, CString};
@@ -12,8 +13,8 @@ use crate::device::CallerStream;
 use crate::error::Error;
 use crate::ffi::status::{guarded, Failure, Status};
 
-/// A loaded method; `ws_model` in the header.
-pub struct Model {
+/// A loaded method.
+pub struct ws_model {
     pub(super) delegate: Delegate,
     /// What it was loaded with, for other methods and sessions of its program.
     data: PathBuf,
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn ws_init(
     ptd_path: *const c_char,
     method: *const c_char,
     options: *const ws_options,
-    model: *mut *mut Model,
+    model: *mut *mut ws_model,
 ) -> Status {
     // SAFETY: by this function's contract.
     unsafe { init(program, ptd_path, method, options, None, model) }
@@ -93,9 +94,9 @@ pub unsafe extern "C" fn ws_init_on_stream(
     method: *const c_char,
     options: *const ws_options,
     stream: *mut c_void,
-    model: *mut *mut Model,
+    model: *mut *mut ws_model,
 ) -> Status {
-    // SAFETY: by this function's contract; `Model` holds the device that is handed the stream.
+    // SAFETY: by this function's contract; `ws_model` holds the device that is handed the stream.
     unsafe {
         let stream = CallerStream::new(stream);
         init(program, ptd_path, method, options, Some(stream), model)
@@ -110,7 +111,7 @@ unsafe fn init(
     method: *const c_char,
     options: *const ws_options,
     stream: Option<CallerStream>,
-    model: *mut *mut Model,
+    model: *mut *mut ws_model,
 ) -> Status {
     crate::ffi::log::install();
     guarded(|| {
@@ -125,7 +126,7 @@ unsafe fn init(
             )
         };
         let delegate = program.load_on(method, ptd.clone(), &options, stream)?;
-        *model = Box::into_raw(Box::new(Model {
+        *model = Box::into_raw(Box::new(ws_model {
             delegate,
             data: ptd,
             options,
@@ -141,10 +142,10 @@ unsafe fn init(
 /// `first` is NULL or a model; the others as for [`ws_init`].
 #[no_mangle]
 pub unsafe extern "C" fn ws_init_method(
-    first: *const Model,
+    first: *const ws_model,
     program: *const ws_program,
     method: *const c_char,
-    model: *mut *mut Model,
+    model: *mut *mut ws_model,
 ) -> Status {
     // SAFETY: by this function's contract.
     unsafe { init_beside(first, false, program, method, model) }
@@ -156,10 +157,10 @@ pub unsafe extern "C" fn ws_init_method(
 /// As for [`ws_init_method`].
 #[no_mangle]
 pub unsafe extern "C" fn ws_new_session(
-    first: *const Model,
+    first: *const ws_model,
     program: *const ws_program,
     method: *const c_char,
-    model: *mut *mut Model,
+    model: *mut *mut ws_model,
 ) -> Status {
     // SAFETY: by this function's contract.
     unsafe { init_beside(first, true, program, method, model) }
@@ -168,11 +169,11 @@ pub unsafe extern "C" fn ws_new_session(
 /// # Safety
 /// As for [`ws_init_method`].
 unsafe fn init_beside(
-    first: *const Model,
+    first: *const ws_model,
     new_session: bool,
     program: *const ws_program,
     method: *const c_char,
-    model: *mut *mut Model,
+    model: *mut *mut ws_model,
 ) -> Status {
     guarded(|| {
         // SAFETY: all four by this function's contract.
@@ -190,7 +191,7 @@ unsafe fn init_beside(
             true => Beside::NewSession(&first.delegate),
         };
         let delegate = program.load_beside(beside, method, data.clone(), &options, stream)?;
-        *model = Box::into_raw(Box::new(Model {
+        *model = Box::into_raw(Box::new(ws_model {
             delegate,
             data,
             options,
@@ -205,7 +206,7 @@ unsafe fn init_beside(
 /// # Safety
 /// `model` is NULL or a model.
 #[no_mangle]
-pub unsafe extern "C" fn ws_reset_state(model: *const Model) -> Status {
+pub unsafe extern "C" fn ws_reset_state(model: *const ws_model) -> Status {
     guarded(|| {
         // SAFETY: by this function's contract.
         let model = unsafe { args::reference("model", model) }?;
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn ws_reset_state(model: *const Model) -> Status {
 /// # Safety
 /// `model` is NULL or a model.
 #[no_mangle]
-pub unsafe extern "C" fn ws_set_budget(model: *const Model, bytes: u64) -> Status {
+pub unsafe extern "C" fn ws_set_budget(model: *const ws_model, bytes: u64) -> Status {
     guarded(|| {
         // SAFETY: by this function's contract.
         let model = unsafe { args::reference("model", model) }?;
@@ -291,7 +292,7 @@ unsafe fn open<'a>(program: &ws_program) -> Result<Program<'a>, Failure> {
 /// # Safety
 /// `model` is NULL or came from [`ws_init`], is not executing, and is not used afterwards.
 #[no_mangle]
-pub unsafe extern "C" fn ws_destroy(model: *mut Model) {
+pub unsafe extern "C" fn ws_destroy(model: *mut ws_model) {
     if model.is_null() {
         return;
     }

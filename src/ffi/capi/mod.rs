@@ -17,7 +17,7 @@ mod types;
 
 pub use dlpack::ManagedTensor;
 pub use execute::{
-    ws_execute, ws_execute_into, ws_outputs_count, ws_outputs_destroy, ws_outputs_get, Outputs,
+    ws_execute, ws_execute_into, ws_outputs, ws_outputs_count, ws_outputs_destroy, ws_outputs_get,
 };
 pub use graph_pool::{
     ws_graph_pool, ws_graph_pool_alloc, ws_graph_pool_begin, ws_graph_pool_create,
@@ -25,8 +25,8 @@ pub use graph_pool::{
     ws_graph_pool_release, ws_graph_pool_report, ws_segment_alloc, ws_segment_free,
 };
 pub use load::{
-    ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_new_session,
-    ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options, Model,
+    ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_model,
+    ws_new_session, ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options,
 };
 pub use offload::{
     ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_copy_again, ws_offload_create,

@@ -6,8 +6,9 @@ use std::ffi::{c_char, c_void, CString};
 
 use super::args;
 use crate::device::{CallerStream, HostBytes};
-use crate::eager::{Budget, Eager, Entry, EntryStats, Recorded};
+use crate::eager::{Eager, Entry, EntryStats, OffloadBudget, Recorded};
 use crate::ffi::status::{guarded, Failure, Status};
+use crate::figures::DeviceId;
 use crate::process::OfProcess;
 use crate::schedule::Event;
 
@@ -146,14 +147,14 @@ unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
     });
     Ok(Recorded {
         name: name.to_owned(),
-        device: device.to_owned(),
         stream,
         weights: weights.collect::<Result<_, Failure>>()?,
+        device: DeviceId::named(device, "for weights of eager code")?,
         entry,
         budget: match given.budget {
-            FLOOR => Budget::Floor,
-            SHARED => Budget::Shared,
-            bytes => Budget::Bytes(bytes),
+            FLOOR => OffloadBudget::Floor,
+            SHARED => OffloadBudget::Shared,
+            bytes => OffloadBudget::Bytes(bytes),
         },
         priority: given.priority,
         beside: given.beside,

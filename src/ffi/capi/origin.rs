@@ -8,16 +8,16 @@ use crate::ffi::status::Failure;
 
 /// The process in which something was made.
 #[derive(Clone, Copy)]
-pub struct Origin {
+pub struct MakerProcess {
     process: u32,
     forks: u32,
 }
 
-impl Origin {
+impl MakerProcess {
     /// This one.
-    pub fn here() -> Origin {
+    pub fn here() -> MakerProcess {
         watch_forks();
-        Origin {
+        MakerProcess {
             process: std::process::id(),
             forks: FORKS.load(Ordering::Relaxed),
         }

@@ -4,18 +4,22 @@
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
 
-use super::origin::Origin;
+use super::origin::MakerProcess;
 use super::{args, dlpack};
 use crate::device::{AnyUnits, UserStream};
 use crate::elastic::range::{Answer, Refusal};
 use crate::elastic::{Range, Ranges};
 use crate::ffi::status::{guarded, Failure, Status};
+use crate::figures::DeviceId;
+
+/// Which device is looked for, for messages.
+pub(super) const WITH_RANGES: &str = "with ranges";
 
 /// A range. A child of this process cannot use it, and leaks it.
 pub struct ws_range {
     range: ManuallyDrop<Range<AnyUnits>>,
-    device: String,
-    made_in: Origin,
+    device: DeviceId,
+    made_in: MakerProcess,
 }
 
 /// What a fault came to.
@@ -85,11 +89,12 @@ pub unsafe extern "C" fn ws_range_create(
                 args::output("range", range)?,
             )
         };
+        let device = DeviceId::named(device, WITH_RANGES)?;
         let made = Ranges::of(device)?.create(name, bytes)?;
         *range = Box::into_raw(Box::new(ws_range {
             range: ManuallyDrop::new(made),
-            device: device.to_owned(),
-            made_in: Origin::here(),
+            device,
+            made_in: MakerProcess::here(),
         }));
         Ok(())
     })
@@ -228,7 +233,7 @@ pub unsafe extern "C" fn ws_range_tensor(
         };
         let (place, lease) = open.lease(alloc, stream)?;
         dlpack::check(dtype, sizes, place.bytes)?;
-        *tensor = dlpack::tensor(place.at, &handle.device, dtype, sizes, lease)?;
+        *tensor = dlpack::tensor(place.at, handle.device, dtype, sizes, lease)?;
         Ok(())
     })
 }

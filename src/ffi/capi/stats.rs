@@ -5,7 +5,7 @@ use std::ffi::{c_char, CString};
 use std::mem::size_of;
 
 use super::args;
-use super::load::Model;
+use super::load::ws_model;
 use super::types::ws_stats_data;
 use crate::ffi::status::{guarded, Failure, Status};
 
@@ -21,7 +21,7 @@ thread_local! {
 /// # Safety
 /// `model` is NULL or live; `stats` is NULL or points to `struct_size` writable bytes.
 #[no_mangle]
-pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data) -> Status {
+pub unsafe extern "C" fn ws_stats(model: *const ws_model, stats: *mut ws_stats_data) -> Status {
     guarded(|| {
         // SAFETY: by this function's contract; the field is the first one in every version.
         let (model, size) = unsafe {
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ws_stats(model: *const Model, stats: *mut ws_stats_data
 /// # Safety
 /// `model` is NULL or live; `json` is NULL or writable.
 #[no_mangle]
-pub unsafe extern "C" fn ws_stats_json(model: *const Model, json: *mut *const c_char) -> Status {
+pub unsafe extern "C" fn ws_stats_json(model: *const ws_model, json: *mut *const c_char) -> Status {
     guarded(|| {
         // SAFETY: both by this function's contract.
         let (model, json) = unsafe {

@@ -1,8 +1,8 @@
 //! What a pass under the LRU copies.
 
-use super::super::free_list::FreeList;
 use super::super::{Action, Lru, Policy};
 use super::cost::Price;
+use crate::figures::FreeList;
 use crate::schedule::{Event, MethodTrace, ProbeId, Trace, WeightSpec};
 
 /// Passes that are played at most before the LRU's state has to have come back: as many as are played at load, where the

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use weightstream::config::PolicyKind;
 use weightstream::device::Device;
 use weightstream::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
+use weightstream::figures::DeviceId;
 use weightstream::session::Session;
 use weightstream::store::{ElasticBytes, Methods, StoreOptions};
 use weightstream::Result;
@@ -16,7 +17,7 @@ pub const PAGE: u64 = 256;
 pub fn cpu_pool() -> (MutexGuard<'static, ()>, Arc<DevicePool>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    (alone, DevicePool::of("cpu").unwrap())
+    (alone, DevicePool::of(DeviceId::Cpu))
 }
 
 /// A store as the delegate has it: others ask it to shrink while nobody runs it.

@@ -7,11 +7,10 @@
 //! neighbours are one piece again at once. Weights go in the order in which they were read, so that neighbours
 //! are mostly freed one after the other.
 
-use super::free_list::FreeList;
 use super::Pool;
 use crate::device::{Device, DevicePtr, Remapped};
 use crate::error::{Error, Result};
-use crate::figures::{KeptPages, View};
+use crate::figures::{FreeList, KeptPages, View};
 
 /// A pool in one block. First fit, lowest address first.
 #[derive(Debug)]
