@@ -1,6 +1,7 @@
 //! Captures that share units, on the simulated device and in host memory: the memory of the largest, addresses of their own, replays
 //! that do not overlap. And segments of another allocator.
 
+use crate::elastic_support::cpu_pool;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -348,6 +349,8 @@ fn callbacks_find_the_capture_that_runs() {
     use std::ptr::{null, null_mut};
     use weightstream::ffi::capi::*;
     use weightstream::ffi::status::Status;
+    // Others cap what a device holds meanwhile.
+    let (_alone, _pool) = cpu_pool();
     let make = |name: &std::ffi::CStr| {
         let mut pool = null_mut();
         // SAFETY: texts and a place for the answer.
