@@ -336,3 +336,26 @@ def test_a_recorded_pass_sees_the_strides_that_the_weight_has():
         values = [module(given()) for _ in range(3)]
     assert set(module.seen) == {(2 * WIDTH, 2)}
     assert all(torch.equal(one, values[0]) for one in values)
+
+
+def test_data_of_what_has_no_memory_may_be_asked_for_in_a_pass():
+    seen = []
+
+    class Asks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = stack()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch._subclasses.FakeTensorMode():
+                seen.append(torch.empty(3).data.shape)
+            seen.append(torch.empty(5, device="meta").data.shape)
+            seen.append(torch.eye(2).to_sparse().data.shape)
+            return self.layers(x)
+
+    module = Asks()
+    reference = copy.deepcopy(module).to(DEVICE)
+    with ws.torch.offload(module, device=DEVICE):
+        for _ in range(3):
+            assert torch.equal(module(given()), reference(given()))
+    assert len(seen) == 3 * 6

@@ -112,13 +112,22 @@ def _read(tensor: torch.Tensor) -> torch.Tensor:
         if alias.device.type == "cpu" and alias.data_ptr() == lent.at:
             lent.aliases.append((weakref.ref(alias), _version(alias)))
             lending.noted[id(tensor)] = tensor
-    if _RUNNING and alias.layout is torch.strided:
-        # Of a weight, or of a view of one.
-        at = alias.untyped_storage().data_ptr()
-        for lending in _RUNNING:
-            if at in lending.addresses:
-                lending.in_use.setdefault(at, []).append((alias, _version(alias)))
+    # Of a weight, or of a view of one.
+    at = _address(alias) if _RUNNING else 0
+    for lending in _RUNNING:
+        if at in lending.addresses:
+            lending.in_use.setdefault(at, []).append((alias, _version(alias)))
     return alias
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where its storage begins; 0 of what has none, as fake tensors."""
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return 0
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
 
 
 def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
