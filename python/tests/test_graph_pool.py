@@ -198,6 +198,7 @@ for number, pieces in (captures[0], captures[2]):
         free("graph_pool", at, device=0)
     pool._call("release", number)
 pool._call("destroy")
+pool._handle = None
 print(driver.fake_live(), driver.fake_mappings(), driver.fake_unrelaxed())
 """
 
@@ -207,7 +208,8 @@ def test_the_gpu_code_on_a_driver_made_for_it(tmp_path):
     """One handle shows at many addresses, and threads may map while others capture."""
     environment = os.environ | fake_driver.build(tmp_path / "driver", DRIVER)
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path])
-    run = subprocess.run([sys.executable, "-c", ON_DRIVER], capture_output=True, text=True, env=environment, check=False)
+    run = subprocess.run([sys.executable, "-c", ON_DRIVER], capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == ["70 3 9", r"b'\x07'", r"b'\x08'", "64 2 5", "4", "0 0 0"], run.stdout + run.stderr
 
 
