@@ -3,7 +3,8 @@
 
     python benches/gpu/timeline.py --part transformer --percent 0 50 90          # two minutes on an H200
 
-The models of `pipelines.py`, under PyTorch's profiler, which sees the runtime's copies too. Of some passes in a row, per pass, in milliseconds; gaps are those of over 20 microseconds.
+The models of `pipelines.py`, under PyTorch's profiler, which sees the runtime's copies too. Of some passes in a row, per pass, in
+milliseconds; gaps are those of over 20 microseconds.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def look(name: str, step: Callable[[], object], copied_gb: float = 0.0) -> None:
     gpu, gpu_gaps = union(kernels)
     both = union(copies + kernels)[0]
     per = 1e3 * PASSES
-    speed = copied_gb / (link / per) * 1e3 if copied_gb else 0.0
+    speed = copied_gb / (link / per) * 1e3 if link else 0.0
     figures = [
         plain,
         len(kernels) / PASSES,
