@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -359,3 +360,20 @@ def test_data_of_what_has_no_memory_may_be_asked_for_in_a_pass():
         for _ in range(3):
             assert torch.equal(module(given()), reference(given()))
     assert len(seen) == 3 * 6
+
+
+def test_data_that_is_held_in_inference_mode_is_warned_of():
+    """Nothing tells whether it is written: each pass has to take it for written."""
+    with torch.inference_mode():
+        model = stack()
+        expected = copy.deepcopy(model).to(DEVICE)(given())
+        with ws.torch.offload(model, device=DEVICE):
+            for _ in range(2):
+                model(given())
+            held = model[0].weight.data
+            with pytest.warns(UserWarning, match=r"somebody holds the \.data of '0\.weight'"):
+                assert torch.equal(model(given()), expected)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert torch.equal(model(given()), expected)
+            del held

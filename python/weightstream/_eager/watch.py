@@ -5,6 +5,7 @@ While anything is watched, ``torch.Tensor.data`` is a property that notes this. 
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -59,10 +60,11 @@ class Lending:
 class _Lent:
     """What was given out of a parameter's bytes on the host."""
 
-    __slots__ = ("__weakref__", "aliases", "at", "lending", "name", "written")
+    __slots__ = ("__weakref__", "aliases", "at", "lending", "name", "warned", "written")
 
     def __init__(self, name: str, at: int, lending: Lending):
         self.name, self.at, self.lending, self.written = name, at, weakref.ref(lending), False
+        self.warned = False
         #: Each tensor, and its count of writes when it was given.
         self.aliases: list[tuple[weakref.ref[torch.Tensor], int]] = []
 
@@ -74,9 +76,19 @@ class _Lent:
             tensor = alias()
             if tensor is not None:
                 kept.append((alias, _version(tensor)))
+                self._warn(version)
             written |= tensor is None or version < 0 or _version(tensor) != version
         self.aliases = kept
         return written
+
+    def _warn(self, version: int) -> None:
+        if version < 0 and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"offload: somebody holds the .data of '{self.name}', a tensor of inference mode, whose writes PyTorch does not count: each "
+                "pass takes it for written, and is many times slower; let go of it, or make or move the module outside of inference mode",
+                stacklevel=2,
+            )
 
 
 #: By the identity of the tensor; of each module that has it.

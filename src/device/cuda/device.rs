@@ -175,11 +175,12 @@ impl Device for CudaDevice {
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
         let entered = self.context.enter()?;
         let pinned = self.pinned.iter().map(Pinned::registration);
-        for registration in self.registrations.iter().chain(pinned) {
-            if let Some(start) = registration.device_address(bytes, &entered)? {
-                self.in_place.push(start..start + bytes.len());
-                return Ok(Some(DevicePtr(start)));
-            }
+        let mut all = self.registrations().chain(pinned);
+        let found = all.find_map(|one| one.device_address(bytes, &entered).transpose());
+        drop(all);
+        if let Some(start) = found.transpose()? {
+            self.in_place.push(start..start + bytes.len());
+            return Ok(Some(DevicePtr(start)));
         }
         drop(entered);
         let copied = self.copied_in_place(bytes)?;
@@ -366,7 +367,7 @@ impl Device for CudaDevice {
     fn copies_across(&self, src: HostBytes) -> bool {
         let start = src.as_ptr() as usize;
         let pinned = self.pinned.iter().any(|one| one.begins_at(start));
-        let registered = self.registrations.iter().any(|one| one.begins_at(start));
+        let registered = self.registrations().any(|one| one.begins_at(start));
         !pinned && !registered && !self.edges.begins_at(start)
     }
 

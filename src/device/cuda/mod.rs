@@ -41,6 +41,7 @@ mod counters;
 mod device;
 mod graph;
 mod kept;
+mod kept_pages;
 mod lasting;
 mod library;
 mod link;
@@ -75,6 +76,7 @@ use context::{Context, Entered};
 use graph::Capture;
 pub use graph::Graph;
 use kept::Edges;
+use kept_pages::SharedRegistration;
 use lasting::Lasting;
 use library::log_failure;
 use mapped::Views;
@@ -118,6 +120,8 @@ pub struct CudaDevice {
     activations: MemPool,
     blocks: Blocks,
     registrations: Vec<Registration>,
+    /// Of weights that lie in memory of the process.
+    shared: Vec<SharedRegistration>,
     pinned: Vec<Pinned>,
     edges: Edges,
     stage: Option<Stage>,
@@ -201,6 +205,7 @@ impl CudaDevice {
             activations,
             blocks: Blocks::default(),
             registrations: Vec::new(),
+            shared: Vec::new(),
             pinned: Vec::new(),
             edges: Edges::default(),
             stage: None,
@@ -329,7 +334,13 @@ impl CudaDevice {
 
     /// Mapped host memory that is registered, bytes.
     pub fn host_mapped_bytes(&self) -> u64 {
-        self.registrations.iter().map(Registration::bytes).sum()
+        self.registrations().map(Registration::bytes).sum()
+    }
+
+    /// Of the caller's memory.
+    fn registrations(&self) -> impl Iterator<Item = &Registration> {
+        let shared = self.shared.iter().filter_map(SharedRegistration::get);
+        self.registrations.iter().chain(shared)
     }
 
     /// Host memory of our own that is pinned, bytes: copies of weights, the ring with its page of marks, and what outputs go

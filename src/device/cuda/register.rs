@@ -78,14 +78,33 @@ impl Registration {
         if access == Access::ReadOnly && !can_read_only(context)? {
             return Err(unable(context.name()));
         }
+        let start = bytes.as_ptr().addr() as u64;
+        // SAFETY: the bytes are mapped, and stay until the device is dropped (`HostBytes::new`), which ends this registration first.
+        unsafe {
+            Registration::of_pages(context, start..start + bytes.len(), cuts, access, entered)
+        }
+    }
+
+    /// As [`Registration::new`].
+    ///
+    /// # Safety
+    /// The pages are mapped, and stay so until this is dropped.
+    pub(super) unsafe fn of_pages(
+        context: &Arc<Context>,
+        pages: Range<u64>,
+        cuts: &[u64],
+        access: Access,
+        entered: &Entered<'_>,
+    ) -> Result<Registration> {
         let mut registration = Registration {
             chunks: Vec::new(),
             bytes: 0,
             context: Arc::clone(context),
         };
-        for chunk in chunks(bytes.as_ptr() as usize as u64, bytes.len(), cuts, CHUNK)? {
+        for chunk in chunks(pages.start, pages.end - pages.start, cuts, CHUNK)? {
             // On an error the chunks so far are unregistered by `drop`.
-            registration.add(bytes, chunk, access, entered)?;
+            // SAFETY: by the caller's promise; a chunk lies in the pages.
+            unsafe { registration.add(&pages, chunk, access, entered) }?;
         }
         Ok(registration)
     }
@@ -122,18 +141,18 @@ impl Registration {
         self.bytes
     }
 
-    fn add(
+    /// # Safety
+    /// As of [`Registration::of_pages`]; `chunk` counts from the start of `all`.
+    unsafe fn add(
         &mut self,
-        all: HostBytes,
+        all: &Range<u64>,
         chunk: Range<u64>,
         access: Access,
         _entered: &Entered<'_>,
     ) -> Result<()> {
-        let bytes = all.slice(chunk.clone());
-        let start = bytes.as_ptr().cast_mut().cast::<c_void>();
-        let len = bytes.len() as usize;
-        // SAFETY: mapped memory that stays until the device is dropped (`HostBytes::new`), which ends this
-        // registration first. Nothing is written through `start`.
+        let start = (all.start + chunk.start) as *mut c_void;
+        let len = (chunk.end - chunk.start) as usize;
+        // SAFETY: by the caller's promise. Nothing is written through `start`.
         let code = unsafe { sys::cuMemHostRegister_v2(start, len, access.flags()) };
         check("cuMemHostRegister", code).map_err(|error| match error {
             Error::Device { call, what } => Error::Device {
@@ -142,7 +161,7 @@ impl Registration {
                     "{what} (bytes {}..{} of {} of {}, on {})",
                     chunk.start,
                     chunk.end,
-                    bytes_text(all.len()),
+                    bytes_text(all.end - all.start),
                     access.describe(),
                     self.context.name()
                 ),
@@ -150,10 +169,10 @@ impl Registration {
             other => other,
         })?;
         self.chunks.push(Chunk {
-            start: start as usize,
+            start: start.addr(),
             len,
         });
-        self.bytes += bytes.len();
+        self.bytes += chunk.end - chunk.start;
         Ok(())
     }
 }
