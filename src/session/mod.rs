@@ -13,11 +13,7 @@
 #![deny(unsafe_code)]
 
 mod adopt;
-mod block;
 mod budget;
-mod capture;
-mod captured;
-mod graph_cache;
 mod graphs;
 mod hooks;
 mod in_flight;
@@ -27,24 +23,21 @@ mod pass;
 mod probe_table;
 mod rehearse;
 mod replan;
-mod scratch;
 mod shares;
 mod state;
-mod up_front;
 
 pub use crate::counters::Stats;
-pub use captured::CapturedPass;
-pub use graph_cache::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
+pub use graphs::{capture_up_front, UpFront};
+pub use graphs::{ByGraph, CapturedPass, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use pass::Pass;
 pub use state::State;
-pub use up_front::{capture_up_front, UpFront};
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};
 use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
-use graph_cache::Capture;
+use graphs::Capture;
 
 /// What was found, and how far the passes since are.
 #[derive(Debug, Default)]

@@ -6,12 +6,12 @@
 //! pass has brought that state back.
 
 use super::block::Blocks;
+use super::cache::{Capture, Graphs};
 use super::captured::{Begun, CapturedPass};
-use super::graph_cache::{Capture, Graphs};
 use super::scratch::Scratch;
-use super::Session;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
+use crate::session::Session;
 use crate::store::StoreState;
 use std::ops::Range;
 
@@ -134,7 +134,7 @@ impl<D: Device> Session<D> {
 
     /// Whether what is issued goes into a graph.
     #[inline]
-    pub(super) fn is_capturing(&self) -> bool {
+    pub(in crate::session) fn is_capturing(&self) -> bool {
         let capture = self.capture.as_ref();
         capture.is_some_and(|capture| capture.now.is_some())
     }
@@ -204,7 +204,7 @@ impl<D: Device> Session<D> {
     }
 
     /// A pass, call by call, waits for the events of its own calls only.
-    pub(super) fn finish_replays(&mut self) -> Result<()> {
+    pub(in crate::session) fn finish_replays(&mut self) -> Result<()> {
         if let Some(capture) = self.capture.as_mut().filter(|capture| capture.replayed) {
             // rule: pass-waits-for-the-replay-before
             self.store.device.synchronize()?;
@@ -215,7 +215,7 @@ impl<D: Device> Session<D> {
     }
 
     /// The kernels of all replays have ended: the next one may use the memory of activations.
-    pub(super) fn end_replay(&mut self) {
+    pub(in crate::session) fn end_replay(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.blocks.end_turn();
         }

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::store::StoreState;
 
 /// A pass that is being captured, or was.
-pub(super) struct Begun {
+pub(in crate::session) struct Begun {
     /// The memory of its inputs and activations.
     pub(super) held: Held,
     /// Which weights were on the device where it began, and what the policy thought.

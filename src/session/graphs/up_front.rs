@@ -9,11 +9,11 @@
 //! The passes are over made-up inputs, so what they write to mutable buffers is undone: their bytes are read before the first pass
 //! and written back after the last capture, also where one fails. A capture itself runs nothing.
 
-use super::graph_cache::{ByGraph, GraphKey};
-use super::{Session, State};
+use super::cache::{ByGraph, GraphKey};
 use crate::config::{GRAPH_MB, GRAPH_SHAPES};
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
+use crate::session::{Session, State};
 
 /// Turns until the graph of a shape is there: kernels are timed in one more pass, and after a new plan another one fills the ring.
 const MOST_PASSES: usize = 4;

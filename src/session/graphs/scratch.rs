@@ -13,7 +13,7 @@ const ENDLESS: u64 = 1 << 60;
 
 /// The activations of a pass, by offsets that depend on nothing but the order and the sizes in which they come and go.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(in crate::session) struct Scratch {
     /// The captured pass's part of the block, while one is captured.
     block: Option<Range<u64>>,
     /// Where they lie in it, or would.

@@ -49,7 +49,7 @@ pub struct Ends {
     pub outputs: Vec<Kept>,
 }
 
-pub(super) struct Cached<D: Device> {
+pub(in crate::session) struct Cached<D: Device> {
     pub pass: CapturedPass<D>,
     pub ends: Arc<Ends>,
     pub bytes: u64,
@@ -58,7 +58,7 @@ pub(super) struct Cached<D: Device> {
 }
 
 /// A shape that was seen, and has no graph.
-pub(super) struct Seen {
+pub(in crate::session) struct Seen {
     /// Bytes of its activations.
     pub reach: u64,
     /// Its graph alone takes more than the cap.
@@ -67,7 +67,7 @@ pub(super) struct Seen {
 }
 
 /// All graphs of a store.
-pub(super) struct Graphs<D: Device> {
+pub(in crate::session) struct Graphs<D: Device> {
     pub asked: Option<u64>,
     pub all: HashMap<GraphKey, Cached<D>>,
     pub seen: HashMap<GraphKey, Seen>,
@@ -153,7 +153,7 @@ impl GraphKey {
 }
 
 /// What a session that captures keeps.
-pub(super) struct Capture<D: Device> {
+pub(in crate::session) struct Capture<D: Device> {
     pub graphs: Graphs<D>,
     pub scratch: Scratch,
     pub blocks: Blocks,

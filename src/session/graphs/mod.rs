@@ -10,10 +10,22 @@
 //!   primed first.
 //! - All graphs together take at most the cap. Those that were not used for longest go.
 
-use super::graph_cache::{ByGraph, Cached, Capture, Ends, GraphKey, Graphs, Shapes};
-use super::{CapturedPass, Session, State};
+mod block;
+mod cache;
+mod capture;
+mod captured;
+mod scratch;
+mod up_front;
+
+pub(super) use cache::Capture;
+pub use cache::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
+pub use captured::CapturedPass;
+pub use up_front::{capture_up_front, UpFront};
+
+use super::{Session, State};
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
+use cache::{Cached, Graphs};
 use std::sync::Arc;
 
 impl<D: Device> Session<D> {
@@ -223,7 +235,7 @@ impl<D: Device> Session<D> {
     }
 
     /// After a complete pass that was issued call by call: where the next one of the method begins.
-    pub(super) fn keep_steady(&mut self) {
+    pub(in crate::session) fn keep_steady(&mut self) {
         if self.is_capturing() {
             return;
         }

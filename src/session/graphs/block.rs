@@ -40,7 +40,7 @@ impl Block {
 
 /// The block of a store, if there is one now.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(in crate::session) struct Blocks {
     now: Option<Block>,
     /// How many there have been.
     made: u64,
@@ -50,7 +50,7 @@ pub(super) struct Blocks {
 
 /// What a captured pass has of a block. Give it back with [`Blocks::let_go`].
 #[derive(Debug)]
-pub(super) struct Held {
+pub(in crate::session) struct Held {
     number: u64,
     at: DevicePtr,
     bytes: u64,
