@@ -25,7 +25,7 @@ impl<D: WeightDevice> Weights<D> {
         let session = state.session()?;
         let needed = ElasticBytes::of(&methods, session.device())?;
         let least = needed.least.saturating_add(self.beside);
-        let present = session.stats().budget_bytes;
+        let present = session.store().budget();
         match (&self.membership, budget) {
             (Some(membership), _) => {
                 let total = needed.everything.saturating_add(self.beside);

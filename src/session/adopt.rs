@@ -112,7 +112,7 @@ impl<D: Device> Session<D> {
     /// Whether a pass costs clearly less then than it does now.
     pub(super) fn is_cheaper(&self, next: &Next) -> bool {
         let (traced, times) = (next.methods.traced(), self.known_times(None));
-        let budget = self.stats().budget_bytes;
+        let budget = self.store.budget();
         let request = Request {
             times: &times,
             ..self.request(&traced, &next.methods, budget)
@@ -129,7 +129,7 @@ impl<D: Device> Session<D> {
             residency,
             fresh,
         } = next;
-        let (before, old) = (self.stats().budget_bytes, self.store.residency().clone());
+        let (before, old) = (self.store.budget(), self.store.residency().clone());
         self.store.know_tables(methods.constants.clone(), tables)?;
         if let Err(error) = self.move_within(budget, residency) {
             let back = self.move_within(before, old);

@@ -19,7 +19,7 @@ impl<D: Device> Session<D> {
     pub fn set_budget(&mut self, budget: u64) -> Result<()> {
         self.store.check_usable()?;
         self.pass.check_may_begin(self.store.constants())?;
-        let before = self.stats().budget_bytes;
+        let before = self.store.budget();
         if budget == before {
             return Ok(());
         }

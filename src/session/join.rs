@@ -15,7 +15,7 @@ impl<D: Device> Session<D> {
     /// Errors: a budget below what all methods need ([`Error::BudgetTooSmall`], with the least one); a store whose budget cannot
     /// change; a session that captures graphs. Then everything is as it was.
     pub fn add_method(&mut self, method: Method) -> Result<usize> {
-        self.add_method_within(method, self.stats().budget_bytes)
+        self.add_method_within(method, self.store.budget())
     }
 
     /// The same under another budget from now on.
@@ -28,7 +28,7 @@ impl<D: Device> Session<D> {
     ///
     /// Errors: as for [`Session::add_method`]; a number that no method has.
     pub fn replace_method(&mut self, at: usize, method: Method) -> Result<()> {
-        self.replace_method_within(at, method, self.stats().budget_bytes)
+        self.replace_method_within(at, method, self.store.budget())
     }
 
     /// The same under another budget from now on.

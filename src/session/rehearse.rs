@@ -35,7 +35,7 @@ impl<D: Device> Session<D> {
             }
         }
         self.store.reserve_direct()?;
-        let budget = bytes_text(self.stats().budget_bytes);
+        let budget = bytes_text(self.store.budget());
         self.rehearse().map_err(|error| match error {
             Error::OutOfMemory { what, bytes } => Error::OutOfMemory {
                 what: format!(

@@ -22,7 +22,7 @@ impl<D: Device> Session<D> {
         self.store.check_usable()?;
         self.pass.check_may_begin(self.store.constants())?;
         self.check_elastic()?;
-        let budget = self.stats().budget_bytes;
+        let budget = self.store.budget();
         let floor = self.store.floor().clone();
         let next = self.next(budget, self.methods(), floor, None)?;
         if !self.is_cheaper(&next) {

@@ -28,8 +28,7 @@ impl<D: Device> Store<D> {
 
     /// All weights share one block of the budget's size, which is divided here; with it the direct constants' memory.
     pub(crate) fn open_block(&mut self) -> Result<()> {
-        let budget = self.stats.budget_bytes;
-        let whole = budget - budget % self.device.granule();
+        let whole = self.budget - self.budget % self.device.granule();
         let block = Arena::open(&mut self.device, whole);
         self.pool = Box::new(block.map_err(|error| {
             error.during(|| format!("one block for all weights, the budget of {whole} bytes"))
@@ -45,7 +44,7 @@ impl<D: Device> Store<D> {
         self.direct = DevicePtr::EMPTY;
         let closed = self.pool.close(&mut self.device);
         closed.map_err(|error| error.during(|| "the block of all weights".into()))?;
-        self.pool = Box::new(StreamOrdered::new(self.stats.budget_bytes));
+        self.pool = Box::new(StreamOrdered::new(self.budget));
         Ok(())
     }
 
@@ -184,7 +183,7 @@ impl<D: Device> Store<D> {
         let told = self.device.set_budget(bytes);
         told.map_err(|error| error.during(|| format!("the budget of {}", bytes_text(bytes))))?;
         self.pool.set_cap(bytes);
-        self.stats.budget_bytes = bytes;
+        self.budget = bytes;
         Ok(())
     }
 

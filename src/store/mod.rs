@@ -47,6 +47,8 @@ pub struct Store<D: Device> {
     /// The bytes of each constant, by index.
     bytes: Vec<HostBytes>,
     floor: Floor,
+    /// Bytes that weights and direct constants may occupy.
+    budget: u64,
     /// Memory of the direct constants and of the pinned weights.
     direct: DevicePtr,
     /// Where the addresses of the layout's windows start.
@@ -119,14 +121,20 @@ impl<D: Device> Store<D> {
     /// Counters since load.
     pub fn stats(&self) -> Stats {
         Stats {
+            budget_bytes: self.budget,
             peak_bytes: self.pool.peak_bytes(),
             ..self.stats
         }
     }
 
+    /// Bytes that weights and direct constants may occupy.
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
     /// Bytes for weights.
     pub fn capacity(&self) -> u64 {
-        self.stats.budget_bytes - self.stats.direct_bytes
+        self.budget - self.floor.direct
     }
 
     /// Why nothing runs on this store any more, if that is so.
@@ -292,7 +300,7 @@ impl<D: Device> Store<D> {
         let used = self.pool.used_bytes();
         let fixed = self.floor.direct + self.layout().bytes();
         let planned = self.policy.pool_bytes();
-        match used == fixed + pooled && pooled == planned && used <= self.stats.budget_bytes {
+        match used == fixed + pooled && pooled == planned && used <= self.budget {
             true => Ok(()),
             false => Err(Error::Internal(format!(
                 "pool: {used} used, {fixed} fixed, {pooled} by weights, {planned} by the policy"

@@ -54,18 +54,17 @@ impl<D: Device> Store<D> {
         let covered = options.budget.is_some_and(|budget| budget >= needed);
         let (methods, tables) = methods.in_place(covered)?;
         let everything = methods.everything(granule);
-        let mut stats = accepted(&floor, options.budget, everything, least(&floor))?;
+        let budget = options.budget.unwrap_or(floor.bytes());
+        let mut stats = accepted(&floor, budget, everything, least(&floor))?;
         let constants = &methods.constants;
         stats.gathered_bytes = in_place::bytes(&methods, &tables);
-        let budget = device.set_budget(stats.budget_bytes);
-        budget.map_err(|error| {
-            error.during(|| format!("the budget of {}", bytes_text(stats.budget_bytes)))
-        })?;
+        let told = device.set_budget(budget);
+        told.map_err(|error| error.during(|| format!("the budget of {}", bytes_text(budget))))?;
         let mut bytes = source(&mut device)?;
         let own = constants.specs.len() - tables.len();
         check_bytes(&constants.specs[..own], &bytes)?;
         let places = in_place::addresses(&mut device, constants, &tables, &bytes)?;
-        let (residency, link) = choose(&mut device, &methods, &bytes, &stats, options)?;
+        let (residency, link) = choose(&mut device, &methods, &bytes, &floor, budget, options)?;
         bytes.resize(constants.specs.len(), HostBytes::from_static(&[]));
         let count = constants.specs.len();
         let mut weights: Vec<_> = (0..count).map(|_| DeviceWeight::empty()).collect();
@@ -75,13 +74,14 @@ impl<D: Device> Store<D> {
         let Methods { constants, all } = methods;
         let mut store = Store {
             device,
-            pool: Box::new(StreamOrdered::new(stats.budget_bytes)),
+            pool: Box::new(StreamOrdered::new(budget)),
             policy: residency.policy(),
             residency,
             weights,
             tables,
             bytes,
             floor,
+            budget,
             direct: DevicePtr::EMPTY,
             block: DevicePtr::EMPTY,
             rehearsing: false,
@@ -168,10 +168,11 @@ fn choose<D: Device>(
     device: &mut D,
     methods: &Methods,
     bytes: &[HostBytes],
-    stats: &Stats,
+    floor: &Floor,
+    budget: u64,
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
-    let (traced, before) = (methods.traced(), device.model().beside(stats.direct_bytes));
+    let (traced, before) = (methods.traced(), device.model().beside(floor.direct));
     // They are those of the only method.
     let times = [options.times.as_ref()];
     let mut request = Request {
@@ -179,7 +180,7 @@ fn choose<D: Device>(
         methods: &traced,
         weights: &methods.constants.specs,
         model: &before,
-        capacity: stats.budget_bytes - stats.direct_bytes,
+        capacity: budget - floor.direct,
         link: None,
         times: &times,
     };
@@ -188,7 +189,7 @@ fn choose<D: Device>(
         request.link = calibrate(device, &methods.constants, bytes, request.capacity)?;
     }
     // The device knows what a copy costs from here on.
-    let model = device.model().beside(stats.direct_bytes);
+    let model = device.model().beside(floor.direct);
     let request = Request {
         model: &model,
         ..request
@@ -252,8 +253,7 @@ fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
 }
 
 /// Refuses a budget below `least`, which is the floor; otherwise the counters at load.
-fn accepted(floor: &Floor, budget: Option<u64>, everything: u64, least: u64) -> Result<Stats> {
-    let budget = budget.unwrap_or(floor.bytes());
+fn accepted(floor: &Floor, budget: u64, everything: u64, least: u64) -> Result<Stats> {
     if budget < least {
         return Err(Error::BudgetTooSmall {
             budget,
@@ -263,7 +263,6 @@ fn accepted(floor: &Floor, budget: Option<u64>, everything: u64, least: u64) -> 
         });
     }
     Ok(Stats {
-        budget_bytes: budget,
         floor_bytes: floor.bytes(),
         hard_minimum_bytes: floor.hard_minimum,
         direct_bytes: floor.direct,
