@@ -30,7 +30,11 @@ impl<D: Device> Session<D> {
     pub(super) fn methods(&self) -> Methods {
         Methods {
             constants: self.store.constants().clone(),
-            all: self.passes().map(|pass| pass.method().clone()).collect(),
+            all: self
+                .passes
+                .iter()
+                .map(|pass| pass.method().clone())
+                .collect(),
         }
     }
 
@@ -147,17 +151,10 @@ impl<D: Device> Session<D> {
             self.given_times = None;
         }
         for (at, method) in methods.into_iter().enumerate() {
-            if at == self.parked.len() {
-                self.parked.push(Pass::new(method));
-                continue;
-            }
-            let pass = match at == self.method {
-                true => &mut self.pass,
-                false => &mut self.parked[at],
-            };
-            match fresh == Some(at) {
-                true => pass.begin_anew(method),
-                false => pass.read(method),
+            match self.passes.get_mut(at) {
+                None => self.passes.push(Pass::new(method)),
+                Some(pass) if fresh == Some(at) => pass.begin_anew(method),
+                Some(pass) => pass.read(method),
             }
         }
         self.place_weights();

@@ -3,7 +3,7 @@
 //! The store plans for the new budget, and the weights move: heads grow or shrink, and pages that stay under both plans are kept
 //! where the device can do that. Passes that were captured before are outdated.
 
-use super::{Pass, Session};
+use super::Session;
 use crate::config::PolicyKind;
 use crate::device::Device;
 use crate::error::{bytes_text, Error, Result};
@@ -17,8 +17,7 @@ impl<D: Device> Session<D> {
     /// Errors: a budget below [`Session::least_budget`] ([`Error::BudgetTooSmall`]); a store that was loaded with another policy
     /// than `planned`, for which the LRU was taken at load, or on a device without pages. Then everything is as it was.
     pub fn set_budget(&mut self, budget: u64) -> Result<()> {
-        self.store.check_usable()?;
-        self.pass.check_may_begin(self.store.constants())?;
+        self.check_between_passes()?;
         let before = self.store.budget();
         if budget == before {
             return Ok(());
@@ -44,8 +43,7 @@ impl<D: Device> Session<D> {
     ///
     /// Errors: a store whose budget cannot change; a copy that failed, after which no pass runs any more.
     pub fn copy_again(&mut self, changed: &[WeightIndex]) -> Result<()> {
-        self.store.check_usable()?;
-        self.pass.check_may_begin(self.store.constants())?;
+        self.check_between_passes()?;
         self.check_elastic()?;
         self.finish_replays()?;
         // rule: changed-bytes-are-copied-when-nothing-runs
@@ -94,15 +92,6 @@ impl<D: Device> Session<D> {
             link: self.link,
             times: &[],
         }
-    }
-
-    /// By method.
-    pub(super) fn passes(&self) -> impl Iterator<Item = &Pass> {
-        let parked = self.parked.iter().enumerate();
-        parked.map(|(at, pass)| match at == self.method {
-            true => &self.pass,
-            false => pass,
-        })
     }
 
     pub(super) fn check_elastic(&self) -> Result<()> {

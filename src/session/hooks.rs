@@ -14,24 +14,24 @@ impl<D: Device> PassHooks for Session<D> {
     fn probe(&mut self, id: i64) -> Result<DevicePtr> {
         self.check_running()?;
         self.serve(id)
-            .inspect_err(|error| self.pass.fail(error.clone()))
+            .inspect_err(|error| self.pass_mut().fail(error.clone()))
     }
 
     fn probe_layout(&self, id: i64) -> Result<ProbeLayout<'_>> {
-        let layout = self.pass.probes.layout(id);
+        let layout = self.pass().probes.layout(id);
         layout.ok_or_else(|| Error::Internal(format!("no layout of probe {id}")))
     }
 
     fn release(&mut self, id: i64) {
-        if !self.pass.close_lease(id) {
-            let name = self.pass.method().probe_name(self.store.constants(), id);
-            return self.pass.keep(Error::Internal(format!(
+        if !self.pass_mut().close_lease(id) {
+            let name = self.pass().method().probe_name(self.store.constants(), id);
+            return self.pass_mut().keep(Error::Internal(format!(
                 "a lease of probe {name} ended twice"
             )));
         }
-        if self.pass.running && self.pass.failed.is_none() {
+        if self.pass().running && self.pass().failed.is_none() {
             // rule: lease-end-waits-for-its-kernel
-            self.pass.failed = self.wait_if_asked().err();
+            self.pass_mut().failed = self.wait_if_asked().err();
         }
         self.end_lease(id as ProbeId);
     }
@@ -43,7 +43,7 @@ impl<D: Device> PassHooks for Session<D> {
             Some(capture) => capture.scratch.alloc(device, &mut capture.blocks, bytes),
         };
         let ptr = ptr.map_err(|error| activation("taking", bytes, error))?;
-        self.pass.activations.take(bytes);
+        self.pass_mut().activations.take(bytes);
         Ok(ptr)
     }
 
@@ -54,8 +54,10 @@ impl<D: Device> PassHooks for Session<D> {
             Some(capture) => capture.scratch.free(device, ptr, bytes),
         };
         match freed {
-            Ok(()) => self.pass.activations.now -= bytes,
-            Err(error) => self.pass.keep(activation("giving back", bytes, error)),
+            Ok(()) => self.pass_mut().activations.now -= bytes,
+            Err(error) => self
+                .pass_mut()
+                .keep(activation("giving back", bytes, error)),
         }
     }
 
@@ -99,11 +101,12 @@ impl<D: Device> Session<D> {
     fn serve(&mut self, id: i64) -> Result<DevicePtr> {
         self.wait_if_asked()?;
         // Before anything else: the address that follows is only right for this probe.
-        let (method, constants) = (&self.pass.method, self.store.constants());
+        let pass = &mut self.passes[self.method];
+        let (method, constants) = (&pass.method, self.store.constants());
         let name = |id| method.probe_name(constants, id);
         // rule: probe-is-the-next-one
-        let id = self.pass.follower.probe(id, name)?;
-        let place = self.pass.probes.place(id);
+        let id = pass.follower.probe(id, name)?;
+        let place = pass.probes.place(id);
         let (served, at) = match place {
             Some(at) => (Served::Hit, at),
             None => self.bring(id)?,
@@ -116,7 +119,7 @@ impl<D: Device> Session<D> {
             Served::Hit => self.store.stats.hits += 1,
             Served::Miss => self.store.stats.misses += 1,
         }
-        self.pass.open_lease(id);
+        self.pass_mut().open_lease(id);
         if place.is_none() {
             self.mark_read(id);
             // rule: policy-hears-of-the-lease
@@ -128,7 +131,7 @@ impl<D: Device> Session<D> {
 
     #[inline]
     fn weight(&self, id: ProbeId) -> WeightIndex {
-        self.pass.method().trace.weight(id)
+        self.pass().method().trace.weight(id)
     }
 
     /// Where weights come and go: has the weight of a read there, and says where.
@@ -143,16 +146,16 @@ impl<D: Device> Session<D> {
     /// The copy of the weight of probe `id` could not be waited for.
     #[cold]
     fn lost_copy(&self, id: ProbeId, error: Error) -> Error {
-        let (method, constants) = (self.pass.method(), self.store.constants());
+        let (method, constants) = (self.pass().method(), self.store.constants());
         let name = method.probe_name(constants, i64::from(id));
         error.during(|| format!("waiting for the copy for probe {name}"))
     }
 
     fn end_lease(&mut self, id: ProbeId) {
-        let stays = self.pass.probes.all_stay();
-        if !stays && self.pass.running && self.pass.follower.in_tail() {
-            self.pass.ended[id as usize] = true;
-            if self.pass.open_leases == 0 {
+        let stays = self.pass().probes.all_stay();
+        if !stays && self.pass().running && self.pass().follower.in_tail() {
+            self.pass_mut().ended[id as usize] = true;
+            if self.pass().open_leases == 0 {
                 self.end_tail();
             }
             return;
@@ -168,9 +171,9 @@ impl<D: Device> Session<D> {
             // rule: lease-end-leaves-an-event
             self.keep_last_read(weight);
         }
-        if self.pass.running {
+        if self.pass().running {
             // rule: releases-are-followed
-            self.pass.follower.release(id);
+            self.pass_mut().follower.release(id);
         }
         if may_go.is_some() {
             self.use_freed();
@@ -180,12 +183,12 @@ impl<D: Device> Session<D> {
     /// Ends the leases that lasted until after the last kernel, all of them in access order. The order in which the code ends
     /// them is not fixed; if it decided what is evicted first, a pass could be one that was never rehearsed.
     pub(super) fn end_tail(&mut self) {
-        if self.pass.probes.all_stay() {
+        if self.pass().probes.all_stay() {
             return;
         }
-        for at in 0..self.pass.ended.len() {
-            let id = self.pass.method().trace.order()[at];
-            if std::mem::take(&mut self.pass.ended[id as usize]) {
+        for at in 0..self.pass().ended.len() {
+            let id = self.pass().method().trace.order()[at];
+            if std::mem::take(&mut self.pass_mut().ended[id as usize]) {
                 if let Some(weight) = self.store.end_lease(id) {
                     // rule: lease-end-in-the-tail-leaves-an-event
                     self.keep_last_read(weight);
@@ -199,10 +202,10 @@ impl<D: Device> Session<D> {
         match self.store.keep_last_read(weight) {
             Ok(()) => {}
             // Nothing that was captured happens then.
-            Err(error) if self.is_capturing() => self.pass.fail(error),
+            Err(error) if self.is_capturing() => self.pass_mut().fail(error),
             Err(error) => {
                 let error = self.store.lost_last_read(weight, error);
-                self.pass.keep(error);
+                self.pass_mut().keep(error);
             }
         }
     }
@@ -210,7 +213,7 @@ impl<D: Device> Session<D> {
     /// What just became idle may be evicted for a copy. Not after a failure: the pass is being unwound.
     fn use_freed(&mut self) {
         // rule: poisoned-pass-looks-not-ahead
-        if self.pass.running && self.pass.failed.is_none() && !self.store.is_poisoned() {
+        if self.pass().running && self.pass().failed.is_none() && !self.store.is_poisoned() {
             self.look_ahead();
         }
     }
@@ -219,15 +222,15 @@ impl<D: Device> Session<D> {
     /// probe.
     fn look_ahead(&mut self) {
         if let Err(error) = self.store.look_ahead() {
-            self.pass.fail(error.clone());
-            self.pass.keep(error);
+            self.pass_mut().fail(error.clone());
+            self.pass_mut().keep(error);
         }
     }
 
     #[inline]
     fn check_running(&self) -> Result<()> {
         // rule: failed-pass-serves-nothing, poisoned-pass-serves-nothing
-        match self.pass.running && self.pass.failed.is_none() && !self.store.is_poisoned() {
+        match self.pass().running && self.pass().failed.is_none() && !self.store.is_poisoned() {
             true => Ok(()),
             false => Err(self.why_not_running()),
         }
@@ -238,7 +241,7 @@ impl<D: Device> Session<D> {
         if let Err(error) = self.store.check_usable() {
             return error;
         }
-        match &self.pass.failed {
+        match &self.pass().failed {
             Some(error) => error.clone(),
             None => Error::Internal("a probe was called outside of a pass".to_string()),
         }

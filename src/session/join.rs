@@ -20,7 +20,7 @@ impl<D: Device> Session<D> {
 
     /// The same under another budget from now on.
     pub fn add_method_within(&mut self, method: Method, budget: u64) -> Result<usize> {
-        let at = self.parked.len();
+        let at = self.passes.len();
         self.put_method(at, method, budget).map(|()| at)
     }
 
@@ -33,16 +33,15 @@ impl<D: Device> Session<D> {
 
     /// The same under another budget from now on.
     pub fn replace_method_within(&mut self, at: usize, method: Method, budget: u64) -> Result<()> {
-        match at < self.parked.len() {
+        match at < self.passes.len() {
             true => self.put_method(at, method, budget),
             false => Err(Error::Internal(format!("there is no method {at}"))),
         }
     }
 
     fn put_method(&mut self, at: usize, method: Method, budget: u64) -> Result<()> {
-        self.store.check_usable()?;
         // rule: method-joins-between-passes
-        self.pass.check_may_begin(self.store.constants())?;
+        self.check_between_passes()?;
         self.check_elastic()?;
         if self.capture.is_some() {
             return Err(Error::Unsupported(

@@ -52,10 +52,9 @@ pub struct Session<D: Device> {
     /// If passes may be captured as graphs. They end before the memory that they use.
     capture: Option<Capture<D>>,
     store: Store<D>,
-    /// Of the method whose turn it is.
-    pass: Pass,
-    /// Those of the other methods, by method; what stands in the place of that whose turn it is means nothing.
-    parked: Vec<Pass>,
+    /// By method.
+    passes: Vec<Pass>,
+    /// Whose turn it is.
     method: usize,
     /// Whether kernels of methods are timed, each in its second complete pass.
     times_kernels: bool,
@@ -119,12 +118,9 @@ impl<D: Device> Session<D> {
             && opened.link.is_some()
             && residency.plan().is_some()
             && device.times_kernels();
-        let mut parked: Vec<Pass> = opened.methods.into_iter().map(Pass::new).collect();
-        let first = parked.first_mut().map(std::mem::take);
         let mut session = Session {
             capture: None,
-            pass: first.unwrap_or_default(),
-            parked,
+            passes: opened.methods.into_iter().map(Pass::new).collect(),
             method: 0,
             link: opened.link,
             model: opened
@@ -144,16 +140,27 @@ impl<D: Device> Session<D> {
         Ok(session)
     }
 
+    /// The store can be trusted, and the pass before was ended.
+    fn check_between_passes(&self) -> Result<()> {
+        self.store.check_usable()?;
+        self.pass().check_may_begin(self.store.constants())
+    }
+
     fn place_weights(&mut self) {
-        for pass in self.parked.iter_mut().chain([&mut self.pass]) {
+        for pass in &mut self.passes {
             pass.place_weights(&self.store);
         }
     }
 
-    fn take_out(&mut self, method: usize) {
-        std::mem::swap(&mut self.pass, &mut self.parked[self.method]);
-        std::mem::swap(&mut self.pass, &mut self.parked[method]);
-        self.method = method;
+    /// Of the method whose turn it is.
+    #[inline]
+    fn pass(&self) -> &Pass {
+        &self.passes[self.method]
+    }
+
+    #[inline]
+    fn pass_mut(&mut self) -> &mut Pass {
+        &mut self.passes[self.method]
     }
 
     /// The passes that come are of this method, until the next call. Between passes only.
@@ -161,11 +168,11 @@ impl<D: Device> Session<D> {
         if method == self.method {
             return Ok(());
         }
-        if method >= self.parked.len() {
+        if method >= self.passes.len() {
             return Err(Error::Internal(format!("there is no method {method}")));
         }
-        self.pass.check_may_begin(self.store.constants())?;
-        self.take_out(method);
+        self.pass().check_may_begin(self.store.constants())?;
+        self.method = method;
         self.store.turn_to(method);
         if self.store.layout().is_per_weight() {
             // Only passes that begin with empty memory were rehearsed.
@@ -187,31 +194,28 @@ impl<D: Device> Session<D> {
 
     /// Whether the kernels of the method whose turn it is will be timed, in its second complete pass. Not where everything stays.
     pub fn will_time_kernels(&self) -> bool {
-        let waits = !self.pass.probes.all_stay();
-        waits && self.may_time_kernels() && self.pass.times.is_none()
+        let waits = !self.pass().probes.all_stay();
+        waits && self.may_time_kernels() && self.pass().times.is_none()
     }
 
     /// How long its kernels ran, once they were timed.
     pub fn kernel_times(&self) -> Option<&KernelTimes> {
-        self.pass.times.as_ref()
+        self.pass().times.as_ref()
     }
 
     /// The trace of the method whose turn it is.
     pub fn trace(&self) -> &Trace {
-        &self.pass.method().trace
+        &self.pass().method().trace
     }
 
     /// The trace of a method, one of [`Session::methods_count`].
     pub fn trace_of(&self, method: usize) -> &Trace {
-        match method == self.method {
-            true => self.trace(),
-            false => &self.parked[method].method().trace,
-        }
+        &self.passes[method].method().trace
     }
 
     /// How many methods there are.
     pub fn methods_count(&self) -> usize {
-        self.parked.len()
+        self.passes.len()
     }
 
     /// The device.
@@ -235,13 +239,13 @@ impl<D: Device> Session<D> {
 
     /// Bytes of activations that are allocated now.
     pub fn activation_bytes(&self) -> u64 {
-        self.pass.activations.now
+        self.pass().activations.now
     }
 
     /// Most bytes of activations that were ever allocated at one time.
     pub fn activation_peak_bytes(&self) -> u64 {
-        let all = self.parked.iter().chain([&self.pass]);
-        all.map(|pass| pass.activations.peak).max().unwrap_or(0)
+        let peaks = self.passes.iter().map(|pass| pass.activations.peak);
+        peaks.max().unwrap_or(0)
     }
 
     /// From now on every weight is compared with its CRC-32 at each of its probes, before its address is handed out, and
@@ -255,27 +259,28 @@ impl<D: Device> Session<D> {
     pub fn begin_pass(&mut self) -> Result<()> {
         // rule: poisoned-store-begins-no-pass
         self.store.check_usable()?;
-        self.pass.check_may_begin(self.store.constants())?;
+        self.pass().check_may_begin(self.store.constants())?;
         self.finish_replays()?;
         if let Some(capture) = &mut self.capture {
             capture.scratch.begin();
         }
-        self.pass.begin(self.store.stats.bytes_copied);
+        let copied = self.store.stats.bytes_copied;
+        self.pass_mut().begin(copied);
         Ok(())
     }
 
     /// Ends a pass; `completed` says that the compiled code returned without an error. Returns the first error that was kept
     /// during the pass; of a completed one also a divergence from the trace, and a lease that is still open.
     pub fn end_pass(&mut self, completed: bool) -> Result<()> {
-        self.pass.end()?;
+        self.pass_mut().end()?;
         self.end_tail();
-        let stats = &mut self.store.stats;
-        stats.bytes_copied_last_pass = stats.bytes_copied - self.pass.copied_before;
-        let outcome = self.pass.outcome(completed, self.store.constants());
+        let (pass, stats) = (&mut self.passes[self.method], &mut self.store.stats);
+        stats.bytes_copied_last_pass = stats.bytes_copied - pass.copied_before;
+        let outcome = pass.outcome(completed, self.store.constants());
         match completed && outcome.is_ok() {
             true => {
                 self.store.stats.passes += 1;
-                self.pass.passes = self.pass.passes.saturating_add(1);
+                pass.passes = pass.passes.saturating_add(1);
                 // Before the weights may move: passes do not begin with the ring as a move leaves it.
                 self.keep_steady();
                 self.empty_when_due();
@@ -293,6 +298,6 @@ impl<D: Device> Session<D> {
     /// Recounts everything; an error says what does not add up. For tests and bug reports.
     pub fn validate(&self) -> Result<()> {
         self.store.validate()?;
-        self.pass.validate().map_err(Error::Internal)
+        self.pass().validate().map_err(Error::Internal)
     }
 }

@@ -8,7 +8,6 @@ use crate::schedule::{Event, Follower, KernelTimes, ProbeId};
 use crate::store::{Constants, Method, Store};
 
 /// The state of a pass. One is kept for each method, and used for one pass after the other.
-#[derive(Default)]
 pub struct Pass {
     pub(super) method: Method,
     pub(super) follower: Follower,

@@ -16,8 +16,7 @@ impl<D: Device> Session<D> {
     /// single allocations.
     pub(super) fn choose_pool(&mut self) -> Result<()> {
         let probes = |pass: &Pass| !pass.method().trace.probes().is_empty();
-        let reads = probes(&self.pass) || self.parked.iter().any(probes);
-        let streams = self.store.layout().is_per_weight() && reads;
+        let streams = self.store.layout().is_per_weight() && self.passes.iter().any(probes);
         if !streams {
             return self.store.reserve_direct();
         }
@@ -56,9 +55,9 @@ impl<D: Device> Session<D> {
         self.rehearsal = Rehearsal::default();
         let outcome = self.play_all_methods();
         self.store.end_rehearsal(counted);
-        self.pass.follower.restart();
+        self.pass_mut().follower.restart();
         // As the policy has it.
-        self.take_out(0);
+        self.method = 0;
         self.rehearsal.passes_since_empty = 0;
         outcome
     }
@@ -66,11 +65,11 @@ impl<D: Device> Session<D> {
     /// Each method from empty memory on.
     fn play_all_methods(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for method in (0..self.parked.len()).rev() {
+        for method in (0..self.passes.len()).rev() {
             // The first one last: its turn it is after the load.
             outcome = outcome.and_then(|()| self.turn_to(method));
             outcome = outcome.and_then(|()| self.play_until_periodic());
-            self.pass.follower.restart();
+            self.pass_mut().follower.restart();
             outcome = outcome.and(self.store.give_up_all());
         }
         outcome
@@ -105,7 +104,7 @@ impl<D: Device> Session<D> {
         // What is still open ends when the compiled function returns, last one first.
         let order = self.trace().order().to_vec();
         for id in order.into_iter().rev() {
-            if self.pass.leased[id as usize] {
+            if self.pass().leased[id as usize] {
                 self.release(i64::from(id));
             }
         }
@@ -129,7 +128,7 @@ impl<D: Device> Session<D> {
         self.store.abort();
         // rule: poisoned-store-keeps-its-memory
         let may_be_emptied = !self.store.is_poisoned() && !self.store.rehearsing;
-        if self.pass.open_leases == 0 && may_be_emptied {
+        if self.pass().open_leases == 0 && may_be_emptied {
             self.rehearsal.passes_since_empty = 0;
             if let Err(error) = self.store.give_up_all() {
                 log::warn!("memory could not be given up between passes: {error}");

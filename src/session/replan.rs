@@ -14,7 +14,7 @@ impl<D: Device> Session<D> {
     /// Before a wait for the copy of a read.
     #[inline]
     pub(super) fn mark_wait(&mut self) {
-        if self.pass.marks.is_some() {
+        if self.pass().marks.is_some() {
             self.mark(None);
         }
     }
@@ -22,7 +22,7 @@ impl<D: Device> Session<D> {
     /// After the wait of a read.
     #[inline]
     pub(super) fn mark_read(&mut self, id: ProbeId) {
-        if self.pass.marks.is_some() {
+        if self.pass().marks.is_some() {
             self.mark(Some(Event::Probe(id)));
         }
     }
@@ -30,14 +30,14 @@ impl<D: Device> Session<D> {
     /// Where the lease of a read ends.
     #[inline]
     pub(super) fn mark_end(&mut self, id: ProbeId) {
-        if self.pass.marks.is_some() {
+        if self.pass().marks.is_some() {
             self.mark(Some(Event::Release(id)));
         }
     }
 
     #[cold]
     fn mark(&mut self, what: Option<Event>) {
-        let Some(marks) = &mut self.pass.marks else {
+        let Some(marks) = &mut self.passes[self.method].marks else {
             return;
         };
         match self.store.device.mark() {
@@ -51,19 +51,19 @@ impl<D: Device> Session<D> {
     fn stop_timing(&mut self, error: &Error) {
         log::warn!("kernels could not be timed, so the plan stays as it was made at load: {error}");
         self.times_kernels = false;
-        for pass in self.parked.iter_mut().chain([&mut self.pass]) {
+        for pass in &mut self.passes {
             pass.marks = None;
         }
     }
 
     /// Graphs of one method would not outlive the plan that times of another one bring.
     pub(super) fn may_time_kernels(&self) -> bool {
-        self.times_kernels && (self.parked.len() == 1 || self.capture.is_none())
+        self.times_kernels && (self.passes.len() == 1 || self.capture.is_none())
     }
 
     /// After a pass that was not completed: its times are worth nothing.
     pub(super) fn forget_marks(&mut self) {
-        let Some(marks) = &mut self.pass.marks else {
+        let Some(marks) = &mut self.pass_mut().marks else {
             return;
         };
         marks.clear();
@@ -78,14 +78,14 @@ impl<D: Device> Session<D> {
         if !self.will_time_kernels() {
             return;
         }
-        let Some(marks) = self.pass.marks.take() else {
-            let most = 3 * self.pass.leased.len() + 1;
-            self.pass.marks = Some(Vec::with_capacity(most));
+        let Some(marks) = self.pass_mut().marks.take() else {
+            let most = 3 * self.pass().leased.len() + 1;
+            self.pass_mut().marks = Some(Vec::with_capacity(most));
             return;
         };
         match self.take_times(&marks) {
             Ok(times) => {
-                self.pass.times = Some(times);
+                self.pass_mut().times = Some(times);
                 self.replan();
             }
             Err(error) => self.stop_timing(&error),
@@ -95,8 +95,8 @@ impl<D: Device> Session<D> {
     /// How long kernels of each method run, as far as that is known, but for one method of which nothing is. None, as long as a
     /// method that runs again and again was not timed: then plans go by bytes.
     pub(super) fn known_times(&self, fresh: Option<usize>) -> Vec<Option<&KernelTimes>> {
-        let mut known = Vec::with_capacity(self.parked.len());
-        for (at, pass) in self.passes().enumerate() {
+        let mut known = Vec::with_capacity(self.passes.len());
+        for (at, pass) in self.passes.iter().enumerate() {
             // Those that were given are of the only method at load.
             let given = self.given_times.as_ref().filter(|_| at == 0);
             let times = { pass.times.as_ref().or(given) }.filter(|_| fresh != Some(at));
@@ -156,7 +156,10 @@ impl<D: Device> Session<D> {
 
     /// What residency has to know of each method.
     fn traced(&self) -> Vec<MethodTrace<'_>> {
-        self.passes().map(|pass| pass.method().traced()).collect()
+        self.passes
+            .iter()
+            .map(|pass| pass.method().traced())
+            .collect()
     }
 
     /// After a move that failed with `error`: without the way back the weights have no memory.
@@ -179,7 +182,7 @@ impl<D: Device> Session<D> {
         self.finish_replays()?;
         // rule: weights-move-when-nothing-runs
         self.store.device.synchronize()?;
-        let reads = self.pass.method().trace.probes();
+        let reads = self.passes[self.method].method().trace.probes();
         let moved = self.store.move_to(residency, reads);
         // rule: new-policy-knows-its-method
         self.store.turn_to(self.method);

@@ -7,11 +7,8 @@ use crate::error::Result;
 impl<D: Device> Session<D> {
     /// Passes of each method, among so many as all are together: plans that are made from now on go by it. The present plan stays.
     pub fn set_shares(&mut self, shares: &[u32]) {
-        for (at, &share) in shares.iter().enumerate() {
-            match at == self.method {
-                true => self.pass.share(share),
-                false => self.parked[at].share(share),
-            }
+        for (pass, &share) in self.passes.iter_mut().zip(shares) {
+            pass.share(share);
         }
     }
 
@@ -19,8 +16,7 @@ impl<D: Device> Session<D> {
     ///
     /// Errors: as for [`Session::set_budget`].
     pub fn follow_shares(&mut self) -> Result<bool> {
-        self.store.check_usable()?;
-        self.pass.check_may_begin(self.store.constants())?;
+        self.check_between_passes()?;
         self.check_elastic()?;
         let budget = self.store.budget();
         let floor = self.store.floor().clone();

@@ -93,8 +93,7 @@ impl<D: Device> Session<D> {
 
     /// Between passes: the buffers of a state, or of the first one, get their initial bytes back.
     pub fn reset_state(&mut self, state: Option<&State>) -> Result<()> {
-        self.store.check_usable()?;
-        self.pass.check_may_begin(self.store.constants())?;
+        self.check_between_passes()?;
         self.finish_replays()?;
         for index in self.buffers() {
             let at = self.buffer_at(state, index)?;

@@ -270,6 +270,9 @@ impl Methods {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        if self.all.is_empty() {
+            return Err(Error::Internal("a program without a method".to_owned()));
+        }
         let mut methods = self.all.iter();
         methods.try_for_each(|method| method.check(&self.constants))
     }

@@ -29,7 +29,7 @@ impl<D: Device> Session<D> {
                 self.policy()
             )));
         }
-        if self.store.verifies() || self.pass.in_flight.every_kernel {
+        if self.store.verifies() || self.pass().in_flight.every_kernel {
             return Err(Error::Internal(
                 "a pass that is looked at on its way cannot be captured".to_owned(),
             ));
@@ -69,7 +69,8 @@ impl<D: Device> Session<D> {
             capture.blocks.let_go(&mut self.store.device, &held)?;
             return Err(error);
         }
-        self.pass.activations.peak = self.pass.activations.peak.max(reach);
+        let activations = &mut self.passes[self.method].activations;
+        activations.peak = activations.peak.max(reach);
         let Range { start, end } = held.range();
         capture.scratch.lie_in(Some(start + inputs..end));
         capture.now = Some(Begun {
@@ -164,7 +165,7 @@ impl<D: Device> Session<D> {
         if *state == self.store.state() {
             return Ok(true);
         }
-        self.pass.check_may_begin(self.store.constants())?;
+        self.pass().check_may_begin(self.store.constants())?;
         self.finish_replays()?;
         // rule: graph-is-primed
         self.store.return_to(state)?;
@@ -174,7 +175,7 @@ impl<D: Device> Session<D> {
     /// Issues the captured pass, after everything issued so far.
     pub fn replay(&mut self, captured: &CapturedPass<D>) -> Result<()> {
         self.store.check_usable()?;
-        if self.pass.running || !self.is_primed(captured) || self.is_outdated(captured) {
+        if self.pass().running || !self.is_primed(captured) || self.is_outdated(captured) {
             return Err(Error::Internal(
                 "a graph was to be replayed where its pass was not captured".to_owned(),
             ));
@@ -194,8 +195,9 @@ impl<D: Device> Session<D> {
             self.store.device.synchronize()?;
             self.store.forget_events();
         }
-        self.pass.in_flight.begin();
-        self.pass.in_flight.end(self.trace().order().len());
+        let pass = self.pass_mut();
+        pass.in_flight.begin();
+        pass.in_flight.end(pass.method.trace.order().len());
         self.capture()?.replayed = true;
         self.store.device.replay(&captured.graph)?;
         self.store.stats.add(&captured.pass.counted);
