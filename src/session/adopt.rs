@@ -96,10 +96,7 @@ impl<D: Device> Session<D> {
             return None;
         }
         let (traced, times) = (methods.traced(), self.known_times(fresh));
-        let request = Request {
-            times: &times,
-            ..self.request(&traced, methods, budget)
-        };
+        let request = self.request(&traced, &methods.constants, budget, &times);
         let planned = residency::choose_elastic(&request);
         // Which sets are tried depends on the shares, and the least budget is that of equal ones.
         let planned = planned.or_else(|_| {
@@ -116,11 +113,8 @@ impl<D: Device> Session<D> {
     /// Whether a pass costs clearly less then than it does now.
     pub(super) fn is_cheaper(&self, next: &Next) -> bool {
         let (traced, times) = (next.methods.traced(), self.known_times(None));
-        let budget = self.store.budget();
-        let request = Request {
-            times: &times,
-            ..self.request(&traced, &next.methods, budget)
-        };
+        let (constants, budget) = (&next.methods.constants, self.store.budget());
+        let request = self.request(&traced, constants, budget, &times);
         residency::is_cheaper(&request, &next.residency, self.store.residency())
     }
 
@@ -147,9 +141,6 @@ impl<D: Device> Session<D> {
 
     /// Passes are of these methods from now on.
     fn run(&mut self, methods: Vec<Method>, fresh: Option<usize>) {
-        if fresh == Some(0) {
-            self.given_times = None;
-        }
         for (at, method) in methods.into_iter().enumerate() {
             match self.passes.get_mut(at) {
                 None => self.passes.push(Pass::new(method)),

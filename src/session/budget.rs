@@ -8,8 +8,8 @@ use crate::config::PolicyKind;
 use crate::device::Device;
 use crate::error::{bytes_text, Error, Result};
 use crate::residency::{self, Request, Residency};
-use crate::schedule::{Floor, MethodTrace, WeightIndex};
-use crate::store::Methods;
+use crate::schedule::{Floor, KernelTimes, MethodTrace, WeightIndex};
+use crate::store::{Constants, Methods};
 
 impl<D: Device> Session<D> {
     /// The budget from the next pass on, in bytes. Between passes.
@@ -66,7 +66,7 @@ impl<D: Device> Session<D> {
 
     pub(super) fn least(&self, methods: &Methods, floor: &Floor) -> u64 {
         let traced = methods.traced();
-        let request = self.request(&traced, methods, floor.bytes());
+        let request = self.request(&traced, &methods.constants, floor.bytes(), &[]);
         floor.direct + residency::least_elastic(&request)
     }
 
@@ -76,21 +76,21 @@ impl<D: Device> Session<D> {
         plan.map_or(0, |plan| plan.price.bytes)
     }
 
-    /// Without the times of kernels.
     pub(super) fn request<'a>(
         &'a self,
-        traced: &'a [MethodTrace<'a>],
-        methods: &'a Methods,
+        methods: &'a [MethodTrace<'a>],
+        constants: &'a Constants,
         budget: u64,
+        times: &'a [Option<&'a KernelTimes>],
     ) -> Request<'a> {
         Request {
             kind: PolicyKind::Planned,
-            methods: traced,
-            weights: &methods.constants.specs,
-            model: &self.model,
+            methods,
+            weights: &constants.specs,
+            model: &self.timing.model,
             capacity: budget.saturating_sub(self.store.floor().direct),
-            link: self.link,
-            times: &[],
+            link: self.timing.link,
+            times,
         }
     }
 

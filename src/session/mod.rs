@@ -34,10 +34,10 @@ pub use state::State;
 
 use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};
-use crate::figures::{DeviceModel, Link};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
 use graphs::Capture;
+use replan::Timing;
 
 /// What was found, and how far the passes since are.
 #[derive(Debug, Default)]
@@ -56,14 +56,7 @@ pub struct Session<D: Device> {
     passes: Vec<Pass>,
     /// Whose turn it is.
     method: usize,
-    /// Whether kernels of methods are timed, each in its second complete pass.
-    times_kernels: bool,
-    /// Times that were given at load, of the only method.
-    given_times: Option<KernelTimes>,
-    /// What copies cost, where that was measured or given at load.
-    link: Option<Link>,
-    /// The device beside the direct constants.
-    model: DeviceModel,
+    timing: Timing,
     /// How many states there have been beside the first one.
     states: u64,
     rehearsal: Rehearsal,
@@ -113,24 +106,15 @@ impl<D: Device> Session<D> {
         least: fn(&Floor) -> u64,
     ) -> Result<Self> {
         let opened = Store::open(device, methods, source, &options, least)?;
-        let (device, residency) = (&opened.store.device, opened.store.residency());
-        let times_kernels = options.times.is_none()
-            && opened.link.is_some()
-            && residency.plan().is_some()
-            && device.times_kernels();
+        let mut passes: Vec<Pass> = opened.methods.into_iter().map(Pass::new).collect();
+        // They are of the only method.
+        passes[0].times.clone_from(&options.times);
         let mut session = Session {
             capture: None,
-            passes: opened.methods.into_iter().map(Pass::new).collect(),
+            passes,
             method: 0,
-            link: opened.link,
-            model: opened
-                .store
-                .device
-                .model()
-                .beside(opened.store.floor().direct),
+            timing: Timing::new(&opened.store, opened.link, options.times.is_none()),
             store: opened.store,
-            times_kernels,
-            given_times: options.times.clone(),
             states: 0,
             rehearsal: Rehearsal::default(),
         };
@@ -198,9 +182,10 @@ impl<D: Device> Session<D> {
         waits && self.may_time_kernels() && self.pass().times.is_none()
     }
 
-    /// How long its kernels ran, once they were timed.
+    /// How long its kernels ran, once they were timed here.
     pub fn kernel_times(&self) -> Option<&KernelTimes> {
-        self.pass().times.as_ref()
+        let times = self.pass().times.as_ref();
+        times.filter(|_| self.timing.kernels)
     }
 
     /// The trace of the method whose turn it is.

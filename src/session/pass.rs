@@ -30,7 +30,7 @@ pub struct Pass {
     pub(super) passes: u64,
     /// What the kernels after each mark of the pass belong to, if they are any. Only where this or the next pass is timed.
     pub(super) marks: Option<Vec<Option<Event>>>,
-    /// How long kernels run, once they were timed.
+    /// How long kernels run, once they were timed, or as it was given at load.
     pub(super) times: Option<KernelTimes>,
 }
 

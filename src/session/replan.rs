@@ -7,8 +7,32 @@
 use super::Session;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::residency::{self, Request, Residency};
-use crate::schedule::{Event, KernelTimes, MethodTrace, ProbeId};
+use crate::figures::{DeviceModel, Link};
+use crate::residency::{self, Residency};
+use crate::schedule::{Event, KernelTimes, ProbeId};
+use crate::store::Store;
+
+/// What plans go by beside bytes.
+pub(super) struct Timing {
+    /// Kernels of methods are timed, each in its second complete pass.
+    pub kernels: bool,
+    /// What copies cost, where that was measured or given at load.
+    pub link: Option<Link>,
+    /// The device beside the direct constants.
+    pub model: DeviceModel,
+}
+
+impl Timing {
+    /// `asked`: no times were given at load.
+    pub fn new<D: Device>(store: &Store<D>, link: Option<Link>, asked: bool) -> Timing {
+        let planned = store.residency().plan().is_some();
+        Timing {
+            kernels: asked && link.is_some() && planned && store.device.times_kernels(),
+            link,
+            model: store.device.model().beside(store.floor().direct),
+        }
+    }
+}
 
 impl<D: Device> Session<D> {
     /// Before a wait for the copy of a read.
@@ -50,7 +74,7 @@ impl<D: Device> Session<D> {
     #[cold]
     fn stop_timing(&mut self, error: &Error) {
         log::warn!("kernels could not be timed, so the plan stays as it was made at load: {error}");
-        self.times_kernels = false;
+        self.timing.kernels = false;
         for pass in &mut self.passes {
             pass.marks = None;
         }
@@ -58,7 +82,7 @@ impl<D: Device> Session<D> {
 
     /// Graphs of one method would not outlive the plan that times of another one bring.
     pub(super) fn may_time_kernels(&self) -> bool {
-        self.times_kernels && (self.passes.len() == 1 || self.capture.is_none())
+        self.timing.kernels && (self.passes.len() == 1 || self.capture.is_none())
     }
 
     /// After a pass that was not completed: its times are worth nothing.
@@ -97,9 +121,7 @@ impl<D: Device> Session<D> {
     pub(super) fn known_times(&self, fresh: Option<usize>) -> Vec<Option<&KernelTimes>> {
         let mut known = Vec::with_capacity(self.passes.len());
         for (at, pass) in self.passes.iter().enumerate() {
-            // Those that were given are of the only method at load.
-            let given = self.given_times.as_ref().filter(|_| at == 0);
-            let times = { pass.times.as_ref().or(given) }.filter(|_| fresh != Some(at));
+            let times = pass.times.as_ref().filter(|_| fresh != Some(at));
             if times.is_none() && pass.passes > 1 && fresh != Some(at) {
                 return Vec::new();
             }
@@ -131,16 +153,12 @@ impl<D: Device> Session<D> {
 
     fn replan(&mut self) {
         let before = self.store.residency().clone();
-        let (methods, times) = (self.traced(), self.known_times(None));
-        let request = Request {
-            kind: Default::default(),
-            methods: &methods,
-            weights: &self.store.constants().specs,
-            model: &self.model,
-            capacity: self.store.capacity(),
-            link: self.link,
-            times: &times,
-        };
+        let methods: Vec<_> = { self.passes.iter() }
+            .map(|pass| pass.method().traced())
+            .collect();
+        let times = self.known_times(None);
+        let (constants, budget) = (self.store.constants(), self.store.budget());
+        let request = self.request(&methods, constants, budget, &times);
         let Some(better) = residency::replan(&request, &before) else {
             return;
         };
@@ -152,14 +170,6 @@ impl<D: Device> Session<D> {
         log::warn!("the new plan could not be used, so the first one is: {error}");
         let back = self.move_to(before);
         self.poison_if_lost(&error, back);
-    }
-
-    /// What residency has to know of each method.
-    fn traced(&self) -> Vec<MethodTrace<'_>> {
-        self.passes
-            .iter()
-            .map(|pass| pass.method().traced())
-            .collect()
     }
 
     /// After a move that failed with `error`: without the way back the weights have no memory.
