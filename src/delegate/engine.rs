@@ -46,7 +46,7 @@ pub(super) struct Engine<D: DelegateDevice> {
     /// Of inputs that are not row-major.
     copies: dense::Copies,
     /// If passes are captured.
-    graph: Option<graphs::Graphs>,
+    graph: Option<graphs::EngineGraphs>,
 }
 
 impl<D: DelegateDevice> Engine<D> {
@@ -84,7 +84,7 @@ impl<D: DelegateDevice> Engine<D> {
             state,
             method,
             copies: dense::Copies::default(),
-            graph: options.cuda_graph.then(graphs::Graphs::new),
+            graph: options.cuda_graph.then(graphs::EngineGraphs::new),
         })
     }
 
@@ -94,7 +94,7 @@ impl<D: DelegateDevice> Engine<D> {
         passes: impl FnOnce(
             &mut Turn<'_, D>,
             &mut dense::Copies,
-            &mut Option<graphs::Graphs>,
+            &mut Option<graphs::EngineGraphs>,
         ) -> Result<()>,
     ) -> Result<()> {
         let mut running = self.shared.turn()?;
@@ -228,7 +228,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     /// One pass over row-major inputs.
     fn run_dense(
         &mut self,
-        graph: &mut Option<graphs::Graphs>,
+        graph: &mut Option<graphs::EngineGraphs>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,

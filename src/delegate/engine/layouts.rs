@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 use super::dense::{grow, Copied, Copies};
-use super::{graphs::Graphs, DelegateDevice, Turn};
+use super::{graphs::EngineGraphs, DelegateDevice, Turn};
 use crate::delegate::inputs::Signature;
 use crate::delegate::run_pass::TakeOutputs;
 use crate::delegate::tensor::{pack, InputTensor, Memory};
@@ -16,7 +16,7 @@ impl<D: DelegateDevice> Turn<'_, D> {
     pub(super) fn run_any(
         &mut self,
         copies: &mut Copies,
-        graph: &mut Option<Graphs>,
+        graph: &mut Option<EngineGraphs>,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,

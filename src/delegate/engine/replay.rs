@@ -2,7 +2,7 @@
 //! replays. Inputs are copied to addresses that stay; outputs are read from where the captured pass left them.
 #![deny(unsafe_code)]
 
-use super::graphs::Graphs;
+use super::graphs::EngineGraphs;
 use super::{deliver, inputs, view, DelegateDevice, Turn};
 use crate::aoti::container::Input;
 use crate::aoti::outputs::{with_kept, Kept, Outputs as PassOutputs};
@@ -19,7 +19,7 @@ type Fixed = Vec<Option<(DevicePtr, u64)>>;
 impl<D: DelegateDevice> Turn<'_, D> {
     pub(super) fn run_by_graph(
         &mut self,
-        graphs: &mut Graphs,
+        graphs: &mut EngineGraphs,
         signature: &Signature<'_>,
         inputs: &[InputTensor<'_>],
         outputs: TakeOutputs<'_>,

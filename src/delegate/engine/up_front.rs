@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::graphs::Graphs;
+use super::graphs::EngineGraphs;
 use super::replay::shapes_of;
 use super::{DelegateDevice, Engine, Turn};
 use crate::config::GRAPH_SHAPES;
@@ -61,7 +61,7 @@ fn no_graphs() -> Error {
 impl<D: DelegateDevice> Turn<'_, D> {
     fn capture_shapes(
         &mut self,
-        graphs: &mut Graphs,
+        graphs: &mut EngineGraphs,
         method: &str,
         signature: Signature<'_>,
         shapes: &[GraphShape],
