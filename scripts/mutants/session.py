@@ -188,19 +188,19 @@ MUTANTS = [
     ),
     Mutant(
         "replay-finds-the-captured-state",
-        replace("captured.pass.primed == self.store.state()", "captured.pass.primed != Default::default()"),
+        replace("self.pass.primed == store.state()", "self.pass.primed != Default::default()"),
         "a graph is replayed although the ring holds other weights",
         ("session:graph",),
     ),
     Mutant(
         "replay-waits-for-the-pass-before",
-        replace("self.store.device.synchronize()", "Ok::<(), Error>(())"),
+        replace("store.device.synchronize()", "Ok::<(), Error>(())"),
         "the copies of a replay run beside those that the pass before it issued",
         ("session:graph",),
     ),
     Mutant(
         "pass-waits-for-the-replay-before",
-        replace("self.store.device.synchronize()", "Ok::<(), Error>(())"),
+        replace("device.synchronize()", "Ok::<(), Error>(())"),
         "copies of a pass overwrite what kernels of the replay before it still read",
         ("session:graph",),
     ),
@@ -218,7 +218,7 @@ MUTANTS = [
     ),
     Mutant(
         "captured-activations-lie-in-their-block",
-        replace("&self.block", "self.block.as_ref().filter(|_| false)"),
+        replace("&self.part", "self.part.as_ref().filter(|_| false)"),
         "the graph writes to memory that others have by then",
         ("session:graph_memory", "session:graphs"),
     ),

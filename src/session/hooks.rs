@@ -38,9 +38,9 @@ impl<D: Device> PassHooks for Session<D> {
 
     fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
         let device = &mut self.store.device;
-        let ptr = match &mut self.capture {
+        let ptr = match &mut self.graphs {
             None => device.alloc_scratch(bytes),
-            Some(capture) => capture.scratch.alloc(device, &mut capture.blocks, bytes),
+            Some(graphs) => graphs.scratch.alloc(device, bytes),
         };
         let ptr = ptr.map_err(|error| activation("taking", bytes, error))?;
         self.pass_mut().activations.take(bytes);
@@ -49,9 +49,9 @@ impl<D: Device> PassHooks for Session<D> {
 
     fn free_activation(&mut self, ptr: DevicePtr, bytes: u64) {
         let device = &mut self.store.device;
-        let freed = match &mut self.capture {
+        let freed = match &mut self.graphs {
             None => device.free_scratch(ptr, bytes),
-            Some(capture) => capture.scratch.free(device, ptr, bytes),
+            Some(graphs) => graphs.scratch.free(device, ptr, bytes),
         };
         match freed {
             Ok(()) => self.pass_mut().activations.now -= bytes,

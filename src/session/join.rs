@@ -43,7 +43,7 @@ impl<D: Device> Session<D> {
         // rule: method-joins-between-passes
         self.check_between_passes()?;
         self.check_elastic()?;
-        if self.capture.is_some() {
+        if self.graphs.is_some() {
             return Err(Error::Unsupported(
                 "no method joins a program whose passes are captured as graphs".to_owned(),
             ));

@@ -13,7 +13,9 @@ impl<D: Device> Session<D> {
     /// Blocks until the kernels of the last pass have ended: their weights are not in use any more.
     pub fn finish_kernels(&mut self) -> Result<()> {
         self.store.device.finish_compute()?;
-        self.end_replay();
+        if let Some(graphs) = &mut self.graphs {
+            graphs.scratch.block.end_turn();
+        }
         self.pass_mut().in_flight.begin();
         Ok(())
     }

@@ -25,6 +25,7 @@ mod rehearse;
 mod replan;
 mod shares;
 mod state;
+mod timing;
 
 pub use crate::counters::Stats;
 pub use graphs::{capture_up_front, UpFront};
@@ -36,8 +37,8 @@ use crate::device::{Device, HostBytes};
 use crate::error::{Error, Result};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
-use graphs::Capture;
-use replan::Timing;
+use graphs::PassGraphs;
+use timing::Timing;
 
 /// What was found, and how far the passes since are.
 #[derive(Debug, Default)]
@@ -50,7 +51,7 @@ pub(super) struct Rehearsal {
 /// A loaded program on one device. Its passes run one at a time.
 pub struct Session<D: Device> {
     /// If passes may be captured as graphs. They end before the memory that they use.
-    capture: Option<Capture<D>>,
+    graphs: Option<PassGraphs<D>>,
     store: Store<D>,
     /// By method.
     passes: Vec<Pass>,
@@ -110,7 +111,7 @@ impl<D: Device> Session<D> {
         // They are of the only method.
         passes[0].times.clone_from(&options.times);
         let mut session = Session {
-            capture: None,
+            graphs: None,
             passes,
             method: 0,
             timing: Timing::new(&opened.store, opened.link, options.times.is_none()),
@@ -215,9 +216,9 @@ impl<D: Device> Session<D> {
 
     /// Counters since load.
     pub fn stats(&self) -> Stats {
-        let capture = self.capture.as_ref();
+        let graphs = self.graphs.as_ref();
         Stats {
-            graph_block_bytes: capture.map_or(0, |capture| capture.blocks.bytes()),
+            graph_block_bytes: graphs.map_or(0, |graphs| graphs.scratch.block.bytes()),
             ..self.store.stats()
         }
     }
@@ -246,8 +247,8 @@ impl<D: Device> Session<D> {
         self.store.check_usable()?;
         self.pass().check_may_begin(self.store.constants())?;
         self.finish_replays()?;
-        if let Some(capture) = &mut self.capture {
-            capture.scratch.begin();
+        if let Some(graphs) = &mut self.graphs {
+            graphs.scratch.begin();
         }
         let copied = self.store.stats.bytes_copied;
         self.pass_mut().begin(copied);

@@ -7,32 +7,8 @@
 use super::Session;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::figures::{DeviceModel, Link};
 use crate::residency::{self, Residency};
 use crate::schedule::{Event, KernelTimes, ProbeId};
-use crate::store::Store;
-
-/// What plans go by beside bytes.
-pub(super) struct Timing {
-    /// Kernels of methods are timed, each in its second complete pass.
-    pub kernels: bool,
-    /// What copies cost, where that was measured or given at load.
-    pub link: Option<Link>,
-    /// The device beside the direct constants.
-    pub model: DeviceModel,
-}
-
-impl Timing {
-    /// `asked`: no times were given at load.
-    pub fn new<D: Device>(store: &Store<D>, link: Option<Link>, asked: bool) -> Timing {
-        let planned = store.residency().plan().is_some();
-        Timing {
-            kernels: asked && link.is_some() && planned && store.device.times_kernels(),
-            link,
-            model: store.device.model().beside(store.floor().direct),
-        }
-    }
-}
 
 impl<D: Device> Session<D> {
     /// Before a wait for the copy of a read.
@@ -82,7 +58,7 @@ impl<D: Device> Session<D> {
 
     /// Graphs of one method would not outlive the plan that times of another one bring.
     pub(super) fn may_time_kernels(&self) -> bool {
-        self.timing.kernels && (self.passes.len() == 1 || self.capture.is_none())
+        self.timing.kernels && (self.passes.len() == 1 || self.graphs.is_none())
     }
 
     /// After a pass that was not completed: its times are worth nothing.

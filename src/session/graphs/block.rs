@@ -18,39 +18,62 @@ use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use std::ops::Range;
 
+/// Memory that grows where it is, if the device can do that. Otherwise it is an activation like others.
 #[derive(Debug)]
-struct Block {
-    number: u64,
+struct BlockMemory {
     at: DevicePtr,
     bytes: u64,
-    /// Otherwise it is an activation like others.
     grows: bool,
-    /// Captured passes that lie in it.
-    users: usize,
 }
 
-impl Block {
+impl BlockMemory {
+    fn take<D: Device>(device: &mut D, bytes: u64) -> Result<BlockMemory> {
+        let (at, grows) = match device.reserve_block()? {
+            None => (device.alloc_scratch(bytes)?, false),
+            Some(at) => {
+                if let Err(error) = device.grow_block(at, bytes) {
+                    // The first error says more.
+                    let _ = device.free_block(at);
+                    return Err(error);
+                }
+                (at, true)
+            }
+        };
+        Ok(BlockMemory { at, bytes, grows })
+    }
+
     fn grow<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<()> {
         // rule: block-grows-in-place
         device.grow_block(self.at, bytes)?;
         self.bytes = bytes;
         Ok(())
     }
+
+    fn give_back<D: Device>(self, device: &mut D) -> Result<()> {
+        match self.grows {
+            true => device.free_block(self.at),
+            false => device.free_scratch(self.at, self.bytes),
+        }
+    }
 }
 
 /// The block of a store, if there is one now.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Blocks {
-    now: Option<Block>,
-    /// How many there have been.
+pub(in crate::session) struct SharedBlock {
+    memory: Option<BlockMemory>,
+    /// How many there have been: the number of this one.
     made: u64,
-    /// A replay was issued, and nobody has waited for it.
+    /// Captured passes that lie in it.
+    users: usize,
+    /// What was issued last is a replay: its kernels and copies left no events to wait for.
+    pub replayed: bool,
+    /// It may still run: nobody has waited for it.
     busy: bool,
 }
 
-/// What a captured pass has of a block. Give it back with [`Blocks::let_go`].
+/// What a captured pass has of a block. Give it back with [`SharedBlock::let_go`].
 #[derive(Debug)]
-pub(in crate::session) struct Held {
+pub(super) struct Held {
     number: u64,
     at: DevicePtr,
     bytes: u64,
@@ -63,34 +86,37 @@ impl Held {
     }
 }
 
-impl Blocks {
+impl SharedBlock {
     /// The first `bytes` bytes of the block, for a pass that is about to be captured. Both streams are idle.
-    pub fn hold<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<Held> {
-        if bytes == 0 {
-            return Ok(Held {
-                number: 0,
-                at: DevicePtr::EMPTY,
-                bytes,
-            });
-        }
-        let is_larger = self.now.as_ref().is_none_or(|block| block.bytes < bytes);
-        if is_larger {
+    pub(super) fn hold<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<Held> {
+        if self.bytes() < bytes {
             // What passes that are issued call by call have kept is not held twice.
             device.trim_scratch()?;
+            match &mut self.memory {
+                Some(memory) if memory.grows => memory.grow(device, bytes)?,
+                _ => self.replace(device, bytes)?,
+            }
         }
-        match &mut self.now {
-            Some(block) if block.grows && is_larger => block.grow(device, bytes)?,
-            Some(block) if block.bytes >= bytes => {}
-            _ => self.replace(device, bytes)?,
-        }
-        let block = self.now.as_mut();
-        let block = block.ok_or_else(|| Error::Internal("there is no block".to_owned()))?;
-        block.users += 1;
+        let memory = self.memory.as_ref().filter(|_| bytes > 0);
+        self.users += usize::from(memory.is_some());
         Ok(Held {
-            number: block.number,
-            at: block.at,
+            number: self.made,
+            at: memory.map_or(DevicePtr::EMPTY, |memory| memory.at),
             bytes,
         })
+    }
+
+    /// Another block: passes that lie in the present one are outdated.
+    fn replace<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<()> {
+        if let Some(old) = self.memory.take() {
+            old.give_back(device)?;
+            // Both streams are idle again.
+            device.synchronize()?;
+        }
+        self.memory = Some(BlockMemory::take(device, bytes)?);
+        self.made += 1;
+        self.users = 0;
+        Ok(())
     }
 
     /// Where an activation lies at this offset from the block's first byte, in a pass that is issued call by call. `None`: there is
@@ -101,66 +127,36 @@ impl Blocks {
         offset: u64,
         size: u64,
     ) -> Result<Option<DevicePtr>> {
-        let Some(block) = self.now.as_mut().filter(|block| block.grows) else {
+        let Some(memory) = self.memory.as_mut().filter(|memory| memory.grows) else {
             return Ok(None);
         };
         let end = offset + size;
-        if end > block.bytes {
-            block.grow(device, end)?;
+        if end > memory.bytes {
+            memory.grow(device, end)?;
         }
-        Ok(Some(block.at.offset(offset)))
-    }
-
-    /// Another block: passes that lie in the present one are outdated.
-    fn replace<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<()> {
-        if let Some(old) = self.now.take() {
-            give_back(device, &old)?;
-            // Both streams are idle again.
-            device.synchronize()?;
-        }
-        let (at, grows) = match device.reserve_block()? {
-            None => (device.alloc_scratch(bytes)?, false),
-            Some(at) => {
-                if let Err(error) = device.grow_block(at, bytes) {
-                    // The first error says more.
-                    let _ = device.free_block(at);
-                    return Err(error);
-                }
-                (at, true)
-            }
-        };
-        self.made += 1;
-        self.now = Some(Block {
-            number: self.made,
-            at,
-            bytes,
-            grows,
-            users: 0,
-        });
-        Ok(())
+        Ok(Some(memory.at.offset(offset)))
     }
 
     /// Nothing runs that uses it. The last one gives the memory back.
-    pub fn let_go<D: Device>(&mut self, device: &mut D, held: &Held) -> Result<()> {
+    pub(super) fn let_go<D: Device>(&mut self, device: &mut D, held: &Held) -> Result<()> {
         if held.bytes == 0 || self.is_gone(held) {
             return Ok(());
         }
-        let Some(block) = &mut self.now else {
-            return Ok(());
-        };
-        block.users -= 1;
-        match block.users {
-            0 => self
-                .now
-                .take()
-                .map_or(Ok(()), |block| give_back(device, &block)),
-            _ => Ok(()),
+        self.users -= 1;
+        match self.memory.take_if(|_| self.users == 0) {
+            Some(memory) => memory.give_back(device),
+            None => Ok(()),
         }
     }
 
+    /// The number of the block that is there.
+    pub fn number(&self) -> Option<u64> {
+        self.memory.as_ref().map(|_| self.made)
+    }
+
     /// Whether the block has been replaced by a larger one since.
-    pub fn is_gone(&self, held: &Held) -> bool {
-        let number = self.now.as_ref().map(|block| block.number);
+    pub(super) fn is_gone(&self, held: &Held) -> bool {
+        let number = self.number();
         // rule: replaced-block-outdates-its-graphs
         held.bytes > 0 && number != Some(held.number)
     }
@@ -169,7 +165,7 @@ impl Blocks {
     // Inlined, it is read before it is known whether there is a capture: valgrind takes that for an error.
     #[inline(never)]
     pub fn bytes(&self) -> u64 {
-        self.now.as_ref().map_or(0, |block| block.bytes)
+        self.memory.as_ref().map_or(0, |memory| memory.bytes)
     }
 
     /// A replay begins.
@@ -195,11 +191,15 @@ impl Blocks {
     pub fn end_turn(&mut self) {
         self.busy = false;
     }
-}
 
-fn give_back<D: Device>(device: &mut D, block: &Block) -> Result<()> {
-    match block.grows {
-        true => device.free_block(block.at),
-        false => device.free_scratch(block.at, block.bytes),
+    /// A pass, call by call, waits for the events of its own calls only: nothing of a replay runs after this.
+    pub fn finish_replays<D: Device>(&mut self, device: &mut D) -> Result<()> {
+        if self.replayed {
+            // rule: pass-waits-for-the-replay-before
+            device.synchronize()?;
+            self.replayed = false;
+            self.end_turn();
+        }
+        Ok(())
     }
 }

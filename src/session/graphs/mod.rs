@@ -17,21 +17,29 @@ mod captured;
 mod scratch;
 mod up_front;
 
-pub(super) use cache::Capture;
+pub(super) use cache::PassGraphs;
 pub use cache::{ByGraph, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use captured::CapturedPass;
 pub use up_front::{capture_up_front, UpFront};
 
-use super::{Session, State};
+use super::{Pass, Session, State};
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
-use cache::{Cached, Graphs};
+use crate::store::Store;
+use cache::{Cached, PassKey, SeenPass};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 impl<D: Device> Session<D> {
-    /// Most bytes of all graphs together: the largest figure that was ever asked for. Without one it is [`GRAPH_BYTES`](super::GRAPH_BYTES).
+    /// What captures and replays use, each beside the others.
+    fn graphs(&mut self) -> Result<(&mut PassGraphs<D>, &mut Store<D>, &mut Pass)> {
+        let graphs = self.graphs.as_mut().ok_or_else(captures_nothing)?;
+        Ok((graphs, &mut self.store, &mut self.passes[self.method]))
+    }
+
+    /// Most bytes of all graphs together: the largest figure that was ever asked for. Without one it is [`GRAPH_BYTES`].
     pub fn raise_graph_cap(&mut self, bytes: Option<u64>) -> Result<()> {
-        let asked = &mut self.capture()?.graphs.asked;
+        let asked = &mut self.graphs()?.0.asked;
         *asked = (*asked).max(bytes);
         Ok(())
     }
@@ -40,48 +48,44 @@ impl<D: Device> Session<D> {
     /// the buffers of this state.
     pub fn graph_key(&self, code: u64, state: Option<&State>, shapes: Shapes) -> GraphKey {
         GraphKey {
-            method: self.method,
-            code,
-            // rule: graph-is-of-one-session
-            session: state.map_or(0, State::number),
+            pass: PassKey {
+                method: self.method,
+                code,
+                // rule: graph-is-of-one-session
+                session: state.map_or(0, State::number),
+                shapes,
+            },
             // rule: graph-key-has-the-plan
             generation: self.store.generation(),
-            shapes,
         }
     }
 
     /// How the pass that comes is to be run. The ring is as its graph expects it then.
     pub fn next_by_graph(&mut self, key: &GraphKey) -> Result<ByGraph> {
         self.store.check_usable()?;
-        self.forget_outdated()?;
-        if self.will_time_kernels() {
-            // A pass is to be timed, and may bring another plan.
+        // A pass that is timed may bring another plan.
+        let may_change = self.will_time_kernels();
+        let (graphs, store, pass) = self.graphs()?;
+        graphs.forget_outdated(key, store)?;
+        let seen = graphs.seen.get(&key.pass);
+        let Some(seen) = seen.filter(|seen| !seen.too_large && !may_change) else {
             return Ok(ByGraph::Calls);
-        }
-        let graphs = &self.capture()?.graphs;
-        let seen = graphs.seen.get(&key.of_any_plan());
-        let may = seen.is_some_and(|seen| !seen.too_large);
-        let is_kept = graphs.all.contains_key(key);
-        if !is_kept && !may {
-            return Ok(ByGraph::Calls);
-        }
-        let steady = graphs.steady.get(&key.method).cloned();
-        let primed = self.with_graphs(|session, graphs| match graphs.all.get(key) {
-            Some(one) => session.prime(&one.pass),
-            None => steady.map_or(Ok(false), |state| session.prime_to(&state)),
+        };
+        let (state, how) = match &seen.graph {
+            Some(one) => (Some(&one.pass.pass.primed), ByGraph::Replay),
+            None => (graphs.steady.get(&key.pass.method), ByGraph::Capture),
+        };
+        let block = &mut graphs.scratch.block;
+        let primed = state.map_or(Ok(false), |state| {
+            captured::prime(state, store, pass, block)
         })?;
-        Ok(match (primed, is_kept) {
-            (false, _) => ByGraph::Calls,
-            (true, true) => ByGraph::Replay,
-            (true, false) => ByGraph::Capture,
-        })
+        Ok(if primed { how } else { ByGraph::Calls })
     }
 
     /// A pass with this key, issued call by call, was complete.
     pub fn saw(&mut self, key: &GraphKey) -> Result<()> {
-        let capture = self.capture()?;
-        let reach = capture.scratch.reach();
-        capture.graphs.see(key.of_any_plan(), reach);
+        let (graphs, ..) = self.graphs()?;
+        graphs.see(&key.pass, graphs.scratch.reach());
         Ok(())
     }
 
@@ -93,23 +97,22 @@ impl<D: Device> Session<D> {
     }
 
     /// Bytes of the activations of a pass with this key, which was seen.
-    pub(super) fn reach_of(&mut self, key: &GraphKey) -> Result<u64> {
-        let seen = self.capture()?.graphs.seen.get(&key.of_any_plan());
-        seen.map(|seen| seen.reach).ok_or_else(|| {
-            Error::Internal("a pass was to be captured before one over its shapes".to_owned())
-        })
-    }
-
-    /// Most bytes of all graphs together.
-    pub(super) fn graph_cap(&self) -> u64 {
-        let capture = self.capture.as_ref();
-        capture.map_or(0, |capture| capture.graphs.cap())
+    fn reach_of(&mut self, key: &GraphKey) -> Result<u64> {
+        let seen = self.graphs()?.0.seen.get(&key.pass);
+        seen.map(|seen| seen.reach).ok_or_else(not_seen)
     }
 
     /// The capture of a pass with this key failed: the next one is issued call by call.
     pub fn forget_shapes(&mut self, key: &GraphKey) {
-        if let Some(capture) = &mut self.capture {
-            capture.graphs.seen.remove(&key.of_any_plan());
+        if let Some(graphs) = &mut self.graphs {
+            // One whose graph was kept before the failure goes on with it: its memory is not lost.
+            if graphs
+                .seen
+                .get(&key.pass)
+                .is_some_and(|seen| seen.graph.is_none())
+            {
+                graphs.seen.remove(&key.pass);
+            }
         }
     }
 
@@ -121,143 +124,87 @@ impl<D: Device> Session<D> {
         pass: CapturedPass<D>,
         ends: Ends,
     ) -> Result<bool> {
-        let bytes = self.store.device.graph_bytes(&pass.graph);
-        let graphs = &mut self.capture()?.graphs;
+        let (graphs, store, _) = self.graphs()?;
+        let bytes = store.device.graph_bytes(&pass.graph);
         let (cap, used) = (graphs.cap(), graphs.tick());
         graphs.most = graphs.most.max(graphs.counted() + bytes);
+        let Some(seen) = graphs.seen.get_mut(&key.pass) else {
+            pass.end(store, &mut graphs.scratch.block)?;
+            return Err(not_seen());
+        };
         if bytes > cap {
-            if let Some(seen) = graphs.seen.get_mut(&key.of_any_plan()) {
-                seen.too_large = true;
-            }
+            seen.too_large = true;
             log::warn!(
                 "a graph of {} is more than all graphs of the program may take ({}): its passes are issued call by call",
                 bytes_text(bytes),
                 bytes_text(cap)
             );
-            self.forget_graph(pass)?;
+            pass.end(store, &mut graphs.scratch.block)?;
             return Ok(false);
         }
-        let ends = Arc::new(ends);
-        let kept = Cached {
+        let before = seen.graph.replace(Cached {
             pass,
-            ends,
+            ends: Arc::new(ends),
             bytes,
             used,
-        };
-        let before = graphs.all.insert(key.clone(), kept);
+        });
         if let Some(before) = before {
-            self.forget_graph(before.pass)?;
+            before.pass.end(store, &mut graphs.scratch.block)?;
         }
-        self.evict_down_to(cap, key)?;
-        self.count_graphs();
+        graphs.evict_down_to(cap, &key.pass, store)?;
         Ok(true)
-    }
-
-    /// Gives graphs up until all of them take at most `cap`; not the one of this key.
-    fn evict_down_to(&mut self, cap: u64, key: &GraphKey) -> Result<()> {
-        let taken = self.store.device.graphs_taken();
-        while self.capture()?.graphs.needed(taken) > cap {
-            let Some(oldest) = self.capture()?.graphs.oldest_but(key) else {
-                break;
-            };
-            // It is captured again only if it comes twice.
-            self.capture()?.graphs.seen.remove(&oldest.of_any_plan());
-            self.give_up(|other| *other == oldest)?;
-        }
-        Ok(())
     }
 
     /// Where the graph of this key reads its inputs and leaves its outputs. No replay is under way that uses these addresses.
     pub fn ends_of(&mut self, key: &GraphKey) -> Result<Arc<Ends>> {
-        let capture = self.capture()?;
-        capture.blocks.check_turn()?;
-        let found = capture.graphs.all.get(key);
-        found.map(|one| one.ends.clone()).ok_or_else(no_graph)
+        let (graphs, ..) = self.graphs()?;
+        graphs.scratch.block.check_turn()?;
+        Ok(kept(&mut graphs.seen, key)?.ends.clone())
     }
 
     /// Replays the graph of this key, which [`Session::next_by_graph`] said is there, or which was just kept.
     pub fn replay_kept(&mut self, key: &GraphKey) -> Result<()> {
-        self.with_graphs(|session, graphs| {
-            let used = graphs.tick();
-            let one = graphs.all.get_mut(key).ok_or_else(no_graph)?;
-            one.used = used;
-            session.replay(&one.pass)
-        })
+        let (graphs, store, pass) = self.graphs()?;
+        let used = graphs.tick();
+        let one = kept(&mut graphs.seen, key)?;
+        one.used = used;
+        one.pass.replay(store, pass, &mut graphs.scratch.block)
     }
 
     /// A session of a method ends: its graphs go, and its shapes are forgotten.
     pub fn forget_graphs_of(&mut self, method: usize, state: Option<&State>) -> Result<()> {
         let number = state.map_or(0, State::number);
-        let of_it = |key: &GraphKey| key.method == method && key.session == number;
-        let Some(capture) = self.capture.as_mut() else {
+        let Some(graphs) = &mut self.graphs else {
             return Ok(());
         };
-        capture.graphs.seen.retain(|key, _| !of_it(key));
-        let evicted = self.store.stats.graphs_evicted;
-        let gone = self.give_up(of_it);
-        self.store.stats.graphs_evicted = evicted;
-        gone
-    }
-
-    /// What was captured under another plan, or in a block that is gone, is never replayed again.
-    fn forget_outdated(&mut self) -> Result<()> {
-        let generation = self.store.generation();
-        let outdated = |capture: &Capture<D>, key: &GraphKey, one: &Cached<D>| {
-            key.generation != generation || capture.blocks.is_gone(&one.pass.pass.held)
-        };
-        let capture = self.capture()?;
-        let all = capture.graphs.all.iter();
-        let keys = all.filter(|(key, one)| outdated(capture, key, one));
-        let keys: Vec<GraphKey> = keys.map(|(key, _)| key.clone()).collect();
-        match keys.is_empty() {
-            true => Ok(()),
-            false => self.give_up(|key| keys.contains(key)),
-        }
-    }
-
-    fn give_up(&mut self, which: impl Fn(&GraphKey) -> bool) -> Result<()> {
-        let graphs = &mut self.capture()?.graphs;
-        let gone: Vec<_> = graphs.all.extract_if(|key, _| which(key)).collect();
-        self.store.stats.graphs_evicted += gone.len() as u64;
-        let given = gone.into_iter().map(|(_, one)| self.forget_graph(one.pass));
-        let given = given.fold(Ok(()), Result::and);
-        self.count_graphs();
-        given
-    }
-
-    fn count_graphs(&mut self) {
-        if let Some(capture) = &self.capture {
-            self.store.stats.graphs = capture.graphs.all.len() as u64;
-            let taken = self.store.device.graphs_taken();
-            // In a process where graphs went, the driver has memory for the next ones already.
-            self.store.stats.graph_bytes = capture.graphs.counted().max(taken.unwrap_or(0));
-        }
+        let of_it = |key: &PassKey| key.method == method && key.session == number;
+        let gone = graphs.seen.extract_if(|key, _| of_it(key));
+        let gone = gone.filter_map(|(_, seen)| seen.graph).collect();
+        graphs.end(gone, &mut self.store)
     }
 
     /// After a complete pass that was issued call by call: where the next one of the method begins.
-    pub(in crate::session) fn keep_steady(&mut self) {
-        if self.is_capturing() {
-            return;
+    pub(super) fn keep_steady(&mut self) {
+        if let Some(graphs) = self.graphs.as_mut().filter(|graphs| graphs.begun.is_none()) {
+            graphs.steady.insert(self.method, self.store.state());
         }
-        if let Some(capture) = &mut self.capture {
-            let state = self.store.state();
-            capture.graphs.steady.insert(self.method, state);
-        }
-    }
-
-    /// Graphs are used beside the rest of the session.
-    fn with_graphs<R>(
-        &mut self,
-        work: impl FnOnce(&mut Self, &mut Graphs<D>) -> Result<R>,
-    ) -> Result<R> {
-        let mut graphs = std::mem::take(&mut self.capture()?.graphs);
-        let outcome = work(self, &mut graphs);
-        self.capture()?.graphs = graphs;
-        outcome
     }
 }
 
+fn kept<'a, D: Device>(
+    seen: &'a mut HashMap<PassKey, SeenPass<D>>,
+    key: &GraphKey,
+) -> Result<&'a mut Cached<D>> {
+    let graph = seen.get_mut(&key.pass).and_then(|seen| seen.graph.as_mut());
+    graph.ok_or_else(|| Error::Internal("there is no graph of these shapes".to_owned()))
+}
+
 #[cold]
-fn no_graph() -> Error {
-    Error::Internal("there is no graph of these shapes".to_owned())
+fn captures_nothing() -> Error {
+    Error::Internal("this session captures nothing".to_owned())
+}
+
+#[cold]
+fn not_seen() -> Error {
+    Error::Internal("a pass was to be captured before one over its shapes".to_owned())
 }

@@ -1,7 +1,7 @@
 //! Where activations lie: in the block of the captured passes once there is one, else in memory that the device hands out. A pass
 //! that is captured has its part of the block, which a replay finds again: how large that is, is measured in the pass before.
 
-use super::block::Blocks;
+use super::block::SharedBlock;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::figures::FreeList;
@@ -14,19 +14,20 @@ const ENDLESS: u64 = 1 << 60;
 /// The activations of a pass, by offsets that depend on nothing but the order and the sizes in which they come and go.
 #[derive(Debug)]
 pub(in crate::session) struct Scratch {
+    pub block: SharedBlock,
     /// The captured pass's part of the block, while one is captured.
-    block: Option<Range<u64>>,
+    part: Option<Range<u64>>,
     /// Where they lie in it, or would.
     free: FreeList,
     /// Each activation, by address.
-    live: BTreeMap<u64, Live>,
+    live: BTreeMap<u64, LiveActivation>,
     /// The end of the one that lay furthest back.
     reach: u64,
 }
 
 /// An activation: where it lies in a block, or would.
 #[derive(Debug)]
-struct Live {
+struct LiveActivation {
     offset: u64,
     size: u64,
     in_block: bool,
@@ -35,7 +36,8 @@ struct Live {
 impl Scratch {
     pub fn new() -> Self {
         Scratch {
-            block: None,
+            block: SharedBlock::default(),
+            part: None,
             free: FreeList::of(ENDLESS),
             live: BTreeMap::new(),
             reach: 0,
@@ -55,16 +57,11 @@ impl Scratch {
     }
 
     /// From now on activations lie there, and nowhere else; with `None` where the store's block or the device says.
-    pub fn lie_in(&mut self, block: Option<Range<u64>>) {
-        self.block = block;
+    pub fn lie_in(&mut self, part: Option<Range<u64>>) {
+        self.part = part;
     }
 
-    pub fn alloc<D: Device>(
-        &mut self,
-        device: &mut D,
-        blocks: &mut Blocks,
-        bytes: u64,
-    ) -> Result<DevicePtr> {
+    pub fn alloc<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
         if bytes == 0 {
             return device.alloc_scratch(0);
         }
@@ -76,10 +73,10 @@ impl Scratch {
                 bytes,
             });
         };
-        match self.place(device, blocks, (offset, size), bytes) {
+        match self.place(device, (offset, size), bytes) {
             Ok((ptr, in_block)) => {
                 self.reach = self.reach.max(offset + size);
-                let live = Live {
+                let live = LiveActivation {
                     offset,
                     size,
                     in_block,
@@ -96,23 +93,22 @@ impl Scratch {
 
     /// The address of an activation at this offset, with this size there; and whether it lies in the block.
     fn place<D: Device>(
-        &self,
+        &mut self,
         device: &mut D,
-        blocks: &mut Blocks,
         (offset, size): (u64, u64),
         bytes: u64,
     ) -> Result<(DevicePtr, bool)> {
         // rule: captured-activations-lie-in-their-block
-        if let Some(block) = &self.block {
-            return match block.start + offset + size <= block.end {
-                true => Ok((DevicePtr(block.start + offset), true)),
+        if let Some(part) = &self.part {
+            return match part.start + offset + size <= part.end {
+                true => Ok((DevicePtr(part.start + offset), true)),
                 false => Err(Error::Internal(format!(
                     "the captured pass takes other activations than the one before it: {size} bytes at {offset} of {}",
-                    block.end - block.start
+                    part.end - part.start
                 ))),
             };
         }
-        match blocks.place(device, offset, size)? {
+        match self.block.place(device, offset, size)? {
             Some(ptr) => Ok((ptr, true)),
             None => Ok((device.alloc_scratch(bytes)?, false)),
         }

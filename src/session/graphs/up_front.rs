@@ -9,7 +9,7 @@
 //! The passes are over made-up inputs, so what they write to mutable buffers is undone: their bytes are read before the first pass
 //! and written back after the last capture, also where one fails. A capture itself runs nothing.
 
-use super::cache::{ByGraph, GraphKey};
+use super::{ByGraph, GraphKey, PassGraphs};
 use crate::config::{GRAPH_MB, GRAPH_SHAPES};
 use crate::device::{Device, DevicePtr};
 use crate::error::{bytes_text, Error, Result};
@@ -94,9 +94,9 @@ fn capture_one<D: Device>(passes: &mut impl UpFront<D>, shape: usize, before: us
             ByGraph::Replay => return Ok(()),
             ByGraph::Calls => warm_up(passes, shape)?,
             ByGraph::Capture => {
-                let evicted = passes.session().stats().graphs_evicted;
-                let kept = passes.capture(shape)?;
-                if kept && passes.session().stats().graphs_evicted == evicted {
+                let before_it = passes.session().count_graphs();
+                // A graph that took another one's place is one too many.
+                if passes.capture(shape)? && passes.session().count_graphs() > before_it {
                     return Ok(());
                 }
                 return Err(passes.session().too_many_graphs(before));
@@ -142,8 +142,14 @@ impl<D: Device> Session<D> {
         self.store.device.finish_compute()
     }
 
+    fn count_graphs(&self) -> usize {
+        self.graphs
+            .as_ref()
+            .map_or(0, |graphs| graphs.kept().count())
+    }
+
     fn too_many_graphs(&mut self, before: usize) -> Error {
-        let cap = self.graph_cap();
+        let cap = self.graphs.as_ref().map_or(0, PassGraphs::cap);
         Error::Option {
             key: GRAPH_SHAPES.to_owned(),
             what: format!(
