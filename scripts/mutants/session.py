@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         "failed-pass-serves-nothing",
-        replace("self.pass().failed.is_none()", "true"),
+        replace("self.pass.failed.is_none()", "true"),
         "compiled code that ignores an error gets addresses for the rest of its pass",
         ("session:safety",),
     ),
@@ -175,7 +175,7 @@ MUTANTS = [
     # --- which weights a fault in a kernel names
     Mutant(
         "lease-end-waits-for-its-kernel",
-        become("self.pass_mut().failed = None;"),
+        become("on.pass.failed = None;"),
         "a fault is found after the next kernel's reads, and named after them",
         ("session:lost_device",),
     ),

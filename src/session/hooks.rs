@@ -3,18 +3,22 @@
 
 use std::ffi::c_void;
 
-use super::Session;
+use super::graphs::PassGraphs;
+use super::timing::Timing;
+use super::{Pass, Session};
 use crate::aoti::hooks::{PassHooks, ProbeLayout};
 use crate::device::{Device, DeviceBytes, DevicePtr, HostRoom};
 use crate::error::{Error, Result};
 use crate::residency::Served;
-use crate::schedule::{ProbeId, WeightIndex};
+use crate::schedule::{Event, ProbeId, WeightIndex};
+use crate::store::Store;
 
 impl<D: Device> PassHooks for Session<D> {
     fn probe(&mut self, id: i64) -> Result<DevicePtr> {
-        self.check_running()?;
-        self.serve(id)
-            .inspect_err(|error| self.pass_mut().fail(error.clone()))
+        let mut on = self.playing();
+        on.check_running()?;
+        on.serve(id)
+            .inspect_err(|error| on.pass.fail(error.clone()))
     }
 
     fn probe_layout(&self, id: i64) -> Result<ProbeLayout<'_>> {
@@ -23,17 +27,18 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn release(&mut self, id: i64) {
-        if !self.pass_mut().close_lease(id) {
-            let name = self.pass().method().probe_name(self.store.constants(), id);
-            return self.pass_mut().keep(Error::Internal(format!(
+        let mut on = self.playing();
+        if !on.pass.close_lease(id) {
+            let name = on.pass.method().probe_name(on.store.constants(), id);
+            return on.pass.keep(Error::Internal(format!(
                 "a lease of probe {name} ended twice"
             )));
         }
-        if self.pass().running && self.pass().failed.is_none() {
+        if on.pass.running && on.pass.failed.is_none() {
             // rule: lease-end-waits-for-its-kernel
-            self.pass_mut().failed = self.wait_if_asked().err();
+            on.pass.failed = on.wait_if_asked().err();
         }
-        self.end_lease(id as ProbeId);
+        on.end_lease(id as ProbeId);
     }
 
     fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
@@ -53,11 +58,10 @@ impl<D: Device> PassHooks for Session<D> {
             None => device.free_scratch(ptr, bytes),
             Some(graphs) => graphs.scratch.free(device, ptr, bytes),
         };
+        let pass = self.pass_mut();
         match freed {
-            Ok(()) => self.pass_mut().activations.now -= bytes,
-            Err(error) => self
-                .pass_mut()
-                .keep(activation("giving back", bytes, error)),
+            Ok(()) => pass.activations.now -= bytes,
+            Err(error) => pass.keep(activation("giving back", bytes, error)),
         }
     }
 
@@ -97,16 +101,37 @@ fn activation(doing: &str, bytes: u64, error: Error) -> Error {
     error.during(|| format!("{doing} an activation of {bytes} bytes"))
 }
 
+/// What a probe and a release use. It is found once for each of them: between two probes every cache line counts.
+pub(super) struct Playing<'a, D: Device> {
+    /// Of the method whose turn it is.
+    pub pass: &'a mut Pass,
+    pub store: &'a mut Store<D>,
+    pub timing: &'a mut Timing,
+    graphs: &'a Option<PassGraphs<D>>,
+}
+
 impl<D: Device> Session<D> {
+    #[inline]
+    pub(super) fn playing(&mut self) -> Playing<'_, D> {
+        Playing {
+            pass: &mut self.passes[self.method],
+            store: &mut self.store,
+            timing: &mut self.timing,
+            graphs: &self.graphs,
+        }
+    }
+}
+
+impl<D: Device> Playing<'_, D> {
+    #[inline(always)]
     fn serve(&mut self, id: i64) -> Result<DevicePtr> {
         self.wait_if_asked()?;
         // Before anything else: the address that follows is only right for this probe.
-        let pass = &mut self.passes[self.method];
-        let (method, constants) = (&pass.method, self.store.constants());
+        let (method, constants) = (&self.pass.method, self.store.constants());
         let name = |id| method.probe_name(constants, id);
         // rule: probe-is-the-next-one
-        let id = pass.follower.probe(id, name)?;
-        let place = pass.probes.place(id);
+        let id = self.pass.follower.probe(id, name)?;
+        let place = self.pass.probes.place(id);
         let (served, at) = match place {
             Some(at) => (Served::Hit, at),
             None => self.bring(id)?,
@@ -119,9 +144,9 @@ impl<D: Device> Session<D> {
             Served::Hit => self.store.stats.hits += 1,
             Served::Miss => self.store.stats.misses += 1,
         }
-        self.pass_mut().open_lease(id);
+        self.pass.open_lease(id);
         if place.is_none() {
-            self.mark_read(id);
+            self.mark(Some(Event::Probe(id)));
             // rule: policy-hears-of-the-lease
             self.store.lease(id);
             self.look_ahead();
@@ -131,13 +156,13 @@ impl<D: Device> Session<D> {
 
     #[inline]
     fn weight(&self, id: ProbeId) -> WeightIndex {
-        self.pass().method().trace.weight(id)
+        self.pass.method().trace.weight(id)
     }
 
     /// Where weights come and go: has the weight of a read there, and says where.
     fn bring(&mut self, id: ProbeId) -> Result<(Served, DevicePtr)> {
         let served = self.store.bring(id)?;
-        self.mark_wait();
+        self.mark(None);
         let at = self.store.address(self.weight(id));
         let at = at.map_err(|error| self.lost_copy(id, error))?;
         Ok((served, at))
@@ -146,16 +171,17 @@ impl<D: Device> Session<D> {
     /// The copy of the weight of probe `id` could not be waited for.
     #[cold]
     fn lost_copy(&self, id: ProbeId, error: Error) -> Error {
-        let (method, constants) = (self.pass().method(), self.store.constants());
+        let (method, constants) = (self.pass.method(), self.store.constants());
         let name = method.probe_name(constants, i64::from(id));
         error.during(|| format!("waiting for the copy for probe {name}"))
     }
 
+    #[inline(always)]
     fn end_lease(&mut self, id: ProbeId) {
-        let stays = self.pass().probes.all_stay();
-        if !stays && self.pass().running && self.pass().follower.in_tail() {
-            self.pass_mut().ended[id as usize] = true;
-            if self.pass().open_leases == 0 {
+        let stays = self.pass.probes.all_stay();
+        if !stays && self.pass.running && self.pass.follower.in_tail() {
+            self.pass.ended[id as usize] = true;
+            if self.pass.open_leases == 0 {
                 self.end_tail();
             }
             return;
@@ -163,7 +189,7 @@ impl<D: Device> Session<D> {
         let may_go = match stays {
             true => None,
             false => {
-                self.mark_end(id);
+                self.mark(Some(Event::Release(id)));
                 self.store.end_lease(id)
             }
         };
@@ -171,9 +197,9 @@ impl<D: Device> Session<D> {
             // rule: lease-end-leaves-an-event
             self.keep_last_read(weight);
         }
-        if self.pass().running {
+        if self.pass.running {
             // rule: releases-are-followed
-            self.pass_mut().follower.release(id);
+            self.pass.follower.release(id);
         }
         if may_go.is_some() {
             self.use_freed();
@@ -183,12 +209,12 @@ impl<D: Device> Session<D> {
     /// Ends the leases that lasted until after the last kernel, all of them in access order. The order in which the code ends
     /// them is not fixed; if it decided what is evicted first, a pass could be one that was never rehearsed.
     pub(super) fn end_tail(&mut self) {
-        if self.pass().probes.all_stay() {
+        if self.pass.probes.all_stay() {
             return;
         }
-        for at in 0..self.pass().ended.len() {
-            let id = self.pass().method().trace.order()[at];
-            if std::mem::take(&mut self.pass_mut().ended[id as usize]) {
+        for at in 0..self.pass.ended.len() {
+            let id = self.pass.method().trace.order()[at];
+            if std::mem::take(&mut self.pass.ended[id as usize]) {
                 if let Some(weight) = self.store.end_lease(id) {
                     // rule: lease-end-in-the-tail-leaves-an-event
                     self.keep_last_read(weight);
@@ -202,10 +228,12 @@ impl<D: Device> Session<D> {
         match self.store.keep_last_read(weight) {
             Ok(()) => {}
             // Nothing that was captured happens then.
-            Err(error) if self.is_capturing() => self.pass_mut().fail(error),
+            Err(error) if self.graphs.as_ref().is_some_and(PassGraphs::is_capturing) => {
+                self.pass.fail(error);
+            }
             Err(error) => {
                 let error = self.store.lost_last_read(weight, error);
-                self.pass_mut().keep(error);
+                self.pass.keep(error);
             }
         }
     }
@@ -213,7 +241,7 @@ impl<D: Device> Session<D> {
     /// What just became idle may be evicted for a copy. Not after a failure: the pass is being unwound.
     fn use_freed(&mut self) {
         // rule: poisoned-pass-looks-not-ahead
-        if self.pass().running && self.pass().failed.is_none() && !self.store.is_poisoned() {
+        if self.pass.running && self.pass.failed.is_none() && !self.store.is_poisoned() {
             self.look_ahead();
         }
     }
@@ -222,15 +250,15 @@ impl<D: Device> Session<D> {
     /// probe.
     fn look_ahead(&mut self) {
         if let Err(error) = self.store.look_ahead() {
-            self.pass_mut().fail(error.clone());
-            self.pass_mut().keep(error);
+            self.pass.fail(error.clone());
+            self.pass.keep(error);
         }
     }
 
     #[inline]
     fn check_running(&self) -> Result<()> {
         // rule: failed-pass-serves-nothing, poisoned-pass-serves-nothing
-        match self.pass().running && self.pass().failed.is_none() && !self.store.is_poisoned() {
+        match self.pass.running && self.pass.failed.is_none() && !self.store.is_poisoned() {
             true => Ok(()),
             false => Err(self.why_not_running()),
         }
@@ -241,7 +269,7 @@ impl<D: Device> Session<D> {
         if let Err(error) = self.store.check_usable() {
             return error;
         }
-        match &self.pass().failed {
+        match &self.pass.failed {
             Some(error) => error.clone(),
             None => Error::Internal("a probe was called outside of a pass".to_string()),
         }

@@ -1,5 +1,6 @@
 //! Waits for kernels, and which weights they may have been using.
 
+use super::hooks::Playing;
 use super::Session;
 use crate::device::Device;
 use crate::error::Result;
@@ -34,11 +35,13 @@ impl<D: Device> Session<D> {
         }
         names
     }
+}
 
+impl<D: Device> Playing<'_, D> {
     /// Waits for what runs, if every kernel is to be waited for.
     #[inline]
     pub(super) fn wait_if_asked(&mut self) -> Result<()> {
-        match self.pass().in_flight.every_kernel {
+        match self.pass.in_flight.every_kernel {
             true => self.wait_for_kernels(),
             false => Ok(()),
         }
@@ -48,7 +51,7 @@ impl<D: Device> Session<D> {
     fn wait_for_kernels(&mut self) -> Result<()> {
         let ended = self.store.device.finish_compute();
         ended.map_err(|error| error.during(|| "waiting for each kernel".into()))?;
-        let pass = self.pass_mut();
+        let pass = &mut self.pass;
         let open = (0..).zip(&pass.leased).filter(|(_, open)| **open);
         pass.in_flight.open.clear();
         pass.in_flight.open.extend(open.map(|(id, _)| id));

@@ -250,8 +250,10 @@ impl<D: Device> Session<D> {
         if let Some(graphs) = &mut self.graphs {
             graphs.scratch.begin();
         }
-        let copied = self.store.stats.bytes_copied;
-        self.pass_mut().begin(copied);
+        let on = self.playing();
+        // No pass is timed any more once that has failed in another one.
+        on.pass.marks.take_if(|_| !on.timing.kernels);
+        on.pass.begin(on.store.stats.bytes_copied);
         Ok(())
     }
 
@@ -259,7 +261,7 @@ impl<D: Device> Session<D> {
     /// during the pass; of a completed one also a divergence from the trace, and a lease that is still open.
     pub fn end_pass(&mut self, completed: bool) -> Result<()> {
         self.pass_mut().end()?;
-        self.end_tail();
+        self.playing().end_tail();
         let (pass, stats) = (&mut self.passes[self.method], &mut self.store.stats);
         stats.bytes_copied_last_pass = stats.bytes_copied - pass.copied_before;
         let outcome = pass.outcome(completed, self.store.constants());

@@ -4,40 +4,25 @@
 //! it, and where each lease ends. What lies between a wait's two marks is no kernel's time. When that pass is over, nothing runs and nothing
 //! is leased, so that all weights may move: the memory goes back, and is taken as the new plan needs it.
 
+use super::hooks::Playing;
 use super::Session;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::residency::{self, Residency};
-use crate::schedule::{Event, KernelTimes, ProbeId};
+use crate::schedule::{Event, KernelTimes};
 
-impl<D: Device> Session<D> {
-    /// Before a wait for the copy of a read.
+impl<D: Device> Playing<'_, D> {
+    /// Before a wait for a copy; after the wait of a read; where a lease ends. What follows belongs to this event, if to any.
     #[inline]
-    pub(super) fn mark_wait(&mut self) {
-        if self.pass().marks.is_some() {
-            self.mark(None);
-        }
-    }
-
-    /// After the wait of a read.
-    #[inline]
-    pub(super) fn mark_read(&mut self, id: ProbeId) {
-        if self.pass().marks.is_some() {
-            self.mark(Some(Event::Probe(id)));
-        }
-    }
-
-    /// Where the lease of a read ends.
-    #[inline]
-    pub(super) fn mark_end(&mut self, id: ProbeId) {
-        if self.pass().marks.is_some() {
-            self.mark(Some(Event::Release(id)));
+    pub(super) fn mark(&mut self, what: Option<Event>) {
+        if self.pass.marks.is_some() {
+            self.mark_now(what);
         }
     }
 
     #[cold]
-    fn mark(&mut self, what: Option<Event>) {
-        let Some(marks) = &mut self.passes[self.method].marks else {
+    fn mark_now(&mut self, what: Option<Event>) {
+        let Some(marks) = &mut self.pass.marks else {
             return;
         };
         match self.store.device.mark() {
@@ -51,11 +36,11 @@ impl<D: Device> Session<D> {
     fn stop_timing(&mut self, error: &Error) {
         log::warn!("kernels could not be timed, so the plan stays as it was made at load: {error}");
         self.timing.kernels = false;
-        for pass in &mut self.passes {
-            pass.marks = None;
-        }
+        self.pass.marks = None;
     }
+}
 
+impl<D: Device> Session<D> {
     /// Graphs of one method would not outlive the plan that times of another one bring.
     pub(super) fn may_time_kernels(&self) -> bool {
         self.timing.kernels && (self.passes.len() == 1 || self.graphs.is_none())
@@ -68,7 +53,7 @@ impl<D: Device> Session<D> {
         };
         marks.clear();
         if let Err(error) = self.store.device.take_marks() {
-            self.stop_timing(&error);
+            self.playing().stop_timing(&error);
         }
     }
 
@@ -88,7 +73,7 @@ impl<D: Device> Session<D> {
                 self.pass_mut().times = Some(times);
                 self.replan();
             }
-            Err(error) => self.stop_timing(&error),
+            Err(error) => self.playing().stop_timing(&error),
         }
     }
 

@@ -110,6 +110,11 @@ impl<D: Device> PassGraphs<D> {
         }
     }
 
+    /// Whether what is issued goes into a graph.
+    pub fn is_capturing(&self) -> bool {
+        self.begun.is_some()
+    }
+
     /// Most bytes of all of them.
     pub(super) fn cap(&self) -> u64 {
         self.asked.unwrap_or(GRAPH_BYTES)

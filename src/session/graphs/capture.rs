@@ -119,13 +119,6 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// Whether what is issued goes into a graph.
-    #[inline]
-    pub(in crate::session) fn is_capturing(&self) -> bool {
-        let graphs = self.graphs.as_ref();
-        graphs.is_some_and(|graphs| graphs.begun.is_some())
-    }
-
     /// Whether the device is as the captured pass found it.
     pub fn is_primed(&self, captured: &CapturedPass<D>) -> bool {
         captured.is_primed(&self.store)

@@ -185,7 +185,7 @@ impl<D: Device> Session<D> {
 
     /// After a complete pass that was issued call by call: where the next one of the method begins.
     pub(super) fn keep_steady(&mut self) {
-        if let Some(graphs) = self.graphs.as_mut().filter(|graphs| graphs.begun.is_none()) {
+        if let Some(graphs) = self.graphs.as_mut().filter(|graphs| !graphs.is_capturing()) {
             graphs.steady.insert(self.method, self.store.state());
         }
     }
