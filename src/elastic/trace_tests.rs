@@ -4,7 +4,7 @@
 use super::test_support::Random;
 use super::*;
 
-/// Bytes of one unit of the table in `docs/elastic.md`.
+/// Bytes of one unit of the table in `docs/arbiter.md`.
 const SCALE: u64 = 1000;
 
 struct Trace {
@@ -222,7 +222,7 @@ fn check(trace: &Trace) {
     assert!(!trace.alternates || ours <= 0.6 * newest, "{name}");
 }
 
-/// `cargo test --lib elastic::traces::near -- --nocapture` prints the table of `docs/elastic.md`.
+/// `cargo test --lib elastic::traces::near -- --nocapture` prints the table of `docs/arbiter.md`.
 #[test]
 fn near_the_best_rule_on_each_trace() {
     println!("| trace | newest first | by rate | by prediction | best of three | arbiter |");

@@ -557,7 +557,7 @@ void ws_destroy(ws_model* model);
 
 /*
  * Ranges, for code that runs its own kernels: reserved addresses of one model, whose memory comes and goes.
- * docs/elastic.md has the rules and an example. All ranges of a device take memory from each other, newest first and
+ * docs/ranges.md has the rules and an example. All ranges of a device take memory from each other, newest first and
  * low addresses first, and share the device's budget with models (ws_set_device_budget). Calls may come from any
  * thread.
  *
@@ -769,8 +769,8 @@ ws_status ws_range_destroy(ws_range* range);
 /*
  * Graph pools: memory for captures of graphs that the caller makes, of which one replays at a time. Each capture has
  * its own addresses, and all captures show the same memory: as much as the largest of them needs. What a replay has
- * written is valid until the next replay of any capture of the pool. docs/graphs.md has the rules. Calls may come from
- * any thread; streams are those of ranges. Replays are issued one at a time.
+ * written is valid until the next replay of any capture of the pool. docs/graph-pools.md has the rules. Calls may
+ * come from any thread; streams are those of ranges. Replays are issued one at a time.
  */
 typedef struct ws_graph_pool ws_graph_pool;
 
