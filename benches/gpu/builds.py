@@ -10,7 +10,8 @@ new over old for each budget: of the medians, and the middle half of the pairs o
 is 1 if a ratio of the medians is above `--bar`.
 
 A build that another Python package drives gets that package: `--old-python FOLDER`, the folder that holds `weightstream/`. With
-`--runners`, whole runs of `weightstream-run` take turns instead; `--sizes` must be the largest, and the first passes count there too.
+`--calls`, calls that move memory take turns too: `set_budget` between 50 and 75 %, faults of a range that take memory from another
+allocation, captures of a graph pool. With `--runners`, whole runs of `weightstream-run` take turns instead; `--sizes` must be the largest, and the first passes count there too.
 `benches/gpu/llama.py` exports models for this.
 """
 
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,57 @@ TURN = 5
 WARM = 1
 
 
+def change_budget(module: Any, whole: int) -> None:
+    for share in (0.75, 0.5):
+        module.set_budget(int(whole * share))
+
+
+def faults(count: int = 32, size: int = 64 << 20) -> Callable[[], None]:
+    """Two ranges under a cap for one: each fault takes the memory of the other range."""
+    import torch
+    import weightstream as ws
+
+    ws.set_device_budget("cuda:0", size)
+    ranges = [ws.Range("cuda:0", size, name) for name in ("one", "other")]
+    allocs, stream = [one.alloc(size) for one in ranges], torch.cuda.Stream()
+
+    def run() -> None:
+        for at in range(count):
+            one, alloc = ranges[at % 2], allocs[at % 2]
+            one.prioritize()
+            if one.fault(alloc, stream).refused:
+                raise RuntimeError("a fault was refused")
+            one.unpin(alloc, stream)
+            stream.synchronize()
+
+    return run
+
+
+def captures(size: int = 256 << 20) -> Callable[[], None]:
+    """A graph whose activations need new memory each time."""
+    import torch
+    import weightstream as ws
+
+    x = torch.zeros(size // 8, device="cuda")
+
+    def run() -> None:
+        pool = ws.torch.GraphPool("cuda:0")
+        graph = pool.graph()
+        with pool.capture(graph):
+            y = x + 1
+        del graph, y
+        pool.close()
+
+    return run
+
+
 def serve(model: str, data: str) -> None:
     """The child: loads at a budget, runs passes, says how long each took. One JSON object per line, both ways."""
     import torch
     import weightstream as ws
 
     module, inputs = None, None
+    calls: dict[str, Any] = {}
     answer: dict[str, Any]
     for line in sys.stdin:
         request = json.loads(line)
@@ -53,6 +100,15 @@ def serve(model: str, data: str) -> None:
             module = ws.Module(model, data, weight_offload_budget_bytes=request["budget"])
             inputs = torch.zeros(*request["sizes"], dtype=torch.int64)
             answer = {}
+        elif "call" in request:
+            made = calls.get(request["call"])
+            if made is None:
+                made = calls[request["call"]] = {"faults": faults, "captures": captures}.get(request["call"], lambda: None)()
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            change_budget(module, request["whole"]) if made is None else made()
+            torch.cuda.synchronize()
+            answer = {"seconds": time.perf_counter() - begin, "copied": 0}
         else:
             module.forward(inputs)
             begin = time.perf_counter()
@@ -101,15 +157,17 @@ class Runner:
         return {"seconds": found["ms_per_pass"] / 1e3, "copied": found["bytes_copied_last_pass"]}
 
 
-def compare(builds: dict[str, Any], budget: int, sizes: list[int], warm: int, count: int) -> tuple[float, str]:
-    """The ratio of the medians, and a line that tells it."""
+def compare(
+    builds: dict[str, Any], load: dict[str, Any], call: dict[str, Any], warm: int, count: int
+) -> tuple[float, str]:
+    """Loads, and then has the builds make a call in turns: the ratio of the medians, and a line that tells it."""
     for build in builds.values():
-        build.ask(budget=budget, sizes=sizes)
+        build.ask(**load)
     seconds: dict[str, list[float]] = {name: [] for name in builds}
     copied: dict[str, int] = {}
     for at in range(warm + count):
         for name, build in builds.items():
-            answer = build.ask()
+            answer = build.ask(**call)
             copied[name] = answer["copied"]
             if at >= warm:
                 seconds[name].append(answer["seconds"])
@@ -131,6 +189,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bar", type=float, default=math.inf, help="the most that new over old may be")
     parser.add_argument("--old-python", metavar="FOLDER", help="holds the package `weightstream` that drives the old build")
     parser.add_argument("--new-python", metavar="FOLDER", help="likewise")
+    parser.add_argument("--calls", action="store_true", help="calls that move memory too")
     parser.add_argument("--runners", nargs=2, metavar=("OLD", "NEW"), help="time these instead of the Python module")
     return parser.parse_args()
 
@@ -156,10 +215,16 @@ def run(args: argparse.Namespace, folder: Path) -> float:
     for sizes in args.sizes:
         for name in args.budgets:
             given = [int(size) for size in sizes.split("x")]
-            ratio, line = compare(builds, bytes_of(name, floor, whole), given, warm, args.turns)
+            load = {"budget": bytes_of(name, floor, whole), "sizes": given}
+            ratio, line = compare(builds, load, {}, warm, args.turns)
             worst = max(worst, ratio)
             about = "weightstream-run " if args.runners else ""
             print(f"{about}{sizes} {name}: {line}" + (f"  ABOVE {args.bar}" if ratio > args.bar else ""), flush=True)
+    for call in ("set_budget", "faults", "captures") if args.calls else ():
+        load = {"budget": bytes_of("50%", floor, whole), "sizes": [1, 1]}
+        ratio, line = compare(builds, load, {"call": call, "whole": whole}, 2, 3 * args.turns)
+        worst = max(worst, ratio)
+        print(f"{call}: {line}" + (f"  ABOVE {args.bar}" if ratio > args.bar else ""), flush=True)
     return worst
 
 

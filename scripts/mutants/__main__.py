@@ -25,12 +25,13 @@ from workspace import Outcome, Workspace
 
 import device
 import elastic
+import memory
 import residency
 import schedule
 import session
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, methods, device, elastic)}
+RULES = {module.__name__: module.MUTANTS for module in (session, residency, planned, schedule, methods, device, memory, elastic)}
 MUTANTS: list[Mutant] = [mutant for rules in RULES.values() for mutant in rules]
 
 

@@ -109,12 +109,6 @@ MUTANTS = [
         "a queued copy writes memory that was given back to the system",
         ("lib:device::host", "device:contract"),
     ),
-    Mutant(
-        "host-unmaps-after-its-copies",
-        delete(),
-        "a queued copy writes memory that was given back to the system",
-        ("device:views", "lib:device::host"),
-    ),
     # --- tensor handles
     Mutant(
         "last-handle-ends-the-lease",

@@ -23,12 +23,6 @@ MUTANTS = [
         ("session:budget",),
     ),
     Mutant(
-        "sim-sees-pages-that-move-early",
-        delete(),
-        "the simulator does not see that",
-        ("lib:sim",),
-    ),
-    Mutant(
         "ring-is-forgotten-by-a-new-plan",
         delete(),
         "a pass takes what lies in a slot of the old ring for a tail of the new one",

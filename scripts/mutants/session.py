@@ -243,12 +243,12 @@ MUTANTS = [
     Mutant(
         "block-grows-in-place",
         become(
-            "self.at = {\n"
-            "    device.free_block(self.at)?;\n"
-            "    let at = device.reserve_block()?.unwrap_or(self.at);\n"
-            "    device.grow_block(at, bytes)?;\n"
-            "    at\n"
-            "};"
+            "{\n"
+            "    let Some(other) = Growing::open(device)? else { return Ok(()) };\n"
+            "    std::mem::replace(growing, other).close(device)?;\n"
+            "    growing.grow(device, bytes)?;\n"
+            "    self.at = growing.at();\n"
+            "}"
         ),
         "graphs of before write where their activations were",
         ("session:graph_memory", "session:graphs"),

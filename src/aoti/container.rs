@@ -7,7 +7,7 @@ use super::context::{outcome, Context, Fail, TorchDevice};
 use super::dtype::DType;
 use super::hooks::PassHooks;
 use super::inputs::place_inputs;
-use super::interface::{Code, Functions, Opaque, Pair};
+use super::interface::{Functions, Opaque, Pair, ReturnCode};
 use super::outputs::{finish, places, Outputs, Reader};
 use super::registry::Library;
 use super::slab::{Handle, Slab};
@@ -319,7 +319,7 @@ impl Container {
     fn get<T>(
         &self,
         what: &str,
-        function: unsafe extern "C" fn(Opaque, *mut T) -> Code,
+        function: unsafe extern "C" fn(Opaque, *mut T) -> ReturnCode,
         mut value: T,
     ) -> Result<T> {
         // SAFETY: the container is alive and `value` is a place for the answer.
@@ -331,7 +331,7 @@ impl Container {
     fn get_at<T>(
         &self,
         what: &str,
-        function: unsafe extern "C" fn(Opaque, usize, *mut T) -> Code,
+        function: unsafe extern "C" fn(Opaque, usize, *mut T) -> ReturnCode,
         index: usize,
         mut value: T,
     ) -> Result<T> {
@@ -344,7 +344,7 @@ impl Container {
     fn text(
         &self,
         what: &str,
-        function: unsafe extern "C" fn(Opaque, usize, *mut *const c_char) -> Code,
+        function: unsafe extern "C" fn(Opaque, usize, *mut *const c_char) -> ReturnCode,
         index: usize,
     ) -> Result<String> {
         let text = self.get_at(what, function, index, std::ptr::null())?;
@@ -381,7 +381,7 @@ impl std::fmt::Debug for Container {
     }
 }
 
-fn answered(what: &str, code: Code) -> Result<()> {
+fn answered(what: &str, code: ReturnCode) -> Result<()> {
     if code == 0 {
         return Ok(());
     }

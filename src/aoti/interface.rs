@@ -9,7 +9,7 @@ use crate::error::Result;
 /// A handle or pointer that only the compiled code looks into.
 pub(super) type Opaque = *mut c_void;
 /// 0, or an error whose text went to stderr.
-pub(super) type Code = i32;
+pub(super) type ReturnCode = i32;
 
 /// A constant's name within the compiled code, and its new handle.
 #[repr(C)]
@@ -23,7 +23,7 @@ macro_rules! functions {
     ($($field:ident = $symbol:ident($($arg:ty),*);)*) => {
         /// The container's functions in one library.
         pub(super) struct Functions {
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> Code,)*
+            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> ReturnCode,)*
         }
 
         impl Functions {
@@ -35,7 +35,7 @@ macro_rules! functions {
                     // SAFETY: Inductor's runtime defines this symbol with this signature in every
                     // library it compiles.
                     let $field = unsafe {
-                        std::mem::transmute::<Opaque, unsafe extern "C" fn($($arg),*) -> Code>(address)
+                        std::mem::transmute::<Opaque, unsafe extern "C" fn($($arg),*) -> ReturnCode>(address)
                     };
                 )*
                 Ok(Functions { $($field),* })

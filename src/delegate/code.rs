@@ -11,20 +11,20 @@ use crate::schedule::WeightIndex;
 use crate::session::{Session, State};
 
 /// The compiled code of one method.
-pub(super) struct Code<D: DelegateDevice> {
+pub(super) struct MethodCode<D: DelegateDevice> {
     pub(super) container: Container,
     pub(super) scope: D::Scope,
     /// Which of the record's constants each of the container's constants is.
     matched: Vec<usize>,
 }
 
-impl<D: DelegateDevice> Code<D> {
+impl<D: DelegateDevice> MethodCode<D> {
     /// Held against the record. No constant is bound.
-    pub fn open(device: &D, request: &LoadRequest<'_>) -> Result<Code<D>> {
-        Code::open_by(device.scope(), device.id(), request)
+    pub fn open(device: &D, request: &LoadRequest<'_>) -> Result<MethodCode<D>> {
+        MethodCode::open_by(device.scope(), device.id(), request)
     }
 
-    fn open_by(scope: D::Scope, id: DeviceId, request: &LoadRequest<'_>) -> Result<Code<D>> {
+    fn open_by(scope: D::Scope, id: DeviceId, request: &LoadRequest<'_>) -> Result<MethodCode<D>> {
         let record = request.records.own();
         let mut container = compiled(&scope, "loading", || open(record, id, request.library))?;
         check_signature(record, &container)?;
@@ -41,7 +41,7 @@ impl<D: DelegateDevice> Code<D> {
             });
             bound.map_err(|error| refused(error, &weights))?;
         }
-        Ok(Code {
+        Ok(MethodCode {
             container,
             scope,
             matched,

@@ -13,7 +13,7 @@ mod up_front;
 
 pub(super) use source::new_session;
 
-use super::code::Code;
+use super::code::MethodCode;
 use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
 use super::inputs::{self, Signature};
@@ -37,7 +37,7 @@ use crate::tenancy::{settle_grant, take_grant};
 /// session's memory.
 pub(super) struct Engine<D: DelegateDevice> {
     /// Taken when it ends.
-    code: Option<Code<D>>,
+    code: Option<MethodCode<D>>,
     shared: Arc<Shared<D>>,
     /// Where the buffers lie that it writes; `None`: with the direct constants.
     state: Option<Arc<SessionState<D>>>,
@@ -52,7 +52,7 @@ pub(super) struct Engine<D: DelegateDevice> {
 impl<D: DelegateDevice> Engine<D> {
     /// `code` is the method's if it was opened already.
     pub fn new(
-        code: Option<Code<D>>,
+        code: Option<MethodCode<D>>,
         shared: Arc<Shared<D>>,
         state: Option<Arc<SessionState<D>>>,
         request: &LoadRequest<'_>,
@@ -68,7 +68,7 @@ impl<D: DelegateDevice> Engine<D> {
         }
         let mut code = match code.or_else(|| shared.take_code(method)) {
             Some(code) => code,
-            None => Code::open(running.session.device(), request)?,
+            None => MethodCode::open(running.session.device(), request)?,
         };
         let index = shared.union.index.get(method);
         let index = index.ok_or_else(|| Error::Internal(format!("there is no method {method}")))?;
@@ -152,7 +152,7 @@ fn keep_times<D: DelegateDevice>(running: &mut ProgramState<D>) {
 
 /// One pass of one method, and all that it uses.
 struct Turn<'a, D: DelegateDevice> {
-    code: &'a mut Code<D>,
+    code: &'a mut MethodCode<D>,
     session: &'a mut Session<D>,
     poisoned: &'a mut Option<String>,
     io_bytes: &'a mut u64,

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
-use super::code::Code;
+use super::code::MethodCode;
 use super::delegate_device::{self, DelegateDevice};
 use super::engine::Engine;
 use super::graph_shapes::shapes_of;
@@ -125,10 +125,10 @@ fn engine<D: DelegateDevice + 'static>(
     check_graph(record, options)?;
     // Before anything is opened.
     shapes_of(records, record, options)?;
-    let mut code: Option<Code<D>> = None;
+    let mut code: Option<MethodCode<D>> = None;
     let load = || {
         let opened = open_program(open()?, request, options, stream, |device| {
-            code = Some(Code::open(device, request)?);
+            code = Some(MethodCode::open(device, request)?);
             Ok(())
         })?;
         let shared = Arc::new(opened);

@@ -82,6 +82,7 @@ pub(super) fn open<D: DelegateDevice>(
         policy: options.policy,
         times,
         elastic: membership.is_some(),
+        kernels_write: false,
     };
     let data = Data {
         catalog,

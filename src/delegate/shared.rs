@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-use super::code::Code;
+use super::code::MethodCode;
 use super::delegate_device::DelegateDevice;
 use super::place::ProgramPlace;
 use super::request::{Beside, Data};
@@ -21,7 +21,7 @@ use crate::session::{Session, State};
 pub(super) struct Shared<D: DelegateDevice> {
     /// Compiled code of sessions that have ended, with its method, for the next ones: on a GPU each loads its kernels, and never
     /// unloads them.
-    spare: Mutex<Vec<(usize, Code<D>)>>,
+    spare: Mutex<Vec<(usize, MethodCode<D>)>>,
     running: Mutex<ProgramState<D>>,
     /// The counters after the last pass, so that asking for them never waits for a running one.
     pub stats: Arc<Mutex<Stats>>,
@@ -112,14 +112,14 @@ impl<D: DelegateDevice> Shared<D> {
     }
 
     /// Compiled code of this method that nobody uses, whatever it is bound to.
-    pub fn take_code(&self, method: usize) -> Option<Code<D>> {
+    pub fn take_code(&self, method: usize) -> Option<MethodCode<D>> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let found = spare.iter().position(|(other, _)| *other == method)?;
         Some(spare.swap_remove(found).1)
     }
 
     /// Keeps the compiled code of a session that ends.
-    pub fn keep_code(&self, method: usize, code: Code<D>) {
+    pub fn keep_code(&self, method: usize, code: MethodCode<D>) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         spare.push((method, code));
     }

@@ -1,7 +1,5 @@
 //! Addresses on a device, and bytes of the host that are copied there.
 
-use std::ops::Range;
-
 /// An address in device memory. On `host` it is a plain address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DevicePtr(pub u64);
@@ -13,25 +11,6 @@ impl DevicePtr {
     /// The address `bytes` further on.
     pub fn offset(self, bytes: u64) -> DevicePtr {
         DevicePtr(self.0 + bytes)
-    }
-}
-
-/// What [`Device::remap`](super::Device::remap) has mapped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remapped {
-    /// Its first address.
-    pub at: DevicePtr,
-    /// Pages that were to be kept and are not: bytes from the start of the new memory.
-    pub lost: Vec<Range<u64>>,
-}
-
-impl Remapped {
-    /// All that was to be kept is there.
-    pub fn whole(at: DevicePtr) -> Remapped {
-        Remapped {
-            at,
-            lost: Vec::new(),
-        }
     }
 }
 

@@ -3,14 +3,13 @@
 
 mod faults;
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-pub use faults::{Fault, Faults, FaultyEvent, LiveCounts};
+pub use faults::{Fault, Faults, FaultyEvent, FaultyMemory, LiveCounts};
 
 use super::{
-    Device, DeviceBytes, DevicePtr, HostAccess, HostBytes, HostRoom, HostSource, HostStorage,
-    KeptPages, Link, Remapped, View, WeightDevice,
+    pages_of, Device, DeviceBytes, DevicePtr, HostAccess, HostBytes, HostRoom, HostSource,
+    HostStorage, Link, MemoryOf, PageAccess, Pages, Purpose, WeightDevice,
 };
 use crate::error::Result;
 use crate::figures::DeviceId;
@@ -21,8 +20,8 @@ pub struct Faulty<D> {
     pub(crate) faults: Faults,
     /// What was copied with a bit flipped; the inner device may read it until it ends.
     flipped: Vec<Box<[u8]>>,
-    /// Bytes of memory behind each view, by its address.
-    mapped: BTreeMap<DevicePtr, u64>,
+    /// The constant of the inner device's pages.
+    unit: u64,
 }
 
 impl<D> Faulty<D> {
@@ -33,7 +32,7 @@ impl<D> Faulty<D> {
             inner,
             faults: faults.clone(),
             flipped: Vec::new(),
-            mapped: BTreeMap::new(),
+            unit: 0,
         }
     }
 
@@ -63,6 +62,7 @@ impl<D> Drop for Faulty<D> {
 impl<D: Device> Device for Faulty<D> {
     type Event = FaultyEvent<D::Event>;
     type Graph = D::Graph;
+    type Pages = Self;
 
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -134,35 +134,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.page()
     }
 
-    fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        self.faults.take("map", "weights' pages", view.memory)?;
-        let ptr = self.inner.map(view)?;
-        self.faults.state().live.bytes += view.memory;
-        self.mapped.insert(ptr, view.memory);
-        Ok(ptr)
-    }
-
-    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
-        self.faults.call("unmap")?;
-        self.inner.unmap(ptr)?;
-        // Nothing was mapped for a view without bytes.
-        self.faults.state().live.bytes -= self.mapped.remove(&ptr).unwrap_or(0);
-        Ok(())
-    }
-
-    fn keeps_pages(&self) -> bool {
-        self.inner.keeps_pages()
-    }
-
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
-        if let Err(error) = self.faults.take("remap", "weights' pages", view.memory) {
-            return self.unmap(ptr).and(Err(error));
-        }
-        self.faults.state().live.bytes -= self.mapped.remove(&ptr).unwrap_or(0);
-        let shown = self.inner.remap(ptr, view, kept)?;
-        self.faults.state().live.bytes += view.memory;
-        self.mapped.insert(shown.at, view.memory);
-        Ok(shown)
+    fn pages(&mut self) -> Option<&mut Self> {
+        let inner = self.inner.pages()?;
+        self.unit = inner.unit();
+        Some(self)
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
@@ -257,21 +232,6 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.graphs_taken()
     }
 
-    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
-        self.faults.call("reserve_block")?;
-        self.inner.reserve_block()
-    }
-
-    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
-        self.faults.call("grow_block")?;
-        self.inner.grow_block(block, bytes)
-    }
-
-    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
-        self.faults.call("free_block")?;
-        self.inner.free_block(block)
-    }
-
     fn trim_scratch(&mut self) -> Result<()> {
         self.faults.call("trim_scratch")?;
         self.inner.trim_scratch()
@@ -333,6 +293,55 @@ impl<D: Device> Device for Faulty<D> {
     fn synchronize(&mut self) -> Result<()> {
         self.faults.call("synchronize")?;
         self.inner.synchronize()
+    }
+}
+
+impl<D: Device> Pages for Faulty<D> {
+    type Memory = FaultyMemory<MemoryOf<D>>;
+
+    fn page(&self) -> u64 {
+        self.inner.page().unwrap_or(1)
+    }
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn total_bytes(&mut self) -> Result<u64> {
+        pages_of(&mut self.inner)?.total_bytes()
+    }
+
+    fn reserve(&mut self, bytes: u64, purpose: Purpose) -> Result<DevicePtr> {
+        self.faults.call("reserve")?;
+        pages_of(&mut self.inner)?.reserve(bytes, purpose)
+    }
+
+    fn release(&mut self, start: DevicePtr) -> Result<()> {
+        self.faults.call("release")?;
+        pages_of(&mut self.inner)?.release(start)
+    }
+
+    fn create(&mut self, sizes: &[u64], purpose: Purpose) -> Result<Vec<Self::Memory>> {
+        let whole = sizes.iter().sum();
+        self.faults.take("create", purpose.name(), whole)?;
+        let made = pages_of(&mut self.inner)?.create(sizes, purpose)?;
+        let counted = |(memory, bytes): (_, &u64)| self.faults.memory(memory, *bytes, purpose);
+        Ok(made.into_iter().zip(sizes).map(counted).collect())
+    }
+
+    fn map(&mut self, at: DevicePtr, memory: &Self::Memory) -> Result<()> {
+        self.faults.call("map")?;
+        pages_of(&mut self.inner)?.map(at, &memory.inner)
+    }
+
+    fn allow(&mut self, at: DevicePtr, bytes: u64, access: PageAccess) -> Result<()> {
+        self.faults.call("allow")?;
+        pages_of(&mut self.inner)?.allow(at, bytes, access)
+    }
+
+    fn unmap(&mut self, at: DevicePtr) -> Result<()> {
+        self.faults.call("unmap")?;
+        pages_of(&mut self.inner)?.unmap(at)
     }
 }
 

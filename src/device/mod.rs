@@ -20,7 +20,8 @@
 //! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
 //! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
 
-mod any_units;
+mod address_table;
+mod any_pages;
 mod bytes;
 pub mod caller;
 pub mod cuda;
@@ -30,26 +31,27 @@ pub mod faulty;
 pub(crate) mod file;
 pub mod host;
 mod models;
+mod pages;
 #[cfg(feature = "sim")]
 pub mod sim;
-mod units;
 mod weight_device;
 
 use std::ffi::c_void;
 
 use crate::error::{Error, Result};
-use crate::figures::{DeviceModel, KeptPages, Link, View};
+use crate::figures::{DeviceModel, Link};
 
-pub use any_units::{while_captured, AnyEvent, AnyUnits};
-pub use bytes::{DevicePtr, HostBytes, Remapped};
+pub use address_table::{AddressTable, Frame};
+pub use any_pages::{while_captured, AnyEvent, AnyPages};
+pub use bytes::{DevicePtr, HostBytes};
 pub use caller::{CallerStream, DeviceBytes, HostRoom};
-pub use cuda::{CudaDevice, CudaUnits};
+pub use cuda::{CudaDevice, CudaPages};
 pub use file::{HostFile, HostSource};
-pub use host::{HostDevice, HostUnits};
+pub use host::{HostDevice, HostPages};
 pub use models::model_of;
+pub use pages::{PageAccess, Pages, Purpose, UserStream, UserStreams};
 #[cfg(feature = "sim")]
 pub use sim::Sim;
-pub use units::{Units, UserStream};
 pub use weight_device::{HostAccess, HostStorage, WeightDevice};
 
 /// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
@@ -59,12 +61,15 @@ pub const NODE_BYTES: u64 = 2458;
 pub const GRAPH_STEP: u64 = 2 << 20;
 
 /// Memory, copies and ordering of one device. See the module's ordering contract.
-pub trait Device: Send {
+pub trait Device: Send + 'static {
     /// A point in a stream.
     type Event: Send + Sync;
 
     /// What was captured between [`Device::begin_capture`] and [`Device::end_capture`]. A value: a device may have many.
     type Graph: Send;
+
+    /// [`Infallible`](std::convert::Infallible) where memory cannot be mapped.
+    type Pages: Pages;
 
     /// The device's name in messages and records: `cpu`, `cuda`.
     fn name(&self) -> &'static str;
@@ -72,7 +77,7 @@ pub trait Device: Send {
     /// Allocation sizes are rounded up to this many bytes; the budget counts rounded sizes.
     fn granule(&self) -> u64;
 
-    /// The most that [`Device::alloc`] and [`Device::map`] will be asked to hold at one time. Told before the first
+    /// The most that [`Device::alloc`] and [`Device::pages`] will be asked to hold at one time. Told before the first
     /// allocation, and again when the budget changes. A device that keeps a cap of its own sets it here, and refuses what
     /// it can never hold.
     fn set_budget(&mut self, _bytes: u64) -> Result<()> {
@@ -104,38 +109,16 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// Bytes of the pages that [`Device::map`] shows at several addresses, a multiple of the granule; `None` where
-    /// memory cannot be mapped.
+    /// Bytes of the device's pages, a multiple of the granule; `None` where memory cannot be mapped.
     fn page(&self) -> Option<u64> {
         None
     }
 
-    /// Takes `view.memory` bytes, of which the last page may be used in part, and shows them as `view` says: the address of
-    /// its first byte. Copies, downloads and kernels use these addresses; kernels only read there. It lasts until
-    /// [`Device::unmap`] or the device's end, and no call of a pass maps anything.
-    fn map(&mut self, _view: &View) -> Result<DevicePtr> {
-        Err(Error::Internal(format!("{} maps no memory", self.name())))
-    }
-
-    /// Gives back what [`Device::map`] returned, after everything that was issued.
-    fn unmap(&mut self, _ptr: DevicePtr) -> Result<()> {
-        Err(Error::Internal(format!("{} maps no memory", self.name())))
-    }
-
-    /// Whether [`Device::remap`] keeps pages.
-    fn keeps_pages(&self) -> bool {
-        false
-    }
-
-    /// Shows memory in another way: what [`Device::map`] returned is unmapped, and `view` is mapped, with the pages of the old
-    /// memory that are `kept`, each once, bytes and all, but for those that it returns as lost. The other pages hold nothing. Both streams
-    /// are idle: the caller has waited for them. On an error nothing is mapped any more.
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
-        if !kept.is_empty() {
-            return Err(Error::Internal(format!("{} keeps no pages", self.name())));
-        }
-        self.unmap(ptr)?;
-        self.map(view).map(Remapped::whole)
+    /// The device's pages: memory that can show at several addresses, or come and go under them. Copies, downloads and kernels use those
+    /// addresses; copies of weights write where kernels only read, through others of the same memory. `None` where
+    /// [`Device::page`] is.
+    fn pages(&mut self) -> Option<&mut Self::Pages> {
+        None
     }
 
     /// The address at which kernels read these bytes of the host, which are never copied, as long as the device lives: only
@@ -253,23 +236,6 @@ pub trait Device: Send {
         None
     }
 
-    /// Addresses for one block of activations that grows where it is, more than it can ever need. There is no memory behind
-    /// them yet. `None` where memory cannot be put behind addresses later.
-    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
-        Ok(None)
-    }
-
-    /// Has memory behind the first `bytes` bytes of a block; what is there already stays as it is, and kernels that use it go on.
-    /// Not while something is captured.
-    fn grow_block(&mut self, _block: DevicePtr, _bytes: u64) -> Result<()> {
-        Err(Error::Internal(format!("{} has no blocks", self.name())))
-    }
-
-    /// Gives a block back, addresses and memory, after everything that was issued.
-    fn free_block(&mut self, _block: DevicePtr) -> Result<()> {
-        Err(Error::Internal(format!("{} has no blocks", self.name())))
-    }
-
     /// Waits for the compute stream and gives memory of activations that is not in use back, where the device kept it.
     fn trim_scratch(&mut self) -> Result<()> {
         Ok(())
@@ -353,6 +319,20 @@ pub trait Device: Send {
 
     /// Blocks until both streams are idle.
     fn synchronize(&mut self) -> Result<()>;
+}
+
+/// Memory of a device's pages.
+pub type MemoryOf<D> = <<D as Device>::Pages as Pages>::Memory;
+
+/// The pages of a device that has some.
+pub(crate) fn pages_of<D: Device>(device: &mut D) -> Result<&mut D::Pages> {
+    let name = device.name();
+    device.pages().ok_or_else(|| no_pages(name))
+}
+
+#[cold]
+pub(crate) fn no_pages(name: &str) -> Error {
+    Error::Unsupported(format!("{name} maps no memory at several addresses"))
 }
 
 /// Refuses memory of a GPU on a device of another kind, called `name`.

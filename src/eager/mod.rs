@@ -101,14 +101,12 @@ impl Eager {
     pub fn new(recorded: Recorded) -> Result<Eager> {
         match recorded.device {
             DeviceId::Cpu => {
-                let mut device = HostDevice::new()?;
-                device.let_kernels_write();
+                let device = HostDevice::new()?;
                 Ok(Eager(Weights::open(device, recorded)?))
             }
             DeviceId::Cuda(index) => {
                 let mut device = CudaDevice::on_stream(index, recorded.stream)?;
                 device.time_link();
-                device.let_kernels_write();
                 Ok(Eager(Weights::open(device, recorded)?))
             }
         }

@@ -81,6 +81,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
         let options = StoreOptions {
             budget: Some(bytes_of_budget - beside),
             elastic: true,
+            kernels_write: true,
             ..StoreOptions::default()
         };
         let source = |device: &mut D| {

@@ -16,7 +16,7 @@
 
 use super::range::{Answer, Range, Ranges};
 use crate::config::quoted;
-use crate::device::{DevicePtr, Units};
+use crate::device::{DevicePtr, UserStreams};
 use crate::error::{bytes_text, Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ pub type CaptureId = u64;
 const ALIGNMENT: u64 = 512;
 
 /// Captures that share units.
-pub struct GraphPool<D: Units> {
+pub struct GraphPool<D: UserStreams> {
     range: Range<D>,
     name: String,
     cap: u64,
@@ -112,7 +112,7 @@ impl GraphPoolReport {
     }
 }
 
-impl<D: Units + 'static> GraphPool<D> {
+impl<D: UserStreams + 'static> GraphPool<D> {
     /// A pool whose captures may take `cap` bytes each; `None` for what is free on the device now. It costs addresses, and no
     /// memory.
     pub fn new(ranges: &Arc<Ranges<D>>, name: &str, cap: Option<u64>) -> Result<GraphPool<D>> {
@@ -138,7 +138,7 @@ impl<D: Units + 'static> GraphPool<D> {
     }
 }
 
-impl<D: Units> GraphPool<D> {
+impl<D: UserStreams> GraphPool<D> {
     /// A capture begins, with addresses of its own: pieces are its until [`GraphPool::end`].
     pub fn begin(&self) -> Result<CaptureId> {
         let mut state = self.lock();
@@ -352,7 +352,7 @@ impl<D: Units> GraphPool<D> {
     }
 }
 
-impl<D: Units> Drop for GraphPool<D> {
+impl<D: UserStreams> Drop for GraphPool<D> {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
             log::warn!("its memory stays: {error}");

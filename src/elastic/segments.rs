@@ -2,24 +2,24 @@
 //! ranges make room for it.
 
 use super::range::{Answer, Range, Ranges};
-use crate::device::{DevicePtr, Units};
+use crate::device::{DevicePtr, UserStreams};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The segments of a device.
-pub struct Segments<D: Units> {
+pub struct Segments<D: UserStreams> {
     ranges: Arc<Ranges<D>>,
     state: Mutex<State<D>>,
 }
 
-struct State<D: Units> {
+struct State<D: UserStreams> {
     live: BTreeMap<u64, Range<D>>,
     /// Those that could not end: their streams were captured.
     late: Vec<(Range<D>, D::Stream)>,
 }
 
-impl<D: Units + 'static> Segments<D> {
+impl<D: UserStreams + 'static> Segments<D> {
     /// None yet.
     pub fn new(ranges: &Arc<Ranges<D>>) -> Segments<D> {
         Segments {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::generated::flat_tensor as fb;
 use super::scalar::ScalarType;
-use super::segments::{self, Row};
+use super::segments::{self, SegmentRow};
 use super::{flat, header, malformed, sizes_text};
 use crate::error::Result;
 
@@ -48,11 +48,15 @@ impl Ptd {
             let what = format!("FlatTensor version {}, expected 0", root.version());
             return Err(malformed(name, root._tab.loc(), what));
         }
-        let rows = root.segments().into_iter().flatten().map(|segment| Row {
-            at: segment._tab.loc(),
-            offset: segment.offset(),
-            size: segment.size_(),
-        });
+        let rows = root
+            .segments()
+            .into_iter()
+            .flatten()
+            .map(|segment| SegmentRow {
+                at: segment._tab.loc(),
+                offset: segment.offset(),
+                size: segment.size_(),
+            });
         let ranges = segments::ranges(name, extent.segments, rows)?;
         let mut entries = BTreeMap::new();
         for row in root.named_data().into_iter().flatten() {

@@ -5,7 +5,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Range;
 
 use super::generated::program as fb;
-use super::segments::{self, Row};
+use super::segments::{self, SegmentRow};
 use super::{flat, header, malformed};
 use crate::error::{Error, Result};
 
@@ -63,11 +63,15 @@ impl<'a> Pte<'a> {
             let what = format!("program version {}, expected 0", program.version());
             return Err(malformed(name, program._tab.loc(), what));
         }
-        let rows = program.segments().into_iter().flatten().map(|segment| Row {
-            at: segment._tab.loc(),
-            offset: segment.offset(),
-            size: segment.size_(),
-        });
+        let rows = program
+            .segments()
+            .into_iter()
+            .flatten()
+            .map(|segment| SegmentRow {
+                at: segment._tab.loc(),
+                offset: segment.offset(),
+                size: segment.size_(),
+            });
         let tables = extent
             .segments
             .as_ref()

@@ -16,7 +16,7 @@ pub(super) fn padding_limit(offset: u64) -> u64 {
 }
 
 /// One row of a table of segments.
-pub(super) struct Row {
+pub(super) struct SegmentRow {
     /// Where the row stands in the file.
     pub at: usize,
     /// Offset from the start of the region.
@@ -29,7 +29,7 @@ pub(super) struct Row {
 pub(super) fn ranges(
     file: &str,
     region: Option<Range<u64>>,
-    rows: impl Iterator<Item = Row>,
+    rows: impl Iterator<Item = SegmentRow>,
 ) -> Result<Vec<Range<usize>>> {
     let (base, region_size) =
         region.map_or((0, 0), |region| (region.start, region.end - region.start));
@@ -49,8 +49,14 @@ pub(super) fn ranges(
 }
 
 /// Checks one row against the bytes covered so far, and returns where it ends in the region.
-fn check_row(file: &str, index: usize, row: &Row, covered: u64, region_size: u64) -> Result<u64> {
-    let Row { at, offset, size } = *row;
+fn check_row(
+    file: &str,
+    index: usize,
+    row: &SegmentRow,
+    covered: u64,
+    region_size: u64,
+) -> Result<u64> {
+    let SegmentRow { at, offset, size } = *row;
     if offset < covered {
         let what =
             format!("segment {index} at {offset} overlaps the one before, which ends at {covered}");

@@ -8,7 +8,8 @@
 //! are mostly freed one after the other.
 
 use super::Pool;
-use crate::device::{Device, DevicePtr, Remapped};
+use super::Remapped;
+use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::figures::{FreeList, KeptPages, View};
 
@@ -69,24 +70,17 @@ impl<D: Device> Pool<D> for Arena {
         )))
     }
 
-    fn unmap(&mut self, _device: &mut D, ptr: DevicePtr, _view: &View) -> Result<()> {
-        Err(Error::Internal(format!(
-            "{:#x} was to be unmapped, and beside one block for all weights nothing is mapped",
-            ptr.0
-        )))
+    /// Nothing is.
+    fn unmap(&mut self, _device: &mut D) -> Result<()> {
+        Ok(())
     }
 
-    fn remap(
-        &mut self,
-        _device: &mut D,
-        ptr: DevicePtr,
-        _views: (&View, &View),
-        _kept: &[KeptPages],
-    ) -> Result<Remapped> {
-        Err(Error::Internal(format!(
-            "{:#x} was to be moved, and beside one block for all weights nothing is mapped",
-            ptr.0
-        )))
+    fn remap(&mut self, device: &mut D, view: &View, _kept: &[KeptPages]) -> Result<Remapped> {
+        let at = self.map(device, view)?;
+        Ok(Remapped {
+            at,
+            lost: Vec::new(),
+        })
     }
 
     /// The block stays as it is.

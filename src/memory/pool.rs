@@ -1,8 +1,19 @@
 //! Device memory under a cap.
 
-use crate::device::{Device, DevicePtr, Remapped};
+use super::MappedView;
+use crate::device::{Device, DevicePtr, PageAccess};
 use crate::error::{Error, Result};
 use crate::figures::{KeptPages, View};
+use std::ops::Range;
+
+/// What [`Pool::remap`] has mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remapped {
+    /// Its first address.
+    pub at: DevicePtr,
+    /// Pages that were to be kept and are not: bytes from the start of the new memory.
+    pub lost: Vec<Range<u64>>,
+}
 
 /// Hands out device memory in copy-stream order, never more than its cap.
 pub trait Pool<D: Device>: Send {
@@ -15,21 +26,16 @@ pub trait Pool<D: Device>: Send {
     /// Gives back what [`Pool::take`] returned.
     fn give(&mut self, device: &mut D, ptr: DevicePtr, bytes: u64) -> Result<()>;
 
-    /// Memory of `view.memory` bytes, mapped as the view says.
+    /// Memory of `view.memory` bytes, of which the last page may be used in part, shown as the view says: the address of its first byte.
+    /// Kernels only read there; copies of weights write. No call of a pass maps anything.
     fn map(&mut self, device: &mut D, view: &View) -> Result<DevicePtr>;
 
-    /// Gives back what [`Pool::map`] returned for `view`.
-    fn unmap(&mut self, device: &mut D, ptr: DevicePtr, view: &View) -> Result<()>;
+    /// Gives back what is mapped, after everything that was issued.
+    fn unmap(&mut self, device: &mut D) -> Result<()>;
 
-    /// Shows what [`Pool::map`] returned for the first view as the second one says, with the pages that are kept. On an error nothing is
-    /// mapped any more.
-    fn remap(
-        &mut self,
-        device: &mut D,
-        ptr: DevicePtr,
-        views: (&View, &View),
-        kept: &[KeptPages],
-    ) -> Result<Remapped>;
+    /// Shows what is mapped as `view` says, with the pages of the old memory that are `kept`, each once, bytes and all, but for those
+    /// that it returns as lost. The other pages hold nothing. On an error nothing is mapped any more.
+    fn remap(&mut self, device: &mut D, view: &View, kept: &[KeptPages]) -> Result<Remapped>;
 
     /// From now on the cap is so large. What is handed out may be more until it is given back.
     fn set_cap(&mut self, bytes: u64);
@@ -64,25 +70,28 @@ pub trait Pool<D: Device>: Send {
 
 /// One allocation of the device per weight. The cap is kept by our own count: the driver's own cap is
 /// rounded up (to 32 MiB on the pools measured), and a host has none.
-#[derive(Debug)]
-pub struct StreamOrdered {
+pub struct StreamOrdered<D: Device> {
     cap: u64,
     used: u64,
     peak: u64,
+    /// What kernels may do with what is mapped.
+    access: PageAccess,
+    /// What is mapped, and its bytes.
+    mapped: Option<(MappedView<D>, u64)>,
 }
 
-impl StreamOrdered {
+impl<D: Device> StreamOrdered<D> {
     /// A pool that holds at most `cap` bytes at any time.
-    pub fn new(cap: u64) -> Self {
+    pub fn new(cap: u64, access: PageAccess) -> Self {
         StreamOrdered {
             cap,
             used: 0,
             peak: 0,
+            access,
+            mapped: None,
         }
     }
-}
 
-impl StreamOrdered {
     fn check_room(&self, bytes: u64) -> Result<()> {
         match bytes > self.cap.saturating_sub(self.used) {
             true => Err(Error::Internal(format!(
@@ -99,7 +108,7 @@ impl StreamOrdered {
     }
 }
 
-impl<D: Device> Pool<D> for StreamOrdered {
+impl<D: Device> Pool<D> for StreamOrdered<D> {
     fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {
         self.check_room(bytes)?;
         let ptr = device.alloc(bytes)?;
@@ -115,30 +124,47 @@ impl<D: Device> Pool<D> for StreamOrdered {
     }
 
     fn map(&mut self, device: &mut D, view: &View) -> Result<DevicePtr> {
+        // One view at a time: what is there could not be given back before.
+        self.unmap(device)?;
         self.check_room(view.memory)?;
-        let ptr = device.map(view)?;
+        if view.bytes == 0 {
+            return Ok(DevicePtr::EMPTY);
+        }
+        let mapped = MappedView::open(device, view, self.access)?;
+        let at = mapped.at();
+        self.mapped = Some((mapped, view.memory));
         self.count(view.memory);
-        Ok(ptr)
+        Ok(at)
     }
 
-    fn unmap(&mut self, device: &mut D, ptr: DevicePtr, view: &View) -> Result<()> {
-        device.unmap(ptr)?;
-        self.used -= view.memory;
+    fn unmap(&mut self, device: &mut D) -> Result<()> {
+        if let Some((mapped, bytes)) = &mut self.mapped {
+            mapped.close(device)?;
+            self.used -= *bytes;
+            self.mapped = None;
+        }
         Ok(())
     }
 
-    fn remap(
-        &mut self,
-        device: &mut D,
-        ptr: DevicePtr,
-        (from, to): (&View, &View),
-        kept: &[KeptPages],
-    ) -> Result<Remapped> {
-        self.used -= from.memory;
-        self.check_room(to.memory)?;
-        let shown = device.remap(ptr, to, kept)?;
-        self.count(to.memory);
-        Ok(shown)
+    fn remap(&mut self, device: &mut D, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
+        let bytes = self.mapped.as_ref().map_or(0, |(_, bytes)| *bytes);
+        self.used -= bytes;
+        let room = self.check_room(view.memory);
+        self.used += bytes;
+        let Some((mapped, _)) = self.mapped.take_if(|_| room.is_ok() && view.bytes > 0) else {
+            self.unmap(device).and(room)?;
+            let at = self.map(device, view)?;
+            return Ok(Remapped {
+                at,
+                lost: Vec::new(),
+            });
+        };
+        self.used -= bytes;
+        let (mapped, lost) = mapped.moved(device, view, self.access, kept)?;
+        let at = mapped.at();
+        self.mapped = Some((mapped, view.memory));
+        self.count(view.memory);
+        Ok(Remapped { at, lost })
     }
 
     fn set_cap(&mut self, bytes: u64) {
@@ -180,7 +206,10 @@ impl<D: Device> Pool<D> for StreamOrdered {
     fn validate(&self) -> std::result::Result<(), String> {
         match self.used <= self.peak && self.peak <= self.cap {
             true => Ok(()),
-            false => Err(format!("the pool does not add up: {self:?}")),
+            false => Err(format!(
+                "the pool does not add up: {} of {} bytes, at most {}",
+                self.used, self.cap, self.peak
+            )),
         }
     }
 }
@@ -190,10 +219,48 @@ mod tests {
     use super::*;
     use crate::device::HostDevice;
 
+    fn plain(pages: u64, page: u64) -> View {
+        let piece = crate::figures::Piece {
+            at: 0,
+            memory: 0,
+            bytes: pages * page,
+        };
+        View {
+            bytes: pages * page,
+            memory: pages * page,
+            pieces: vec![piece].into_iter().filter(|_| pages > 0).collect(),
+        }
+    }
+
+    /// What is mapped counts under the same cap. A move that does not fit leaves nothing mapped.
+    #[test]
+    fn mapped_memory_counts() {
+        let mut device = HostDevice::new().unwrap();
+        let page = device.page().unwrap();
+        let mut pool = StreamOrdered::new(8 * page, PageAccess::Read);
+        let block = pool.take(&mut device, 2 * page).unwrap();
+        assert!(pool.map(&mut device, &plain(7, page)).is_err());
+        assert_eq!(pool.map(&mut device, &plain(0, page)), Ok(DevicePtr::EMPTY));
+        pool.map(&mut device, &plain(6, page)).unwrap();
+        assert_eq!((pool.used, device.live_bytes()), (8 * page, 8 * page));
+        assert!(pool.take(&mut device, 64).is_err());
+        pool.remap(&mut device, &plain(3, page), &[]).unwrap();
+        assert_eq!((pool.used, device.live_bytes()), (5 * page, 5 * page));
+        assert!(pool.remap(&mut device, &plain(7, page), &[]).is_err());
+        assert_eq!((pool.used, device.live_bytes()), (2 * page, 2 * page));
+        let none = pool.remap(&mut device, &plain(0, page), &[]).unwrap();
+        assert_eq!(none.at, DevicePtr::EMPTY);
+        pool.remap(&mut device, &plain(1, page), &[]).unwrap();
+        pool.unmap(&mut device).unwrap();
+        pool.unmap(&mut device).unwrap();
+        pool.give(&mut device, block, 2 * page).unwrap();
+        assert_eq!((pool.used, pool.peak), (0, 8 * page));
+    }
+
     #[test]
     fn keeps_the_cap_and_counts() {
         let mut device = HostDevice::new().unwrap();
-        let mut pool = StreamOrdered::new(256);
+        let mut pool = StreamOrdered::new(256, PageAccess::Read);
         let a = pool.take(&mut device, 128).unwrap();
         let b = pool.take(&mut device, 128).unwrap();
         assert!(matches!(
@@ -209,7 +276,7 @@ mod tests {
     #[test]
     fn warm_up_stays_within_the_cap_and_leaves_nothing() {
         let mut device = HostDevice::new().unwrap();
-        let mut pool = StreamOrdered::new(1000);
+        let mut pool = StreamOrdered::new(1000, PageAccess::Read);
         pool.warm_up(&mut device, &[1024, 640, 320, 128, 64])
             .unwrap();
         // 1024 is over the cap; 640 + 320 fit, and then neither 128 nor 64 does.

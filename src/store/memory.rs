@@ -44,7 +44,7 @@ impl<D: Device> Store<D> {
         self.direct = DevicePtr::EMPTY;
         let closed = self.pool.close(&mut self.device);
         closed.map_err(|error| error.during(|| "the block of all weights".into()))?;
-        self.pool = Box::new(StreamOrdered::new(self.budget));
+        self.pool = Box::new(StreamOrdered::new(self.budget, self.access));
         Ok(())
     }
 
@@ -238,22 +238,20 @@ impl<D: Device> Store<D> {
         // After a move that failed nobody knows what is there.
         // rule: pages-of-a-failed-move-are-not-kept
         let known = std::mem::replace(&mut self.is_loaded, false);
-        let keeps = known && block != DevicePtr::EMPTY && self.device.keeps_pages();
+        let keeps = known && block != DevicePtr::EMPTY;
         let page = self.device.page().filter(|_| keeps);
         if let (Some(from), Some(to), Some(page)) = (self.residency.plan(), residency.plan(), page)
         {
             let moved = moves::between(from, to, page);
-            let views = (&from.view, &to.view);
-            let shown = self
-                .pool
-                .remap(&mut self.device, block, views, &moved.kept());
+            let kept = moved.kept();
+            let shown = self.pool.remap(&mut self.device, &to.view, &kept);
             let shown = shown.map_err(|error| error.during(|| "moving all weights".into()))?;
             self.block = shown.at;
             return Ok(Some(moved.loads(&shown.lost)));
         }
         if block != DevicePtr::EMPTY {
             match &self.residency.layout.memory {
-                Backing::Mapped(view) => self.pool.unmap(&mut self.device, block, view)?,
+                Backing::Mapped(_) => self.pool.unmap(&mut self.device)?,
                 Backing::Block(bytes) => {
                     self.pool.give(&mut self.device, block, *bytes)?;
                     // A device may keep what is freed for the next allocation.

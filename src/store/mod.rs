@@ -25,7 +25,7 @@ pub use constants::{Constants, Method, Methods, Table, WeightLayout};
 pub use open::{ElasticBytes, StoreOptions};
 
 use crate::counters::Stats;
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{Device, DevicePtr, HostBytes, PageAccess};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::residency::{Action, Layout, Policy, Residency, Served};
@@ -38,6 +38,8 @@ use device_weight::DeviceWeight;
 pub struct Store<D: Device> {
     pub(crate) device: D,
     pool: Box<dyn Pool<D>>,
+    /// What kernels may do with mapped weights.
+    access: PageAccess,
     residency: Residency,
     policy: Box<dyn Policy>,
     constants: Constants,

@@ -3,7 +3,7 @@
 use super::{in_place, Constants, DeviceWeight, Method, Methods, Store};
 use crate::config::{PolicyKind, BUDGET_MB};
 use crate::counters::Stats;
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{Device, DevicePtr, HostBytes, PageAccess};
 use crate::error::{bytes_text, Error, Result};
 use crate::figures::Link;
 use crate::memory::StreamOrdered;
@@ -21,6 +21,8 @@ pub struct StoreOptions {
     pub times: Option<KernelTimes>,
     /// The budget will change often: everything is planned on pages, also where the budget covers all.
     pub elastic: bool,
+    /// Kernels may write to weights: what they wrote lasts until a copy of the weight, and the caller sees to the rest.
+    pub kernels_write: bool,
 }
 
 /// A store without memory, and what the caller has to know of it.
@@ -72,9 +74,14 @@ impl<D: Device> Store<D> {
             weights[weight as usize].in_place = Some(at);
         }
         let Methods { constants, all } = methods;
+        let access = match options.kernels_write {
+            true => PageAccess::ReadWrite,
+            false => PageAccess::Read,
+        };
         let mut store = Store {
             device,
-            pool: Box::new(StreamOrdered::new(budget)),
+            access,
+            pool: Box::new(StreamOrdered::new(budget, access)),
             policy: residency.policy(),
             residency,
             weights,

@@ -2,7 +2,8 @@
 
 use crate::device_support::gpu;
 use weightstream::device::cuda::memory;
-use weightstream::device::{CudaUnits, DeviceBytes, DevicePtr, Units, UserStream};
+use weightstream::device::{CudaPages, DeviceBytes, DevicePtr, Pages, UserStream, UserStreams};
+use weightstream::memory::Units;
 use weightstream::Error;
 
 fn at(ptr: DevicePtr, len: u64) -> DeviceBytes {
@@ -21,8 +22,8 @@ fn memory_comes_and_goes_under_addresses_that_stay() {
     let Some(_gpu) = gpu("memory_comes_and_goes_under_addresses_that_stay") else {
         return;
     };
-    let mut units = CudaUnits::new(0).unwrap();
-    let (unit, page) = (units.unit(), units.page());
+    let mut units = Units::new(CudaPages::new(0).unwrap());
+    let (unit, page) = (units.pages.unit(), units.pages.page());
     let start = units.reserve(2 * unit + page).unwrap();
     let last = start.offset(2 * unit);
     units.back(start, unit).unwrap();
@@ -30,9 +31,9 @@ fn memory_comes_and_goes_under_addresses_that_stay() {
     let bytes: Vec<u8> = (0..page).map(|byte| (byte % 251) as u8).collect();
     memory::copy_in(at(start, page), &bytes).unwrap();
     memory::copy_in(at(last, page), &bytes).unwrap();
-    let event = units.record(UserStream::DEFAULT).unwrap();
-    units.wait(&event).unwrap();
-    assert_eq!(units.is_done(&event), Ok(true));
+    let event = units.pages.record(UserStream::DEFAULT).unwrap();
+    units.pages.wait(&event).unwrap();
+    assert_eq!(units.pages.is_done(&event), Ok(true));
     // The memory itself moves where it is kept: so do the bytes, which nobody may rely on.
     units.take(start, true).unwrap();
     units.back(start.offset(unit), unit).unwrap();
@@ -42,7 +43,7 @@ fn memory_comes_and_goes_under_addresses_that_stay() {
     units.take(last, true).unwrap();
     units.back(start, unit).unwrap();
     units.take(start, true).unwrap();
-    units.trim().unwrap();
+    units.trim();
     assert!(matches!(
         units.back(start.offset(unit), unit),
         Err(Error::Internal(_))
@@ -58,22 +59,22 @@ fn free_memory_is_as_before_when_units_are_gone() {
     let Some(_gpu) = gpu("free_memory_is_as_before_when_units_are_gone") else {
         return;
     };
-    let mut units = CudaUnits::new(0).unwrap();
-    let unit = units.unit();
+    let mut units = Units::new(CudaPages::new(0).unwrap());
+    let unit = units.pages.unit();
     let start = units.reserve(8 * unit).unwrap();
-    let before = units.free_bytes().unwrap();
+    let before = units.pages.free_bytes().unwrap();
     for number in 0..8 {
         units.back(start.offset(number * unit), unit).unwrap();
     }
-    assert_eq!(before - units.free_bytes().unwrap(), 8 * unit);
+    assert_eq!(before - units.pages.free_bytes().unwrap(), 8 * unit);
     // Each move is unmapped and mapped again, 400 times: access is never refused for good.
     for round in 0..400 {
         let place = start.offset(round % 8 * unit);
         units.take(place, true).unwrap();
         units.back(place, unit).unwrap();
     }
-    assert_eq!(before - units.free_bytes().unwrap(), 8 * unit);
+    assert_eq!(before - units.pages.free_bytes().unwrap(), 8 * unit);
     drop(units);
-    let units = CudaUnits::new(0).unwrap();
-    assert!(before <= units.free_bytes().unwrap());
+    let units = Units::new(CudaPages::new(0).unwrap());
+    assert!(before <= units.pages.free_bytes().unwrap());
 }

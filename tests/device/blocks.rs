@@ -3,15 +3,18 @@
 
 use crate::device_support::{gpu, Bench};
 use weightstream::device::{CudaDevice, Device, DevicePtr, Sim};
+use weightstream::memory::Growing;
 use weightstream::Error;
 
 const KB: u64 = 1 << 10;
 const MB: u64 = 1 << 20;
 
-fn opened<D: Bench>() -> (D, DevicePtr) {
+fn opened<D: Bench>() -> (D, Growing, DevicePtr) {
     let mut device = D::open(32 * MB);
-    let block = device.reserve_block().unwrap();
-    (device, block.expect("this device maps memory"))
+    let growing = Growing::open(&mut device).unwrap();
+    let growing = growing.expect("this device maps memory");
+    let at = growing.at();
+    (device, growing, at)
 }
 
 fn read<D: Device>(device: &mut D, at: DevicePtr, bytes: usize) -> Vec<u8> {
@@ -29,14 +32,14 @@ fn captured<D: Device>(device: &mut D, block: DevicePtr) -> D::Graph {
 }
 
 fn grows_under_a_graph<D: Bench>() {
-    let (mut device, block) = opened::<D>();
-    device.grow_block(block, 2 * KB).unwrap();
+    let (mut device, mut growing, block) = opened::<D>();
+    growing.grow(&mut device, 2 * KB).unwrap();
     let graph = captured(&mut device, block);
     assert!(device.graph_bytes(&graph) > 0);
     for (round, bytes) in [(1, 2 * KB), (2, 5 * MB), (3, 5 * MB), (4, 40 * MB)] {
         // What was issued goes on meanwhile.
         device.upload(block, &[round; KB as usize]).unwrap();
-        device.grow_block(block, bytes).unwrap();
+        growing.grow(&mut device, bytes).unwrap();
         let end = block.offset(bytes - KB);
         device.replay(&graph).unwrap();
         device.copy_across(end, block.offset(KB), KB).unwrap();
@@ -46,36 +49,34 @@ fn grows_under_a_graph<D: Bench>() {
     }
     device.synchronize().unwrap();
     drop(graph);
-    device.free_block(block).unwrap();
+    growing.close(&mut device).unwrap();
 }
 
 fn nothing_else_is_reached<D: Bench>() {
-    let (mut device, block) = opened::<D>();
+    let (mut device, mut growing, block) = opened::<D>();
     let refused =
         |outcome: weightstream::Result<()>| assert!(matches!(outcome, Err(Error::Internal(_))));
     refused(device.upload(block, &[1]));
-    device.grow_block(block, 3 * KB).unwrap();
-    device.upload(block.offset(3 * KB - 1), &[1]).unwrap();
-    // Within its page, but not of the block.
-    refused(device.upload(block.offset(3 * KB), &[1]));
-    refused(device.zero(block.offset(KB), 3 * KB));
+    growing.grow(&mut device, 3 * KB).unwrap();
+    let end = (3 * KB).next_multiple_of(Device::page(&device).unwrap());
+    device.upload(block.offset(end - 1), &[1]).unwrap();
+    refused(device.upload(block.offset(end), &[1]));
+    refused(device.zero(block.offset(KB), end));
     refused(device.free_scratch(block, 3 * KB));
-    refused(device.grow_block(block.offset(KB), 8 * KB));
     device.synchronize().unwrap();
-    device.free_block(block).unwrap();
+    growing.close(&mut device).unwrap();
     refused(device.upload(block, &[1]));
-    refused(device.free_block(block.offset(64)));
 }
 
 fn a_block_that_cannot_be_had_leaves_the_old_one<D: Bench>() {
-    let (mut device, block) = opened::<D>();
-    device.grow_block(block, KB).unwrap();
+    let (mut device, mut growing, block) = opened::<D>();
+    growing.grow(&mut device, KB).unwrap();
     device.upload(block, &[7; KB as usize]).unwrap();
     device.synchronize().unwrap();
-    let error = device.grow_block(block, 1 << 45).unwrap_err();
+    let error = growing.grow(&mut device, 1 << 45).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert_eq!(read(&mut device, block, KB as usize), [7; KB as usize]);
-    device.grow_block(block, 4 * KB).unwrap();
+    growing.grow(&mut device, 4 * KB).unwrap();
     assert_eq!(read(&mut device, block, KB as usize), [7; KB as usize]);
 }
 
@@ -109,11 +110,11 @@ fn what_is_counted_is_what_the_driver_takes() {
     let Some(_gpu) = gpu("what_is_counted_is_what_the_driver_takes") else {
         return;
     };
-    let (mut device, block) = opened::<CudaDevice>();
-    let page = device.page().unwrap();
+    let (mut device, mut growing, block) = opened::<CudaDevice>();
+    let page = Device::page(&device).unwrap();
     let free = |device: &CudaDevice| device.free_bytes().unwrap();
     let before = free(&device);
-    device.grow_block(block, 100 * MB + 5).unwrap();
+    growing.grow(&mut device, 100 * MB + 5).unwrap();
     let taken = before - free(&device);
     assert!(taken.abs_diff(100 * MB) <= 2 * page, "{taken} bytes");
     device.zero(block, MB).unwrap();
@@ -140,6 +141,6 @@ fn what_is_counted_is_what_the_driver_takes() {
     );
     drop(graphs);
     let before = free(&device);
-    device.free_block(block).unwrap();
+    growing.close(&mut device).unwrap();
     assert!((free(&device) - before).abs_diff(100 * MB) <= 2 * page);
 }

@@ -4,7 +4,7 @@
 
 use crate::device_support::{gpu, is_done_soon, Bench, Source};
 use std::time::Duration;
-use weightstream::device::{CudaDevice, DevicePtr, HostDevice, HostRoom, Sim};
+use weightstream::device::{CudaDevice, DevicePtr, HostDevice, HostRoom, PageAccess, Sim};
 use weightstream::memory::{Pool, StreamOrdered};
 use weightstream::Error;
 
@@ -240,7 +240,7 @@ fn the_cap_is_kept<D: Bench>() {
     let cap = 10 * MB;
     let mut device = D::open(cap);
     let granule = device.granule();
-    let mut pool = StreamOrdered::new(cap);
+    let mut pool = StreamOrdered::new(cap, PageAccess::Read);
     let mut blocks: Vec<_> = (0..10)
         .map(|_| pool.take(&mut device, MB).unwrap())
         .collect();

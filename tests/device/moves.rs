@@ -1,9 +1,9 @@
 //! Memory that is seen in another way, with pages that keep their bytes: on `host` and `sim` always, on `cuda` where it was
 //! asked for.
 
-use crate::device_support::{gpu, Bench, Source};
+use crate::device_support::{gpu, Bench, Mapping, Source};
 use std::ops::Range;
-use weightstream::device::{CudaDevice, DevicePtr, HostDevice, Sim};
+use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Pages, Sim};
 use weightstream::figures::{KeptPages, Piece, View};
 
 /// Pages of the largest memory. On a GPU they are several units, the last of them in part.
@@ -108,36 +108,36 @@ fn is_lost(lost: &[Range<u64>], at: u64) -> bool {
 
 fn kept_pages_have_their_bytes<D: Bench>() {
     let mut draw = Draw(0x5EED);
-    let mut device = D::open(256 << 20);
-    let page = device.page().unwrap();
+    let mut device = Mapping::on(D::open(256 << 20));
+    let page = Device::page(&device.device).unwrap();
     let source = Source::noise((MOST * page) as usize);
     for _ in 0..20 {
         let mut pages = 1 + draw.below(MOST);
         let mut seen = view(&mut draw, pages, page);
         let mut at = device.map(&seen).unwrap();
         for _ in 0..3 {
-            fill(&mut device, at, &seen, &source, page);
+            fill(&mut device.device, at, &seen, &source, page);
             let wanted = 1 + draw.below(MOST);
             let next = view(&mut draw, wanted, page);
             let kept = runs(&mut draw, pages, wanted, page);
-            let moved = device.remap(at, &next, &kept).unwrap();
+            let (moved, lost) = device.remap(at, &next, &kept);
             assert_eq!(device.live(), next.memory);
             for one in &kept {
                 for offset in (0..one.bytes).step_by(page as usize) {
-                    if !is_lost(&moved.lost, one.to + offset) {
+                    if !is_lost(&lost, one.to + offset) {
                         let from = one.from + offset;
-                        let there = address(moved.at, &next, one.to + offset);
-                        check(&mut device, there, source.bytes(from..from + page));
+                        let there = address(moved, &next, one.to + offset);
+                        check(&mut device.device, there, source.bytes(from..from + page));
                     }
                 }
             }
-            (at, seen, pages) = (moved.at, next, wanted);
+            (at, seen, pages) = (moved, next, wanted);
         }
         // All of it is writable, and seen wherever it shows.
-        fill(&mut device, at, &seen, &source, page);
+        fill(&mut device.device, at, &seen, &source, page);
         for piece in &seen.pieces {
             let bytes = source.bytes(piece.memory..piece.memory + piece.bytes);
-            check(&mut device, at.offset(piece.at), bytes);
+            check(&mut device.device, at.offset(piece.at), bytes);
         }
         device.unmap(at).unwrap();
         assert_eq!(device.live(), 0);
@@ -146,28 +146,28 @@ fn kept_pages_have_their_bytes<D: Bench>() {
 
 fn a_move_to_the_same_view_keeps_everything<D: Bench>() {
     let mut draw = Draw(7);
-    let mut device = D::open(256 << 20);
-    let page = device.page().unwrap();
+    let mut device = Mapping::on(D::open(256 << 20));
+    let page = Device::page(&device.device).unwrap();
     let source = Source::noise((MOST * page) as usize);
     let seen = view(&mut draw, MOST, page);
     let at = device.map(&seen).unwrap();
-    fill(&mut device, at, &seen, &source, page);
+    fill(&mut device.device, at, &seen, &source, page);
     let kept = KeptPages {
         from: 0,
         to: 0,
         bytes: MOST * page,
     };
-    let moved = device.remap(at, &seen, &[kept]).unwrap();
-    assert_eq!(moved.lost, []);
+    let (moved, lost) = device.remap(at, &seen, &[kept]);
+    assert_eq!(lost, []);
     for piece in &seen.pieces {
         let bytes = source.bytes(piece.memory..piece.memory + piece.bytes);
-        check(&mut device, moved.at.offset(piece.at), bytes);
+        check(&mut device.device, moved.offset(piece.at), bytes);
     }
 }
 
 fn a_smaller_memory_keeps_all_but_a_unit<D: Bench>() {
-    let mut device = D::open(256 << 20);
-    let page = device.page().unwrap();
+    let mut device = Mapping::on(D::open(256 << 20));
+    let page = Device::page(&device.device).unwrap();
     let source = Source::noise((MOST * page) as usize);
     let plain = |pages: u64| View {
         bytes: pages * page,
@@ -178,27 +178,28 @@ fn a_smaller_memory_keeps_all_but_a_unit<D: Bench>() {
             bytes: pages * page,
         }],
     };
+    let unit = device.pages().unwrap().unit();
     let mut at = device.map(&plain(MOST)).unwrap();
-    fill(&mut device, at, &plain(MOST), &source, page);
+    fill(&mut device.device, at, &plain(MOST), &source, page);
     for pages in [MOST - 1, MOST / 2 + 3, 17, 5, 1] {
         let kept = KeptPages {
             from: 0,
             to: 0,
             bytes: pages * page,
         };
-        let moved = device.remap(at, &plain(pages), &[kept]).unwrap();
-        // A GPU that has nothing to free first gives up one unit.
-        let lost: u64 = moved.lost.iter().map(|range| range.end - range.start).sum();
-        assert!(lost <= 32 << 20, "{:?}", moved.lost);
+        let (moved, gone) = device.remap(at, &plain(pages), &[kept]);
+        // What has nothing to free first gives up one unit.
+        let lost: u64 = gone.iter().map(|range| range.end - range.start).sum();
+        assert!(lost <= unit, "{gone:?}");
         for at in (0..pages * page).step_by(page as usize) {
-            if !is_lost(&moved.lost, at) {
+            if !is_lost(&gone, at) {
                 check(
-                    &mut device,
-                    moved.at.offset(at),
+                    &mut device.device,
+                    moved.offset(at),
                     source.bytes(at..at + page),
                 );
             }
         }
-        at = moved.at;
+        at = moved;
     }
 }

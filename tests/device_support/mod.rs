@@ -33,13 +33,19 @@ macro_rules! contract {
 }
 
 use gate::Gate;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weightstream::device::sim::{Actor, Hold, Order, Violation};
-use weightstream::device::{CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile, Sim};
+use weightstream::device::{
+    CudaDevice, Device, DevicePtr, HostBytes, HostDevice, HostFile, PageAccess, Sim,
+};
+use weightstream::figures::{KeptPages, View};
+use weightstream::memory::MappedView;
 use weightstream::weights::MappedFile;
+use weightstream::Result;
 
 /// After this a held stream goes on by itself, so that a test that fails does not hang.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -109,6 +115,65 @@ impl Source {
 
     pub fn all(&self) -> HostBytes {
         self.host(0..self.file.bytes().len() as u64)
+    }
+}
+
+/// A device and what is mapped on it, as a store has them.
+pub struct Mapping<D: Device> {
+    pub device: D,
+    views: BTreeMap<DevicePtr, MappedView<D>>,
+}
+
+impl<D: Device> Mapping<D> {
+    pub fn on(device: D) -> Mapping<D> {
+        Mapping {
+            device,
+            views: BTreeMap::new(),
+        }
+    }
+
+    pub fn map(&mut self, view: &View) -> Result<DevicePtr> {
+        let mapped = MappedView::open(&mut self.device, view, PageAccess::Read)?;
+        Ok(self.keep(mapped))
+    }
+
+    fn keep(&mut self, mapped: MappedView<D>) -> DevicePtr {
+        let at = mapped.at();
+        self.views.insert(at, mapped);
+        at
+    }
+
+    pub fn unmap(&mut self, at: DevicePtr) -> Result<()> {
+        self.views.get_mut(&at).unwrap().close(&mut self.device)?;
+        self.views.remove(&at);
+        Ok(())
+    }
+
+    /// The new first address, and what was lost.
+    pub fn remap(
+        &mut self,
+        at: DevicePtr,
+        view: &View,
+        kept: &[KeptPages],
+    ) -> (DevicePtr, Vec<Range<u64>>) {
+        let old = self.views.remove(&at).unwrap();
+        let moved = old.moved(&mut self.device, view, PageAccess::Read, kept);
+        let (mapped, lost) = moved.unwrap();
+        (self.keep(mapped), lost)
+    }
+}
+
+impl<D: Device> std::ops::Deref for Mapping<D> {
+    type Target = D;
+
+    fn deref(&self) -> &D {
+        &self.device
+    }
+}
+
+impl<D: Device> std::ops::DerefMut for Mapping<D> {
+    fn deref_mut(&mut self) -> &mut D {
+        &mut self.device
     }
 }
 

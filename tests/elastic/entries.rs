@@ -160,12 +160,12 @@ impl Module {
     }
 }
 
-/// Twelve weights of four pages.
+/// Twelve weights of a unit of the host's pages each: what stays is moved as it is.
 fn twelve() -> Vec<&'static [u8]> {
-    contents(&[4; 12])
+    contents(&[256; 12])
 }
 
-const WEIGHT: u64 = 4 * PAGE;
+const WEIGHT: u64 = 256 * PAGE;
 
 #[test]
 fn entries_share_weights_and_what_stays() {
@@ -293,7 +293,7 @@ fn rows_are_read_where_the_table_lies() {
 #[test]
 fn what_runs_often_stays() {
     // An encoder, a transformer, a decoder: six weights each.
-    let bytes = contents(&[4; 18]);
+    let bytes = contents(&[256; 18]);
     let budget = 100 + 9 * WEIGHT;
     let mut module =
         Module::new(&bytes, Recording::of(0..6), OffloadBudget::Bytes(budget)).unwrap();

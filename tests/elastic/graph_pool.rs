@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weightstream::device::sim::{Actor, Order};
-use weightstream::device::{Device, DevicePtr, HostBytes, HostUnits, Sim, Units, UserStream};
+use weightstream::device::{
+    Device, DevicePtr, HostBytes, HostPages, Pages, Sim, UserStream, UserStreams,
+};
 use weightstream::elastic::range::Answer;
 use weightstream::elastic::{CaptureId, DevicePool, GraphPool, Ranges, Segments};
 use weightstream::{Error, Result};
@@ -55,7 +57,7 @@ struct Graph {
     pieces: Vec<(DevicePtr, u64)>,
 }
 
-fn capture<D: Units<Stream: AnyStream> + 'static>(
+fn capture<D: UserStreams<Stream: AnyStream> + 'static>(
     pool: &GraphPool<D>,
     sizes: &[u64],
 ) -> Result<Graph> {
@@ -149,8 +151,8 @@ fn captures_take_the_memory_of_the_largest() {
 #[test]
 fn each_capture_has_its_own_addresses_over_the_same_bytes() {
     let pool = Arc::new(DevicePool::new("cpu"));
-    let ranges = Ranges::new(HostUnits::new().unwrap(), &pool);
-    let unit = HostUnits::new().unwrap().unit();
+    let ranges = Ranges::new(HostPages::new().unwrap(), &pool);
+    let unit = HostPages::new().unwrap().unit();
     pool.set_cap(Some(4 * unit)).unwrap();
     let graphs = GraphPool::new(&ranges, "g", Some(4 * unit)).unwrap();
     let sizes = [unit / 2, unit, 3 * unit / 2];

@@ -310,7 +310,7 @@ fn a_tenant_that_cannot_grow_runs_with_what_it_holds() {
     )
     .unwrap();
     let floor = store.membership().held();
-    store.with(|session| session.device_mut().fail_call("remap", 0));
+    store.with(|session| session.device_mut().fail_call("reserve", 0));
     store.pass(Pass::Complete).unwrap();
     assert_eq!(store.membership().held(), floor);
     store.pass(Pass::Complete).unwrap();

@@ -6,9 +6,10 @@ use crate::range_support::{
 };
 use proptest::prelude::*;
 use weightstream::device::sim::{Actor, Order, Violation};
-use weightstream::device::{DevicePtr, Sim, Units};
+use weightstream::device::{DevicePtr, Sim};
 use weightstream::elastic::range::{Answer, Place, Refusal};
 use weightstream::elastic::Range;
+use weightstream::memory::Units;
 use weightstream::Error;
 
 fn run(order: Order, cap: u64, steps: &[u64]) {
@@ -306,18 +307,19 @@ fn threads_share_a_device() {
 /// The simulator itself: without the event the program is wrong, and it says so.
 #[test]
 fn a_page_that_goes_early_is_seen() {
-    let mut sim = Sim::new(Order::CopiesFirst);
-    let at = sim.reserve(UNIT).unwrap();
-    sim.back(at, UNIT).unwrap();
+    let mut units = Units::new(Sim::new(Order::CopiesFirst));
+    let at = units.reserve(UNIT).unwrap();
+    units.back(at, UNIT).unwrap();
+    let sim = &mut units.pages;
     let place = Place {
         at: DevicePtr(at.0),
         bytes: UNIT,
         generation: 1,
     };
-    write(&mut sim, Actor::Compute, place, contents());
-    read(&mut sim, place, contents());
-    Units::take(&mut sim, at, false).unwrap();
-    let problems = sim.take_problems();
+    write(sim, Actor::Compute, place, contents());
+    read(sim, place, contents());
+    units.take(at, false).unwrap();
+    let problems = units.pages.take_problems();
     assert!(
         problems
             .iter()

@@ -6,7 +6,8 @@ use super::played::Played;
 use super::programs::Program;
 use std::sync::Arc;
 use weightstream::config::PolicyKind;
-use weightstream::device::DevicePtr;
+use weightstream::device::{DevicePtr, PageAccess};
+use weightstream::memory::MappedView;
 use weightstream::residency::{
     choose, Action, Backing, Layout, Policy, Request, Residency, Served,
 };
@@ -69,7 +70,10 @@ impl<D: Played> PolicyBed<D> {
         let block = match &residency.layout.memory {
             Backing::PerWeight => DevicePtr::EMPTY,
             Backing::Block(bytes) => device.alloc(*bytes).unwrap(),
-            Backing::Mapped(view) => device.map(view).unwrap(),
+            Backing::Mapped(view) => {
+                let access = PageAccess::Read;
+                MappedView::open(&mut device, view, access).unwrap().at()
+            }
         };
         let held = || Held {
             own: DevicePtr::EMPTY,

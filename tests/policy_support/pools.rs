@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use std::collections::BTreeMap;
 use weightstream::device::sim::Order;
-use weightstream::device::{Device, DevicePtr, Sim};
+use weightstream::device::{Device, DevicePtr, PageAccess, Sim};
 use weightstream::error::{Error, Result};
 use weightstream::memory::{Arena, Pool, StreamOrdered};
 
@@ -19,7 +19,7 @@ pub fn play_pool(draw: &mut impl Draw, steps: usize) -> Verdict {
     sim.limit_addresses(cap);
     let mut pool: Box<dyn Pool<Sim>> = match draw.one_in(2) {
         true => Box::new(Arena::open(&mut sim, cap).map_err(|e| e.to_string())?),
-        false => Box::new(StreamOrdered::new(cap)),
+        false => Box::new(StreamOrdered::new(cap, PageAccess::Read)),
     };
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     let mut peak = 0;

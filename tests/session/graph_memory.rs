@@ -86,7 +86,7 @@ fn a_block_that_cannot_grow_fails_the_pass() {
     };
     capture_all(&mut rig, [2].into_iter());
     rig.session.begin_pass().unwrap();
-    rig.session.device_mut().fail_call("grow_block", 0);
+    rig.session.device_mut().fail_call("create", 0);
     let error = rig.session.alloc_activation(1 << 20).unwrap_err();
     assert!(error.to_string().contains("1048576 bytes"), "{error}");
     rig.session.end_pass(false).unwrap();
@@ -233,7 +233,7 @@ fn a_block_that_cannot_grow_costs_one_pass() {
     assert_eq!(rig.run(shape(9), None), ByGraph::Calls);
     let key = rig.key(shape(9));
     assert_eq!(rig.session.next_by_graph(&key), Ok(ByGraph::Capture));
-    rig.session.device_mut().fail_call("grow_block", 0);
+    rig.session.device_mut().fail_call("create", 0);
     assert!(rig.session.begin_capture_of(&key, 9 * 64).is_err());
     rig.session.forget_shapes(&key);
     assert_eq!(rig.run(shape(2), None), ByGraph::Replay);

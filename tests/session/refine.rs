@@ -14,6 +14,8 @@ use weightstream::Error;
 
 const WEIGHTS: usize = 24;
 /// Bytes of each.
+/// Weights are a few pages, as they are on a GPU.
+const PAGE: u64 = 16 << 10;
 const SIZE: u64 = 128 << 10;
 /// A byte takes a nanosecond.
 const LINK: Link = Link {
@@ -34,6 +36,7 @@ fn with_pauses() -> Vec<u64> {
 
 fn sim(order: Order, times: Option<Vec<u64>>) -> Sim {
     let mut sim = Sim::new(order);
+    sim.set_page(Some(PAGE));
     sim.set_link(LINK);
     if let Some(times) = times {
         sim.set_times(times);
@@ -379,7 +382,8 @@ fn any_program_is_right_under_any_times() {
         let mut session = start();
         for _ in 0..4 {
             play(&model, &mut session, Pass::Complete).unwrap();
-            assert!(session.device_mut().live_bytes() <= budget);
+            let live = session.device_mut().live_bytes();
+            assert!(live <= budget + PAGE);
             assert_eq!(session.device_mut().verdict(), Ok(()), "{seed}");
         }
         anew += session.stats().replans;

@@ -136,7 +136,7 @@ fn device_calls_that_fail_leave_the_state() {
     let shapes = calls(0, 0, &[2, 3]);
     for call in [
         "alloc_scratch",
-        "grow_block",
+        "create",
         "begin_capture",
         "download",
         "copy_to_device",

@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::Sim;
+use weightstream::device::{Device, Sim};
 use weightstream::schedule::Event::Probe;
 use weightstream::session::Session;
 
@@ -151,7 +151,9 @@ impl Case {
         let sim = session.device();
         let weights = self.model.constants.specs.len();
         within("peak", stats.peak_bytes, stats.budget_bytes)?;
-        within("live bytes", sim.live_bytes(), stats.budget_bytes)?;
+        // The last page may be used in part.
+        let pages = sim.page().filter(|_| sim.mapped_bytes() > 0).unwrap_or(0);
+        within("live bytes", sim.live_bytes(), stats.budget_bytes + pages)?;
         let events = sim.live_events().load(Ordering::Relaxed);
         within("live events", events as u64, 2 * weights as u64)?;
         same("bytes of activations", sim.live_scratch_bytes(), 0)?;

@@ -10,7 +10,7 @@
 //! was issued to the default stream, and with it after every stream that waits for that one; work on other
 //! streams has to be waited for by the caller.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::check;
 use super::CudaDevice;
 use crate::device::{Device, DeviceBytes, DevicePtr};
@@ -131,7 +131,7 @@ impl CudaDevice {
 
 /// Refuses what is not memory of this device, all of it.
 pub(super) fn check_memory(
-    context: &Context,
+    context: &PrimaryContext,
     bytes: DeviceBytes,
     entered: &Entered<'_>,
 ) -> Result<()> {
@@ -193,7 +193,7 @@ struct PointerInfo {
 
 impl PointerInfo {
     /// In what this is not memory of the context's device.
-    fn unlike(&self, context: &Context) -> Option<String> {
+    fn unlike(&self, context: &PrimaryContext) -> Option<String> {
         if self.kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
             return Some("is host memory".to_owned());
         }

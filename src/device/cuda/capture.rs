@@ -1,6 +1,6 @@
 //! Captures what is issued to both streams as a graph, and launches it.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::graph::Graph;
 use super::library::{check, log_failure};
 use super::CudaDevice;
@@ -123,7 +123,7 @@ fn exchange(mode: &mut CUstreamCaptureMode) -> Result<()> {
 }
 
 /// Gives up a graph that was just captured and that nobody else has; null if there is none.
-fn destroy(context: &Context, graph: CUgraph, _entered: &Entered<'_>) {
+fn destroy(context: &PrimaryContext, graph: CUgraph, _entered: &Entered<'_>) {
     if !graph.is_null() {
         // SAFETY: by the caller's promise above.
         let gone = unsafe { sys::cuGraphDestroy(graph) };

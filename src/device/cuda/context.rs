@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// One device and its primary context, retained.
-pub(super) struct Context {
+pub(super) struct PrimaryContext {
     raw: CUcontext,
     device: CUdevice,
     index: u32,
@@ -22,21 +22,21 @@ pub(super) struct Context {
 }
 
 // SAFETY: a context may be used from any thread, and the driver locks it; `raw` is only a name for it.
-unsafe impl Send for Context {}
+unsafe impl Send for PrimaryContext {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Context {}
+unsafe impl Sync for PrimaryContext {}
 
 /// Proof that the context is current on this thread. Dropped, it makes the previous one current again.
 pub(super) struct Entered<'a> {
     /// `false` if it was current already, as it is in a process that uses one device.
     pushed: bool,
     /// Bound to its thread, and to the context's life.
-    _thread: PhantomData<(*const (), &'a Context)>,
+    _thread: PhantomData<(*const (), &'a PrimaryContext)>,
 }
 
-impl Context {
+impl PrimaryContext {
     /// Retains the primary context of the device of this index.
-    pub(super) fn retain(index: u32) -> Result<Arc<Context>> {
+    pub(super) fn retain(index: u32) -> Result<Arc<PrimaryContext>> {
         let device = library::device(index)?;
         let name = format!("{} ({})", DeviceId::Cuda(index), model(device)?);
         let mut raw = std::ptr::null_mut();
@@ -44,7 +44,7 @@ impl Context {
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut raw, device)
         })?;
-        let context = Arc::new(Context {
+        let context = Arc::new(PrimaryContext {
             raw,
             device,
             index,
@@ -140,7 +140,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for PrimaryContext {
     fn drop(&mut self) {
         if is_gone() {
             return;

@@ -5,10 +5,10 @@ use super::graph::Graph;
 use super::pinned::Pinned;
 use super::pool::MemPool;
 use super::stream::{CudaEvent, Events, Stream};
-use super::{no_budget, CudaDevice, BYTES_PER_COPY, GRANULE, PAGE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Remapped, NODE_BYTES};
-use crate::error::{Error, Result};
-use crate::figures::{KeptPages, Link, View};
+use super::{no_budget, CudaDevice, CudaPages, BYTES_PER_COPY, GRANULE};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Pages, NODE_BYTES};
+use crate::error::Result;
+use crate::figures::Link;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -40,6 +40,7 @@ impl CudaDevice {
 impl Device for CudaDevice {
     type Event = CudaEvent;
     type Graph = Graph;
+    type Pages = CudaPages;
 
     fn name(&self) -> &'static str {
         "cuda"
@@ -114,62 +115,11 @@ impl Device for CudaDevice {
     }
 
     fn page(&self) -> Option<u64> {
-        self.page
+        self.pages.as_ref().map(Pages::page)
     }
 
-    fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        let page = self.page.ok_or_else(|| {
-            Error::Unsupported(format!(
-                "{} maps no memory at several addresses",
-                self.context.name()
-            ))
-        })?;
-        view.check(page)?;
-        if view.bytes == 0 {
-            return Ok(DevicePtr::EMPTY);
-        }
-        let entered = self.context.enter()?;
-        let pool = self.weights.as_mut().ok_or_else(no_budget)?;
-        pool.count(view.memory)?;
-        let mapped = self.views.map(&self.context, view, &entered);
-        mapped.inspect_err(|_| pool.discount(view.memory))
-    }
-
-    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
-        if ptr == DevicePtr::EMPTY {
-            return Ok(());
-        }
-        let entered = self.context.enter()?;
-        self.copy.synchronize(&entered)?;
-        self.compute.synchronize(&entered)?;
-        let bytes = self.views.unmap(ptr)?;
-        if let Some(pool) = &mut self.weights {
-            pool.discount(bytes);
-        }
-        Ok(())
-    }
-
-    fn keeps_pages(&self) -> bool {
-        self.page.is_some()
-    }
-
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
-        self.not_while_captured("a move of memory")?;
-        if ptr == DevicePtr::EMPTY || view.bytes == 0 {
-            self.unmap(ptr)?;
-            return self.map(view).map(Remapped::whole);
-        }
-        view.check(self.page.unwrap_or(GRANULE))?;
-        let entered = self.context.enter()?;
-        self.copy.synchronize(&entered)?;
-        self.compute.synchronize(&entered)?;
-        let pool = self.weights.as_mut().ok_or_else(no_budget)?;
-        pool.discount(self.views.memory_at(ptr)?);
-        if let Err(error) = pool.count(view.memory) {
-            return self.views.unmap(ptr).and(Err(error));
-        }
-        let shown = self.views.remap(ptr, view, kept, &self.copy, &entered);
-        shown.inspect_err(|_| pool.discount(view.memory))
+    fn pages(&mut self) -> Option<&mut CudaPages> {
+        self.pages.as_mut()
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
@@ -293,28 +243,6 @@ impl Device for CudaDevice {
         Some(self.capture.device.bytes())
     }
 
-    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
-        let Some(page) = self.page else {
-            return Ok(None);
-        };
-        let entered = self.context.enter()?;
-        let block = self.blocks.reserve(&self.context, page, &entered)?;
-        Ok(Some(block))
-    }
-
-    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
-        let page = self.page.unwrap_or(PAGE);
-        let entered = self.context.enter()?;
-        self.blocks.grow(block, bytes, page, &entered)
-    }
-
-    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
-        let entered = self.context.enter()?;
-        self.compute.synchronize(&entered)?;
-        self.copy.synchronize(&entered)?;
-        self.blocks.free(block)
-    }
-
     fn trim_scratch(&mut self) -> Result<()> {
         self.activations.rescue(&self.context.enter()?)
     }
@@ -347,11 +275,12 @@ impl Device for CudaDevice {
         if src.is_empty() {
             return Ok(());
         }
-        if let Some(parts) = self.views.targets(dst, src) {
+        let pages = self.pages.as_ref();
+        if let Some(parts) = pages.and_then(|pages| pages.table.targets(dst, src.len())) {
             let entered = self.context.enter()?;
-            for (dst, src) in parts? {
-                // SAFETY: inside of a view's memory, which is unmapped after a wait for this stream.
-                unsafe { self.issue_copy(dst, src, &entered) }?;
+            for (dst, part) in parts? {
+                // SAFETY: the addresses have memory, by the table, and are unmapped after a wait for this stream.
+                unsafe { self.issue_copy(dst, src.slice(part), &entered) }?;
             }
             return Ok(());
         }

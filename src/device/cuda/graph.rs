@@ -9,7 +9,7 @@
 //! uploaded, and after that; and around its end. The driver takes memory in steps, of which later graphs use the rest, and may
 //! keep that of graphs that went for later ones: only the sum over all graphs says something.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::{check, log_failure};
 use super::stream::Stream;
 use crate::device::NODE_BYTES;
@@ -26,14 +26,14 @@ const STEPS: u64 = 64 << 20;
 pub(super) struct Capture {
     pub(super) now: bool,
     /// Stands for the device: graphs keep it, so that none is replayed on another one.
-    pub(super) device: Arc<Taken>,
+    pub(super) device: Arc<GraphMemory>,
 }
 
 /// Bytes that the driver took for graphs of one device, and did not get back.
 #[derive(Default)]
-pub(super) struct Taken(AtomicU64);
+pub(super) struct GraphMemory(AtomicU64);
 
-impl Taken {
+impl GraphMemory {
     pub(super) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -68,8 +68,8 @@ impl Taken {
 pub struct Graph {
     raw: CUgraphExec,
     nodes: u64,
-    context: Arc<Context>,
-    pub(super) device: Arc<Taken>,
+    context: Arc<PrimaryContext>,
+    pub(super) device: Arc<GraphMemory>,
 }
 
 // SAFETY: a graph may be launched from any thread, by one at a time: its owner is borrowed mutably for that.
@@ -79,8 +79,8 @@ impl Graph {
     /// # Safety
     /// `graph` is a graph that was just captured, and nobody else has it.
     pub(super) unsafe fn of(
-        context: &Arc<Context>,
-        device: &Arc<Taken>,
+        context: &Arc<PrimaryContext>,
+        device: &Arc<GraphMemory>,
         graph: CUgraph,
         stream: &Stream,
         entered: &Entered<'_>,
@@ -156,7 +156,7 @@ mod tests {
     /// The driver takes a step for the first graph, and nothing for the second one.
     #[test]
     fn steps_of_the_driver_are_summed() {
-        let taken = Taken::default();
+        let taken = GraphMemory::default();
         taken.grew(100, 900 * MIB, 898 * MIB);
         taken.grew(100, 898 * MIB, 898 * MIB);
         assert_eq!(taken.bytes(), 2 * MIB);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_others_take_is_not_a_graphs() {
-        let taken = Taken::default();
+        let taken = GraphMemory::default();
         taken.grew(100, 9000 * MIB, 4000 * MIB);
         assert_eq!(taken.bytes(), 100 * NODE_BYTES);
         // Or gave back meanwhile.

@@ -1,7 +1,7 @@
 //! Pages of host memory that several loads and modules of this process need under the driver, which takes each page once.
 
-use super::context::{Context, Entered};
-use super::register::{Access, Registration};
+use super::context::{Entered, PrimaryContext};
+use super::register::{RegisterAccess, Registration};
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl Taken {
     /// The pages are mapped, and stay so until what is returned is dropped.
     pub(super) unsafe fn register(
         &mut self,
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         pages: Range<u64>,
         entered: &Entered<'_>,
     ) -> Result<SharedRegistration> {
@@ -59,8 +59,9 @@ impl Taken {
         }
         let all = pages.clone();
         // SAFETY: by the caller's promise. Who shares it has given that, too: it is the same memory, since it has the same addresses.
-        let found =
-            unsafe { Registration::of_pages(context, all, &[], Access::ReadWrite, entered) };
+        let found = unsafe {
+            Registration::of_pages(context, all, &[], RegisterAccess::ReadWrite, entered)
+        };
         let found = Arc::new(found?);
         self.insert(pages, Some(Arc::clone(&found)));
         Ok(SharedRegistration(Some(found)))

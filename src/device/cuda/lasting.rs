@@ -1,7 +1,7 @@
 //! Memory that stays until the device ends, beside the weights' pool: the driver takes the pool's memory in units of
 //! 32 MiB, and a few bytes beside mapped pages would cost a whole one. Here the unit is a page.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::{check, log_failure};
 use crate::device::DevicePtr;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 struct Block {
     start: u64,
     bytes: u64,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 impl Drop for Block {
@@ -34,7 +34,7 @@ impl Lasting {
     /// Memory of `bytes`, which are not 0.
     pub(super) fn alloc(
         &mut self,
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         bytes: u64,
         _entered: &Entered<'_>,
     ) -> Result<DevicePtr> {

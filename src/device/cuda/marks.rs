@@ -1,6 +1,6 @@
 //! Times on the compute stream: events that keep time, for the one pass that is timed.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::{check, has, log_failure, ELAPSED_TIME};
 use super::stream::Stream;
 use crate::error::Result;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// Recorded once.
 struct Mark {
     raw: CUevent,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 // SAFETY: an event may be used from any thread, and the driver locks it.
 unsafe impl Send for Mark {}
 
 impl Mark {
-    fn new(context: &Arc<Context>, _entered: &Entered<'_>) -> Result<Mark> {
+    fn new(context: &Arc<PrimaryContext>, _entered: &Entered<'_>) -> Result<Mark> {
         let mut raw = std::ptr::null_mut();
         let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
         // SAFETY: the context is current, and the driver writes one pointer.

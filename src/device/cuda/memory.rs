@@ -6,7 +6,7 @@
 //! of a method returns when its work is done.
 
 use super::caller::check_memory;
-use super::context::Context;
+use super::context::PrimaryContext;
 use super::library::{self, check, is_gone};
 use super::stream::Stream;
 use crate::device::{DeviceBytes, DevicePtr};
@@ -21,7 +21,7 @@ const ALIGNMENT: u64 = 256;
 
 /// One device, as long as memory of it is handed out.
 struct Plain {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     /// What was asked for, by the address handed out: the address that the driver gave.
     live: BTreeMap<u64, u64>,
 }
@@ -118,7 +118,7 @@ fn on<R>(index: u32, body: impl FnOnce(&mut Plain) -> Result<R>) -> Result<R> {
     let mut plain = match devices.remove(&index) {
         Some(plain) => plain,
         None => Plain {
-            context: Context::retain(index)?,
+            context: PrimaryContext::retain(index)?,
             live: BTreeMap::new(),
         },
     };

@@ -9,12 +9,9 @@
 //! | `graph` | a pass captured as a graph, and issued again by one call |
 //! | `stream` | the two streams, the copies on them, events that are used again |
 //! | `pool` | stream-ordered memory and its cap |
-//! | `block` | activations of captured passes: addresses once, and pages behind them as they are needed |
 //! | `lasting` | memory beside the pool, that stays until the end |
-//! | `physical` | physical memory, addresses that it is put behind, and who may access it there |
-//! | `moved` | weights' memory that is seen in another way, with pages that keep their bytes |
-//! | `mapped` | weights' memory that shows at several addresses: read-only for kernels, writable for copies |
-//! | `units_map` | memory that comes and goes under the addresses of ranges |
+//! | `pages` | addresses, the memory behind them, and the streams of callers that use it |
+//! | `physical` | physical memory, and who may access it where |
 //! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
@@ -33,7 +30,6 @@
 //! streams and context last. What fails on the way is logged. Once the process has begun to exit nothing
 //! is called any more.
 
-mod block;
 mod caller;
 mod capture;
 mod context;
@@ -45,11 +41,10 @@ mod kept_pages;
 mod lasting;
 mod library;
 mod link;
-mod mapped;
 mod marks;
 pub mod memory;
-mod moved;
 mod output_staging;
+mod pages;
 mod physical;
 mod pinned;
 mod pool;
@@ -61,39 +56,34 @@ mod stage_shape;
 mod stage_turns;
 mod stream;
 mod units;
-mod units_map;
 
 pub(in crate::device) use capture::relaxed;
 pub use counters::CudaCounters;
+pub use pages::CudaPages;
+pub use physical::Physical;
 pub use stage_shape::{RING_DEFAULT, RING_LEAST};
 pub use stream::CudaEvent;
-pub use units_map::CudaUnits;
 
 use super::{CallerStream, DeviceBytes, DevicePtr, HostBytes, HostFile, Link};
 use crate::error::{Error, Result};
-use block::Blocks;
-use context::{Context, Entered};
+use context::{Entered, PrimaryContext};
 use graph::Capture;
 pub use graph::Graph;
 use kept::Edges;
 use kept_pages::SharedRegistration;
 use lasting::Lasting;
 use library::log_failure;
-use mapped::Views;
 use marks::Marks;
 use output_staging::OutputStaging;
 use pinned::Pinned;
 use pool::MemPool;
-use register::{Access, Registration};
+use register::{RegisterAccess, Registration};
 use stage::Stage;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{self, Arc};
 use stream::{Events, Stream};
 pub(in crate::device) use units::{BYTES_PER_COPY, GRANULE, PAGE};
-
-/// `CU_STREAM_PER_THREAD`.
-const PER_THREAD: usize = 2;
 
 /// Number of CUDA devices; an error says what is missing if the driver is not there.
 pub fn device_count() -> Result<u32> {
@@ -111,14 +101,12 @@ pub fn check_ring(bytes: u64) -> Result<()> {
 pub struct CudaDevice {
     capture: Capture,
     marks: Marks,
-    views: Views,
-    /// Bytes of the pages behind views, if the device maps any.
-    page: Option<u64>,
+    /// If the device maps any.
+    pages: Option<CudaPages>,
     lasting: Lasting,
     /// Made when the budget is known.
     weights: Option<MemPool>,
     activations: MemPool,
-    blocks: Blocks,
     registrations: Vec<Registration>,
     /// Of weights that lie in memory of the process.
     shared: Vec<SharedRegistration>,
@@ -139,12 +127,12 @@ pub struct CudaDevice {
     compute: Arc<Stream>,
     /// The default stream, where the compute stream is our own: callers that give none may work on it.
     default: Option<Stream>,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 /// A device's primary context.
 #[derive(Clone)]
-pub struct CudaContext(Arc<Context>);
+pub struct CudaContext(Arc<PrimaryContext>);
 
 impl CudaContext {
     /// Runs `body` with the context current on this thread, and then makes the previous one current again.
@@ -157,7 +145,7 @@ impl CudaContext {
 impl CudaDevice {
     /// The device of this index, with a compute stream of its own.
     pub fn new(index: u32) -> Result<Self> {
-        let context = Context::retain(index)?;
+        let context = PrimaryContext::retain(index)?;
         let compute = Stream::new(&context)?;
         // SAFETY: null is the default stream, which exists as long as its context.
         let default = unsafe { Stream::of_caller(&context, std::ptr::null_mut()) }?;
@@ -177,33 +165,23 @@ impl CudaDevice {
     /// # Safety
     /// `stream` is null or a stream that exists until the device is dropped.
     pub unsafe fn with_stream(index: u32, stream: *mut c_void) -> Result<Self> {
-        if stream.addr() == PER_THREAD {
-            return Err(Error::InvalidInput(
-                "the per-thread default stream is another stream on each thread; give a stream of your own, or null \
-                 for the default stream of all threads"
-                    .to_owned(),
-            ));
-        }
-        let context = Context::retain(index)?;
+        let context = PrimaryContext::retain(index)?;
         // SAFETY: by the caller's promise.
         let compute = unsafe { Stream::of_caller(&context, stream) }?;
         CudaDevice::on(context, compute, None)
     }
 
-    fn on(context: Arc<Context>, compute: Stream, default: Option<Stream>) -> Result<Self> {
+    fn on(context: Arc<PrimaryContext>, compute: Stream, default: Option<Stream>) -> Result<Self> {
         let compute = Arc::new(compute);
         let copy = Arc::new(Stream::new(&context)?);
         let activations = MemPool::new(&compute, "activations", None, &context.enter()?)?;
-        let page = physical::page(&context, &context.enter()?)?;
         Ok(CudaDevice {
             capture: Capture::default(),
             marks: Marks::default(),
-            views: Views::default(),
-            page,
+            pages: CudaPages::of(&context)?,
             lasting: Lasting::default(),
             weights: None,
             activations,
-            blocks: Blocks::default(),
             registrations: Vec::new(),
             shared: Vec::new(),
             pinned: Vec::new(),
@@ -222,17 +200,11 @@ impl CudaDevice {
         })
     }
 
-    /// Kernels may write to weights: what they wrote lasts until a copy of the weight, and the caller sees to the rest. Before anything
-    /// is mapped.
-    pub fn let_kernels_write(&mut self) {
-        self.views.writable = true;
-    }
-
     /// Registers mapped weights, so that copies from them run at full link speed. `cuts` are the offsets of
     /// the segments, ascending: no later copy may cross from one segment into the next.
     pub fn register_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
         let entered = self.context.enter()?;
-        let access = Access::ReadOnly;
+        let access = RegisterAccess::ReadOnly;
         let registration = Registration::new(&self.context, bytes, cuts, access, &entered)?;
         self.registrations.push(registration);
         Ok(())
@@ -321,8 +293,8 @@ impl CudaDevice {
         Ok(CudaCounters {
             events_created: self.events.created() as u64,
             compactions: weights.map_or(0, MemPool::compactions),
-            weight_bytes: weights.map_or(0, MemPool::live_bytes),
-            mapped_bytes: self.views.bytes(),
+            weight_bytes: weights.map_or(0, MemPool::live_bytes) + self.mapped_bytes(),
+            mapped_bytes: self.mapped_bytes(),
             lasting_bytes: self.lasting.bytes(),
             pool_used_bytes: ask(MemPool::used_bytes)?,
             pool_reserved_bytes: ask(MemPool::reserved_bytes)?,
@@ -330,6 +302,16 @@ impl CudaDevice {
             host_mapped_bytes: self.host_mapped_bytes(),
             host_pinned_bytes: self.host_pinned_bytes(),
         })
+    }
+
+    fn mapped_bytes(&self) -> u64 {
+        self.pages.as_ref().map_or(0, |pages| pages.table.bytes())
+    }
+
+    /// Whether memory is mapped at these addresses.
+    fn is_mapped(&self, ptr: DevicePtr, len: u64) -> bool {
+        let pages = self.pages.as_ref();
+        pages.is_some_and(|pages| pages.table.cover(ptr, len))
     }
 
     /// Mapped host memory that is registered, bytes.
@@ -363,8 +345,8 @@ impl CudaDevice {
     fn check_any(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         let weights = self.weights.as_ref();
         let pooled = weights.is_some_and(|pool| pool.covers(ptr, len));
-        let read_only = self.views.cover(ptr, len) || self.is_in_place(ptr, len);
-        let beside = read_only || self.lasting.cover(ptr, len) || self.blocks.cover(ptr, len);
+        let mapped = self.is_mapped(ptr, len) || self.is_in_place(ptr, len);
+        let beside = mapped || self.lasting.cover(ptr, len);
         match pooled || beside || self.is_lent(ptr, len) {
             true => Ok(()),
             false => self.activations.check_target(ptr, len),
@@ -379,7 +361,9 @@ impl CudaDevice {
 
     /// The same for what is written, by anything but a copy of weights.
     fn check_written(&self, ptr: DevicePtr, len: u64) -> Result<()> {
-        self.views.check_not_written(ptr)?;
+        if let Some(pages) = &self.pages {
+            pages.table.check_written(self.context.name(), ptr)?;
+        }
         if self.is_in_place(ptr, 0) {
             return Err(Error::Internal(format!(
                 "{} {:#x} is host memory that kernels read in place: nothing writes there",

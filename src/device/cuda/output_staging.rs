@@ -5,7 +5,7 @@
 //! done while the device has nothing to do. So the copy is only queued, and the end of the pass is gone through while the
 //! kernels run.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::pinned::Pinned;
 use super::stream::Stream;
 use crate::device::{DevicePtr, HostRoom};
@@ -59,7 +59,11 @@ impl OutputStaging {
     }
 
     /// The memory, if there is any to be had.
-    fn memory(&mut self, context: &Arc<Context>, entered: &Entered<'_>) -> Option<&mut Pinned> {
+    fn memory(
+        &mut self,
+        context: &Arc<PrimaryContext>,
+        entered: &Entered<'_>,
+    ) -> Option<&mut Pinned> {
         if self.memory.is_none() {
             match Pinned::zeroed(context, MOST as u64, "outputs on their way", entered) {
                 Ok(memory) => self.memory = Some(memory),

@@ -4,8 +4,8 @@
 //! copy, and touch its pages for the first time, before the driver pins them. It is kept out of forked
 //! processes, whose first write would take pages away from under the device.
 
-use super::context::{Context, Entered};
-use super::register::{Access, Registration};
+use super::context::{Entered, PrimaryContext};
+use super::register::{RegisterAccess, Registration};
 use crate::device::file::ReadAt;
 use crate::device::HostBytes;
 use crate::error::{bytes_text, Error, Result};
@@ -52,15 +52,16 @@ impl Pinned {
 
     /// Registers memory. `cuts` as for [`Registration::new`].
     fn register(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         mut memory: MmapMut,
         cuts: &[u64],
         entered: &Entered<'_>,
     ) -> Result<Pinned> {
         // SAFETY: the registration is the only one that gets this value, and ends before the memory does.
         let bytes = unsafe { HostBytes::new(memory.as_mut_ptr(), memory.len() as u64) };
-        let registration = Registration::new(context, bytes, cuts, Access::ReadWrite, entered)
-            .map_err(|error| refused(bytes.len(), error))?;
+        let registration =
+            Registration::new(context, bytes, cuts, RegisterAccess::ReadWrite, entered)
+                .map_err(|error| refused(bytes.len(), error))?;
         Ok(Pinned {
             registration: ManuallyDrop::new(registration),
             memory: ManuallyDrop::new(memory),
@@ -69,7 +70,7 @@ impl Pinned {
 
     /// Zeroed memory of `bytes`, rounded up to pages, for `what`.
     pub(super) fn zeroed(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         bytes: u64,
         what: &str,
         entered: &Entered<'_>,
@@ -81,7 +82,7 @@ impl Pinned {
     /// A copy of these ranges of `source`, which messages call `name`, with what each of them became. Equal ranges are
     /// copied once.
     pub(super) fn copy_of(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         source: &dyn ReadAt,
         name: &str,
         ranges: &[Range<u64>],

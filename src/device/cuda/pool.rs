@@ -11,7 +11,7 @@
 //! copies and kernels, so it is counted, and under a cap it is left to the caller ([`MemPool::rescue`]), who may have
 //! something better: to free more.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::{check, log_failure};
 use super::stream::Stream;
 use crate::device::DevicePtr;
@@ -303,7 +303,7 @@ impl Drop for MemPool {
 }
 
 /// Refuses a cap that the device can never hold; the driver might find that out in the middle of a pass.
-fn check_total(context: &Context, cap: u64) -> Result<()> {
+fn check_total(context: &PrimaryContext, cap: u64) -> Result<()> {
     let total = context.total_bytes()?;
     match cap > total {
         true => Err(Error::OutOfMemory {
@@ -318,7 +318,7 @@ fn check_total(context: &Context, cap: u64) -> Result<()> {
     }
 }
 
-fn properties(context: &Context, cap: Option<u64>) -> Result<CUmemPoolProps> {
+fn properties(context: &PrimaryContext, cap: Option<u64>) -> Result<CUmemPoolProps> {
     cap.map_or(Ok(()), |cap| check_total(context, cap))?;
     // SAFETY: zero is a value of each field: no kind of handle, no location, no maximum, reserved bytes.
     let mut props: CUmemPoolProps = unsafe { std::mem::zeroed() };
@@ -331,7 +331,7 @@ fn properties(context: &Context, cap: Option<u64>) -> Result<CUmemPoolProps> {
 
 /// A pool's failure, with what it was to be.
 #[cold]
-fn named(context: &Context, what: &'static str, cap: Option<u64>, error: Error) -> Error {
+fn named(context: &PrimaryContext, what: &'static str, cap: Option<u64>, error: Error) -> Error {
     let cap = cap.map_or("no cap".to_string(), |cap| {
         format!("a cap of {}", bytes_text(cap))
     });

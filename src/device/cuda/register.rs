@@ -4,7 +4,7 @@
 //! A read-only mapping can only be registered as read-only, which not every device can. That is asked first:
 //! another way to hold the weights is the user's choice, never a fallback.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::{check, log_failure};
 use crate::device::HostBytes;
 use crate::error::{bytes_text, Error, Result};
@@ -21,33 +21,33 @@ pub(super) const PAGE: u64 = 4096;
 
 /// What a registration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum RegisterAccess {
     /// Mapped for reading only.
     ReadOnly,
     /// Memory of our own.
     ReadWrite,
 }
 
-impl Access {
+impl RegisterAccess {
     fn flags(self) -> u32 {
         let both = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
         match self {
-            Access::ReadOnly => both | sys::CU_MEMHOSTREGISTER_READ_ONLY,
-            Access::ReadWrite => both,
+            RegisterAccess::ReadOnly => both | sys::CU_MEMHOSTREGISTER_READ_ONLY,
+            RegisterAccess::ReadWrite => both,
         }
     }
 
     /// What is registered, for messages.
     fn describe(self) -> &'static str {
         match self {
-            Access::ReadOnly => "mapped weights, read-only",
-            Access::ReadWrite => "pinned host memory",
+            RegisterAccess::ReadOnly => "mapped weights, read-only",
+            RegisterAccess::ReadWrite => "pinned host memory",
         }
     }
 }
 
 /// Whether the device can read a mapping that is read-only.
-pub(super) fn can_read_only(context: &Context) -> Result<bool> {
+pub(super) fn can_read_only(context: &PrimaryContext) -> Result<bool> {
     let able = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
     Ok(context.attribute(able)? != 0)
 }
@@ -62,20 +62,20 @@ struct Chunk {
 pub(super) struct Registration {
     chunks: Vec<Chunk>,
     bytes: u64,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 impl Registration {
     /// Registers `bytes`, in chunks that end at some of `cuts` (ascending offsets into `bytes`): a copy must
     /// not cross from one chunk into the next.
     pub(super) fn new(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         bytes: HostBytes,
         cuts: &[u64],
-        access: Access,
+        access: RegisterAccess,
         entered: &Entered<'_>,
     ) -> Result<Registration> {
-        if access == Access::ReadOnly && !can_read_only(context)? {
+        if access == RegisterAccess::ReadOnly && !can_read_only(context)? {
             return Err(unable(context.name()));
         }
         let start = bytes.as_ptr().addr() as u64;
@@ -90,10 +90,10 @@ impl Registration {
     /// # Safety
     /// The pages are mapped, and stay so until this is dropped.
     pub(super) unsafe fn of_pages(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         pages: Range<u64>,
         cuts: &[u64],
-        access: Access,
+        access: RegisterAccess,
         entered: &Entered<'_>,
     ) -> Result<Registration> {
         let mut registration = Registration {
@@ -147,7 +147,7 @@ impl Registration {
         &mut self,
         all: &Range<u64>,
         chunk: Range<u64>,
-        access: Access,
+        access: RegisterAccess,
         _entered: &Entered<'_>,
     ) -> Result<()> {
         let start = (all.start + chunk.start) as *mut c_void;

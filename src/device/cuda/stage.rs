@@ -5,7 +5,7 @@
 //! them, the stream stops for each, and one that waits for a disk would hold up everybody else's. These operations
 //! need no thread, and the readers need no call of the driver.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::check;
 use super::pinned::{readers, Pinned};
 use super::stage_ring::{Area, Readers, StagePiece};
@@ -189,7 +189,7 @@ fn try_marks(area: Area, marks: u64, stream: &Stream, entered: &Entered<'_>) -> 
 }
 
 #[cold]
-fn unable(context: &Context, why: &str) -> Error {
+fn unable(context: &PrimaryContext, why: &str) -> Error {
     Error::Unsupported(format!(
         "{} cannot wait for host memory in a stream ({why}), which weight_offload_host='staged' needs; choose \
          'pinned', or 'mapped' where the device can",

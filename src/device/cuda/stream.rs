@@ -1,12 +1,15 @@
 //! Streams, and events that are used again.
 
-use super::context::{Context, Entered};
+use super::context::{Entered, PrimaryContext};
 use super::library::{check, log_failure};
 use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
 
 /// Inputs of at most so many bytes are copied from memory of our own, which nobody has pinned.
 const SMALL: usize = 4096;
@@ -16,7 +19,7 @@ pub(super) struct Stream {
     raw: CUstream,
     /// Made here, so destroyed here. The caller's stream is not.
     owned: bool,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 // SAFETY: a stream may be used from any thread, and the driver locks it; `raw` is only a name for it.
@@ -26,7 +29,7 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     /// A stream that does not wait for the default stream.
-    pub(super) fn new(context: &Arc<Context>) -> Result<Stream> {
+    pub(super) fn new(context: &Arc<PrimaryContext>) -> Result<Stream> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -45,7 +48,17 @@ impl Stream {
     ///
     /// # Safety
     /// `raw` is null or a stream that exists until this value is dropped.
-    pub(super) unsafe fn of_caller(context: &Arc<Context>, raw: *mut c_void) -> Result<Stream> {
+    pub(super) unsafe fn of_caller(
+        context: &Arc<PrimaryContext>,
+        raw: *mut c_void,
+    ) -> Result<Stream> {
+        if raw.addr() == PER_THREAD {
+            return Err(Error::InvalidInput(
+                "the per-thread default stream is another stream on each thread; give a stream of your own, or null \
+                 for the default stream of all threads"
+                    .to_owned(),
+            ));
+        }
         let raw: CUstream = raw.cast();
         let _entered = context.enter()?;
         let mut owner = std::ptr::null_mut();
@@ -70,7 +83,7 @@ impl Stream {
         self.raw
     }
 
-    pub(super) fn context(&self) -> &Arc<Context> {
+    pub(super) fn context(&self) -> &Arc<PrimaryContext> {
         &self.context
     }
 
@@ -285,7 +298,7 @@ unsafe impl Sync for Raw {}
 /// point at which it was issued, so nothing but new records see the new point.
 pub(super) struct Events {
     stock: Mutex<Stock>,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 struct Stock {
@@ -300,7 +313,7 @@ pub struct CudaEvent {
 }
 
 impl Events {
-    pub(super) fn new(context: &Arc<Context>) -> Arc<Events> {
+    pub(super) fn new(context: &Arc<PrimaryContext>) -> Arc<Events> {
         Arc::new(Events {
             stock: Mutex::new(Stock {
                 idle: Vec::new(),

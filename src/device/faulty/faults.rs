@@ -1,6 +1,7 @@
 //! Which call goes wrong, and what is alive.
 #![deny(unsafe_code)]
 
+use crate::device::Purpose;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -124,12 +125,58 @@ impl Faults {
         flips
     }
 
+    pub(super) fn memory<M>(&self, inner: M, bytes: u64, purpose: Purpose) -> FaultyMemory<M> {
+        let counted = Counted {
+            bytes,
+            purpose,
+            faults: self.clone(),
+        };
+        *counted.count(&mut self.state().live) += bytes;
+        FaultyMemory {
+            inner,
+            _counted: Arc::new(counted),
+        }
+    }
+
     pub(super) fn event<E>(&self, inner: E) -> FaultyEvent<E> {
         self.state().live.events += 1;
         FaultyEvent {
             inner,
             faults: self.clone(),
         }
+    }
+}
+
+/// Memory that is counted.
+#[derive(Debug, Clone)]
+pub struct FaultyMemory<M> {
+    pub(super) inner: M,
+    _counted: Arc<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    bytes: u64,
+    purpose: Purpose,
+    faults: Faults,
+}
+
+impl Counted {
+    /// The count that it is part of.
+    fn count<'a>(&self, live: &'a mut LiveCounts) -> &'a mut u64 {
+        match self.purpose {
+            Purpose::Activations => &mut live.scratch_bytes,
+            _ => &mut live.bytes,
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // The device may have ended before, and with it all that was counted.
+        let live = &mut self.faults.state().live;
+        let count = self.count(live);
+        *count = count.saturating_sub(self.bytes);
     }
 }
 

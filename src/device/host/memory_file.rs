@@ -1,124 +1,108 @@
-//! A file that is nowhere but in memory, and is gone when it is mapped nowhere.
+//! A file that is nowhere but in memory, and is gone when nobody has parts of it any more.
 
-use super::frames::Run;
 use crate::error::{Error, Result};
 use crate::system_memory;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 
-/// Pages of memory, by their place in the file.
-pub(super) struct MemoryFile {
+/// Each part of it is used once: one that went back to the system is a hole for ever, which costs nothing.
+pub struct MemoryFile {
     file: File,
-    bytes: u64,
+    end: AtomicU64,
+}
+
+/// A part of a memory file. Dropped, it goes back to the system; it may show nowhere.
+pub struct FilePages {
+    file: Arc<MemoryFile>,
+    range: Range<u64>,
 }
 
 impl MemoryFile {
-    /// With memory behind all of it: a page that is missing later would be a bus error in the middle of a pass.
-    pub fn new(bytes: u64) -> Result<MemoryFile> {
-        let file = MemoryFile {
-            file: create(bytes)?,
-            bytes: 0,
-        };
+    pub(super) fn new() -> Result<Arc<MemoryFile>> {
+        Ok(Arc::new(MemoryFile {
+            file: create()?,
+            end: AtomicU64::new(0),
+        }))
+    }
+
+    /// Memory, a piece of each size, all of it there: a page that is missing later would be a bus error in the middle of a pass.
+    pub(super) fn take(self: &Arc<MemoryFile>, sizes: &[u64]) -> Result<Vec<FilePages>> {
+        let bytes = sizes.iter().sum();
         check_available(bytes)?;
-        file.allocate(0..bytes)?;
-        Ok(MemoryFile { bytes, ..file })
-    }
-
-    /// Bytes from the start to the end, whether there is memory behind them or not.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub fn as_raw_fd(&self) -> i32 {
-        self.file.as_raw_fd()
-    }
-
-    /// Memory for the range `wanted` of a view's memory: of the parts of the file that are `free`, lowest first, and then new
-    /// ones at the end.
-    pub fn fill(&mut self, wanted: Range<u64>, free: &mut Vec<Range<u64>>) -> Result<Vec<Run>> {
-        let mut runs = Vec::new();
-        let mut at = wanted.start;
-        while at < wanted.end {
-            let left = wanted.end - at;
-            let taken = match free.first_mut() {
-                Some(range) => {
-                    let end = range.end.min(range.start + left);
-                    let taken = range.start..end;
-                    range.start = end;
-                    if range.is_empty() {
-                        free.remove(0);
-                    }
-                    taken
-                }
-                None => {
-                    check_available(left)?;
-                    let taken = self.bytes..self.bytes + left;
-                    self.bytes = taken.end;
-                    taken
-                }
-            };
-            // It may have gone back to the system before.
-            self.allocate(taken.clone())?;
-            let bytes = taken.end - taken.start;
-            runs.push(Run {
-                memory: at,
-                file: taken.start,
-                bytes,
-            });
-            at += bytes;
-        }
-        Ok(runs)
-    }
-
-    fn allocate(&self, range: Range<u64>) -> Result<()> {
-        self.call("filling a memory file with fallocate", 0, range)
-    }
-
-    /// Gives the memory behind a part of it back to the system.
-    pub fn release(&self, range: Range<u64>) -> Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let start = self.end.fetch_add(bytes, Relaxed);
+        start.checked_add(bytes).ok_or_else(|| too_large(bytes))?;
+        let mut at = start;
+        let part = |size: &u64| {
+            at += size;
+            FilePages {
+                file: Arc::clone(self),
+                range: at - size..at,
+            }
+        };
+        // On an error what was filled goes back.
+        let parts: Vec<FilePages> = sizes.iter().map(part).collect();
         self.call(
-            "giving pages of a memory file back with fallocate",
-            mode,
-            range,
-        )
+            "filling a memory file with fallocate",
+            0,
+            start..start + bytes,
+        )?;
+        Ok(parts)
     }
 
     fn call(&self, call: &'static str, mode: i32, range: Range<u64>) -> Result<()> {
         let bytes = range.end - range.start;
-        let offset = |bytes: u64| libc::off_t::try_from(bytes).map_err(|_| too_large(bytes));
         let (start, size) = (offset(range.start)?, offset(bytes)?);
-        // SAFETY: a call on a descriptor that is open. No mapping that anybody uses shows pages that it frees: those are only
-        // freed once the old addresses are gone.
+        // SAFETY: a call on a descriptor that is open. No mapping shows pages that it frees: the table of addresses has a handle for
+        // each.
         match unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, size) } {
             0 => Ok(()),
             _ => Err(failed(call, bytes)),
         }
     }
+}
 
-    /// Bytes that the system counts for the file.
-    #[cfg(test)]
-    pub fn resident_bytes(&self) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        self.file.metadata().unwrap().blocks() * 512
+impl FilePages {
+    pub(super) fn as_raw_fd(&self) -> i32 {
+        self.file.file.as_raw_fd()
+    }
+
+    /// Bytes from the file's start.
+    pub(super) fn offset(&self) -> Result<libc::off_t> {
+        offset(self.range.start)
+    }
+}
+
+fn offset(bytes: u64) -> Result<libc::off_t> {
+    libc::off_t::try_from(bytes).map_err(|_| too_large(bytes))
+}
+
+impl Drop for FilePages {
+    fn drop(&mut self) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let call = "giving pages of a memory file back with fallocate";
+        if let Err(error) = self.file.call(call, mode, self.range.clone()) {
+            log::warn!("{error}");
+        }
     }
 }
 
 #[cfg(target_os = "linux")]
-fn create(bytes: u64) -> Result<File> {
+fn create() -> Result<File> {
     use std::os::fd::FromRawFd;
     // SAFETY: the name is a C string, which the system only shows to people.
     let raw = unsafe { libc::memfd_create(c"weightstream-pages".as_ptr(), libc::MFD_CLOEXEC) };
     if raw < 0 {
-        return Err(failed("making a memory file with memfd_create", bytes));
+        return Err(failed("making a memory file with memfd_create", 0));
     }
     // SAFETY: a descriptor that was just made, and that nobody else has.
     Ok(unsafe { File::from_raw_fd(raw) })
 }
 
 #[cfg(not(target_os = "linux"))]
-fn create(_bytes: u64) -> Result<File> {
+fn create() -> Result<File> {
     Err(Error::Unsupported(
         "memory files are there on Linux only".to_owned(),
     ))
@@ -157,5 +141,28 @@ pub(super) fn too_large(bytes: u64) -> Error {
     Error::OutOfMemory {
         what: "weights' pages".to_owned(),
         bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that the system counts for the file.
+    fn resident(file: &MemoryFile) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        file.file.metadata().unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn what_is_dropped_goes_back_to_the_system() {
+        let page = super::super::page().unwrap();
+        let file = MemoryFile::new().unwrap();
+        let mut both = file.take(&[5 * page, 3 * page]).unwrap();
+        assert_eq!(resident(&file), 8 * page);
+        drop(both.remove(0));
+        assert_eq!(resident(&file), 3 * page);
+        drop(both);
+        assert_eq!(resident(&file), 0);
     }
 }

@@ -5,21 +5,18 @@
 
 mod block;
 mod copier;
-mod frames;
 mod memory_file;
 mod pages;
 mod progress;
-mod units;
 
-use super::{Device, DevicePtr, HostBytes, Remapped};
+use super::{Device, DevicePtr, HostBytes, Pages};
 use crate::error::{Error, Result};
-use crate::figures::{KeptPages, View};
-use block::{Block, Blocks};
+use block::{Block, Blocks, CopyTarget};
 use copier::{Command, Copier};
-use pages::{only_read, Views};
+pub use memory_file::FilePages;
+pub use pages::HostPages;
 pub(super) use pages::{page, GRANULE};
 use std::sync;
-pub use units::HostUnits;
 
 /// A point in one of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +31,8 @@ pub struct HostDevice {
     copier: Copier,
     live: Blocks,
     scratch: Blocks,
-    views: Views,
+    /// If the system has memory files.
+    pages: Option<HostPages>,
     /// What is read where it is.
     in_place: Vec<HostBytes>,
     /// Freed blocks kept for the next allocation of their size, oldest first. Fresh memory costs a page
@@ -52,7 +50,7 @@ impl HostDevice {
             copier: Copier::start()?,
             live: Blocks::default(),
             scratch: Blocks::default(),
-            views: Views::default(),
+            pages: HostPages::new().ok(),
             in_place: Vec::new(),
             cached: Vec::new(),
             cached_bytes: 0,
@@ -60,15 +58,9 @@ impl HostDevice {
         })
     }
 
-    /// Kernels may write to weights: what they wrote lasts until a copy of the weight, and the caller sees to the rest. Before anything
-    /// is mapped.
-    pub fn let_kernels_write(&mut self) {
-        self.views.writable = true;
-    }
-
     /// Bytes allocated and not freed, mapped memory among them, without activations.
     pub fn live_bytes(&self) -> u64 {
-        self.live.bytes() + self.views.bytes()
+        self.live.bytes() + self.pages.as_ref().map_or(0, |pages| pages.table.bytes())
     }
 
     /// Copies issued to the copy stream.
@@ -103,6 +95,30 @@ impl HostDevice {
         true
     }
 
+    /// Where bytes of mapped memory lie, with no copy under way there: the calling thread accesses them. `None` if nothing is mapped
+    /// at `ptr`.
+    fn mapped(&mut self, ptr: DevicePtr, bytes: u64) -> Result<Option<*mut u8>> {
+        let Some(pages) = self.pages.as_ref().filter(|pages| pages.table.contain(ptr)) else {
+            return Ok(None);
+        };
+        if !pages.table.cover(ptr, bytes) {
+            return Err(Error::Internal(format!(
+                "host memory {:#x}: {bytes} bytes that leave their pages",
+                ptr.0
+            )));
+        }
+        let at = pages.pointer(ptr);
+        self.synchronize()?;
+        Ok(Some(at))
+    }
+
+    fn check_written(&self, ptr: DevicePtr) -> Result<()> {
+        let pages = self.pages.as_ref();
+        pages.map_or(Ok(()), |pages| {
+            pages.table.check_written("host memory", ptr)
+        })
+    }
+
     /// The blocks among which `ptr` lies, with no copy under way on them: the calling thread accesses them.
     fn idle_blocks(&mut self, ptr: DevicePtr) -> Result<&mut Blocks> {
         if !self.live.contain(ptr) {
@@ -130,6 +146,7 @@ impl Device for HostDevice {
     type Event = HostEvent;
     /// It captures none.
     type Graph = std::convert::Infallible;
+    type Pages = HostPages;
 
     fn name(&self) -> &'static str {
         "cpu"
@@ -171,29 +188,13 @@ impl Device for HostDevice {
     }
 
     fn page(&self) -> Option<u64> {
-        page()
+        self.pages.as_ref().map(Pages::page)
     }
 
-    fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        let page = page().ok_or_else(no_pages)?;
-        view.check(page)?;
-        if view.bytes == 0 {
-            return Ok(DevicePtr::EMPTY);
-        }
-        self.trim_cache(view.memory)?;
-        let ptr = self.views.map(view)?;
-        self.peak_bytes = self.peak_bytes.max(self.live_bytes());
-        Ok(ptr)
-    }
-
-    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
-        if ptr == DevicePtr::EMPTY {
-            return Ok(());
-        }
-        // Queued copies may still write it.
-        // rule: host-unmaps-after-its-copies
-        self.synchronize()?;
-        self.views.unmap(ptr)
+    fn pages(&mut self) -> Option<&mut HostPages> {
+        // What is kept for the next allocation is not held beside them.
+        self.tidy_up().ok()?;
+        self.pages.as_mut()
     }
 
     /// Gives what is kept for the next allocation back to the system.
@@ -202,23 +203,6 @@ impl Device for HostDevice {
         self.peak_bytes = self.live_bytes();
         let kept = std::mem::take(&mut self.cached).into_iter();
         { kept }.try_for_each(|block| self.copier.issue(Command::Free(block)))
-    }
-
-    fn keeps_pages(&self) -> bool {
-        true
-    }
-
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
-        if ptr == DevicePtr::EMPTY || view.bytes == 0 {
-            self.unmap(ptr)?;
-            return self.map(view).map(Remapped::whole);
-        }
-        view.check(page().ok_or_else(no_pages)?)?;
-        // Queued copies may still write it.
-        self.synchronize()?;
-        let ptr = self.views.remap(ptr, view, kept)?;
-        self.peak_bytes = self.peak_bytes.max(self.live_bytes());
-        Ok(Remapped::whole(ptr))
     }
 
     fn in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
@@ -245,32 +229,46 @@ impl Device for HostDevice {
     fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
         match src.is_empty() {
             true => Ok(()),
-            false if self.views.contain(dst) => Err(only_read(dst)),
-            false => self.idle_blocks(dst)?.write(dst, src),
+            false => match self.mapped(dst, src.len() as u64)? {
+                Some(to) => {
+                    self.check_written(dst)?;
+                    // SAFETY: mapped, by the table, and no copy is under way there; `src` is other memory, as pages are never lent
+                    // as slices.
+                    unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to, src.len()) };
+                    Ok(())
+                }
+                None => self.idle_blocks(dst)?.write(dst, src),
+            },
         }
     }
 
     fn download(&mut self, src: DevicePtr, dst: &mut [u8]) -> Result<()> {
-        match dst.is_empty() {
-            true => Ok(()),
-            false if self.views.contain(src) => {
-                self.synchronize()?;
-                self.views.read(src, dst)
-            }
-            false if self.reads_in_place(src, dst) => Ok(()),
-            false => self.idle_blocks(src)?.read(src, dst),
+        if dst.is_empty() {
+            return Ok(());
         }
+        match self.mapped(src, dst.len() as u64)? {
+            // SAFETY: as in `upload`, with the directions exchanged; what is mapped can be read.
+            Some(from) => unsafe {
+                std::ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), dst.len())
+            },
+            None if self.reads_in_place(src, dst) => {}
+            None => self.idle_blocks(src)?.read(src, dst)?,
+        }
+        Ok(())
     }
 
     fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
         if src.is_empty() {
             return Ok(());
         }
-        if self.views.contain(dst) {
-            let parts = self.views.targets(dst, src)?;
-            return parts
-                .into_iter()
-                .try_for_each(|(target, src)| self.copier.issue(Command::Copy { target, src }));
+        let pages = self.pages.as_ref();
+        if let Some((pages, parts)) =
+            pages.and_then(|pages| Some((pages, pages.table.targets(dst, src.len())?)))
+        {
+            return parts?.into_iter().try_for_each(|(at, part)| {
+                let (target, src) = (CopyTarget(pages.pointer(at)), src.slice(part));
+                self.copier.issue(Command::Copy { target, src })
+            });
         }
         let target = self.live.target(dst, src.len())?;
         self.copier.issue(Command::Copy { target, src })
@@ -315,11 +313,6 @@ impl Drop for HostDevice {
 
 fn address(bytes: HostBytes) -> DevicePtr {
     DevicePtr(bytes.as_ptr().expose_provenance() as u64)
-}
-
-#[cold]
-fn no_pages() -> Error {
-    Error::Unsupported("this system maps no memory at several addresses".to_string())
 }
 
 fn out_of_memory(what: &str, bytes: u64) -> Error {

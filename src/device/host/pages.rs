@@ -1,16 +1,20 @@
-//! Memory that shows at several addresses: a memory file that is mapped twice. The copy thread writes through the one
-//! mapping, which is the memory in its order; compiled code reads through the other, piece by piece, and a store into it
-//! is a fault of the process instead of a wrong weight.
+//! Pages of host memory: parts of a file that is nowhere but in memory, mapped over addresses of ours. An access to addresses without
+//! memory, and a store where memory is only read, is a fault of the process instead of a wrong weight.
 
-use super::block::CopyTarget;
-use super::frames::{Frames, Run};
-use super::memory_file::{failed, too_large};
-use crate::device::{DevicePtr, HostBytes};
+use super::memory_file::{failed, too_large, FilePages, MemoryFile};
+use crate::device::pages::{PageAccess, Pages, Purpose, UserStream, UserStreams};
+use crate::device::{no_pages, DevicePtr};
+use crate::device::{AddressTable, Frame};
 use crate::error::{Error, Result};
-use crate::figures::{KeptPages, View};
+use crate::system_memory;
 use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Arc;
 
-pub(super) const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Mapping a unit and looking at what the system has left takes about 50 µs. Copying as many bytes takes longer.
+const UNIT: u64 = 1 << 20;
 
 /// Allocation granule: the alignment that compiled code expects of its buffers.
 pub(in crate::device) const GRANULE: u64 = 64;
@@ -27,9 +31,9 @@ pub(in crate::device) fn page() -> Option<u64> {
 }
 
 /// Neighbouring addresses that are ours until this is dropped, which nobody may use later.
-pub(super) struct Addresses {
-    pub(super) start: *mut u8,
-    pub(super) bytes: usize,
+struct Addresses {
+    start: *mut u8,
+    bytes: usize,
 }
 
 // SAFETY: addresses that are owned; nothing in them is bound to the thread that took them.
@@ -37,7 +41,7 @@ unsafe impl Send for Addresses {}
 
 impl Addresses {
     /// Addresses without memory: an access to them faults.
-    pub(super) fn reserve(bytes: u64) -> Result<Addresses> {
+    fn reserve(bytes: u64) -> Result<Addresses> {
         let size = usize::try_from(bytes).map_err(|_| too_large(bytes))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let anywhere = std::ptr::null_mut();
@@ -51,33 +55,6 @@ impl Addresses {
             }),
         }
     }
-
-    /// Shows a part of the file from the address `at` on, counted from the first.
-    fn show(&mut self, at: u64, frames: &Frames, run: Run, protection: i32) -> Result<()> {
-        let Run { file, bytes, .. } = run;
-        let inside = at
-            .checked_add(bytes)
-            .is_some_and(|end| end <= self.bytes as u64);
-        assert!(inside, "a view was checked before it was mapped");
-        let offset = libc::off_t::try_from(file).map_err(|_| too_large(file))?;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the addresses are inside of our own, by the check, so that nothing of others is replaced.
-        let shown = unsafe {
-            let start = self.start.add(at as usize).cast();
-            libc::mmap(
-                start,
-                bytes as usize,
-                protection,
-                flags,
-                frames.file.as_raw_fd(),
-                offset,
-            )
-        };
-        match shown == libc::MAP_FAILED {
-            true => Err(failed("mapping memory with mmap", bytes)),
-            false => Ok(()),
-        }
-    }
 }
 
 impl Drop for Addresses {
@@ -87,183 +64,249 @@ impl Drop for Addresses {
     }
 }
 
-/// One view, mapped.
-pub(super) struct Mapped {
-    view: View,
-    /// The view's addresses.
-    shown: Addresses,
-    /// The memory in its own order, writable.
-    memory: Addresses,
-    frames: Frames,
+/// Pages in host memory. All work of callers is done when a call returns, so their events say nothing.
+pub struct HostPages {
+    page: u64,
+    /// Made when memory is asked for.
+    file: Option<Arc<MemoryFile>>,
+    pub(super) table: AddressTable<FilePages>,
+    addresses: BTreeMap<u64, Addresses>,
 }
 
-impl Mapped {
-    /// `view` was checked, and has bytes; `frames` are its memory.
-    fn new(view: &View, access: i32, frames: Frames) -> Result<Mapped> {
-        let whole = view.whole();
-        let runs = |range| {
-            let missing = || Error::Internal(format!("a view of {whole} bytes has less memory"));
-            frames.runs(range).ok_or_else(missing)
-        };
-        let mut shown = Addresses::reserve(view.bytes)?;
-        let mut memory = Addresses::reserve(whole)?;
-        for run in runs(0..whole)? {
-            memory.show(run.memory, &frames, run, WRITABLE)?;
-        }
-        let mut at = 0;
-        for part in view.behind(0..view.bytes).unwrap_or_default() {
-            for run in runs(part)? {
-                shown.show(at, &frames, run, access)?;
-                at += run.bytes;
-            }
-        }
-        Ok(Mapped {
-            view: view.clone(),
-            shown,
-            memory,
-            frames,
+impl HostPages {
+    /// Takes no memory.
+    ///
+    /// Errors: a system without memory files.
+    pub fn new() -> Result<HostPages> {
+        let page = page().ok_or_else(|| no_pages("this system (Linux does)"))?;
+        Ok(HostPages {
+            page,
+            file: None,
+            table: AddressTable::default(),
+            addresses: BTreeMap::new(),
         })
     }
 
-    /// The memory is seen as `view` says, with `kept` pages in it. Nobody uses the old addresses any more.
-    fn moved(self, view: &View, access: i32, kept: &[KeptPages]) -> Result<Mapped> {
-        let Mapped {
-            shown,
-            memory,
-            frames,
-            ..
-        } = self;
-        drop((shown, memory));
-        Mapped::new(view, access, frames.moved(view.whole(), kept)?)
+    /// Addresses of ours, all of them reserved.
+    fn ours(&self, at: DevicePtr, bytes: u64) -> Result<*mut c_void> {
+        let found = self.addresses.range(..=at.0).next_back();
+        let inside = |(start, all): &(&u64, &Addresses)| at.0 - **start + bytes <= all.bytes as u64;
+        let (start, all) = found
+            .filter(inside)
+            .ok_or_else(|| Error::Internal(format!("{:#x} is no address of ours", at.0)))?;
+        Ok(all.start.wrapping_add((at.0 - start) as usize).cast())
     }
-}
 
-/// The views of a device, by address.
-#[derive(Default)]
-pub(super) struct Views {
-    by_address: BTreeMap<u64, Mapped>,
-    bytes: u64,
-    /// Kernels may write to views that are mapped from now on.
-    pub(super) writable: bool,
-}
-
-impl Views {
-    /// What kernels may do at the addresses of a view.
-    fn access(&self) -> i32 {
-        match self.writable {
-            true => WRITABLE,
-            false => libc::PROT_READ,
+    /// Maps a part of the file over addresses of ours, or nothing: then nobody may access them.
+    fn replace(&mut self, at: DevicePtr, bytes: u64, memory: Option<&FilePages>) -> Result<()> {
+        let address = self.ours(at, bytes)?;
+        let (sharing, file, offset) = match memory {
+            Some(pages) => (libc::MAP_SHARED, pages.as_raw_fd(), pages.offset()?),
+            None => (
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            ),
+        };
+        let (flags, access) = (sharing | libc::MAP_FIXED, libc::PROT_NONE);
+        // SAFETY: the addresses are inside of our own, so that nothing of others is replaced. Nobody uses what was there: the
+        // caller's promise.
+        let mapped = unsafe { libc::mmap(address, bytes as usize, access, flags, file, offset) };
+        match mapped == libc::MAP_FAILED {
+            true => Err(failed("mapping memory with mmap", bytes)),
+            false => Ok(()),
         }
     }
 
-    /// Bytes of memory behind all of them.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// The address that a copy of `bytes` bytes writes to, which has memory.
+    pub(super) fn pointer(&self, at: DevicePtr) -> *mut u8 {
+        self.ours(at, 0)
+            .map_or(std::ptr::null_mut(), |at| at.cast())
+    }
+}
+
+impl Pages for HostPages {
+    type Memory = Arc<Frame<FilePages>>;
+
+    fn page(&self) -> u64 {
+        self.page
     }
 
-    /// Maps a view that was checked, and has bytes.
-    pub(super) fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        let mapped = Mapped::new(view, self.access(), Frames::new(view.whole())?)?;
-        Ok(self.insert(mapped))
+    fn unit(&self) -> u64 {
+        UNIT.max(self.page)
     }
 
-    fn insert(&mut self, mapped: Mapped) -> DevicePtr {
-        let address = mapped.shown.start as u64;
-        self.bytes += mapped.view.memory;
-        self.by_address.insert(address, mapped);
-        DevicePtr(address)
+    fn total_bytes(&mut self) -> Result<u64> {
+        Ok(system_memory::available()?.bytes())
     }
 
-    /// Shows the memory of what [`Views::map`] returned as `view` says, which was checked, and has bytes. On an error nothing is
-    /// mapped. Nobody may be copying to the old addresses, or reading them.
-    pub(super) fn remap(
-        &mut self,
-        ptr: DevicePtr,
-        view: &View,
-        kept: &[KeptPages],
-    ) -> Result<DevicePtr> {
-        let access = self.access();
-        let mapped = self.take(ptr)?.moved(view, access, kept)?;
-        Ok(self.insert(mapped))
+    fn reserve(&mut self, bytes: u64, _purpose: Purpose) -> Result<DevicePtr> {
+        // A page that leads nowhere lies behind them.
+        let addresses = Addresses::reserve(bytes.saturating_add(self.page))?;
+        let start = DevicePtr(addresses.start.expose_provenance() as u64);
+        self.addresses.insert(start.0, addresses);
+        self.table.add(start, bytes);
+        Ok(start)
     }
 
-    /// Unmaps what [`Views::map`] returned. Nobody may be copying to it, or reading it.
-    pub(super) fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
-        self.take(ptr).map(drop)
+    fn release(&mut self, start: DevicePtr) -> Result<()> {
+        let (_, mapped) = self.table.reservation(start)?;
+        mapped.into_iter().for_each(|at| self.table.take(at));
+        self.table.remove(start);
+        // What is mapped there goes with the addresses.
+        self.addresses.remove(&start.0);
+        Ok(())
     }
 
-    fn take(&mut self, ptr: DevicePtr) -> Result<Mapped> {
-        let mapped = self.by_address.remove(&ptr.0).ok_or_else(|| {
-            Error::Internal(format!(
-                "host memory {:#x}: unmapped, but no view begins there",
-                ptr.0
-            ))
-        })?;
-        self.bytes -= mapped.view.memory;
-        Ok(mapped)
-    }
-
-    /// Whether `ptr` is an address of one of the views.
-    pub(super) fn contain(&self, ptr: DevicePtr) -> bool {
-        self.find(ptr).is_some()
-    }
-
-    /// The view with the address `ptr`, and the offset there.
-    fn find(&self, ptr: DevicePtr) -> Option<(&Mapped, u64)> {
-        let (start, mapped) = self.by_address.range(..=ptr.0).next_back()?;
-        let offset = ptr.0 - start;
-        (offset < mapped.view.bytes).then_some((mapped, offset))
-    }
-
-    /// Where a copy of `src` to `ptr`, an address of a view, writes, and what goes there: where neighbouring pieces are no
-    /// neighbours in memory, it is a copy for each.
-    pub(super) fn targets(
-        &self,
-        ptr: DevicePtr,
-        src: HostBytes,
-    ) -> Result<Vec<(CopyTarget, HostBytes)>> {
-        let (mapped, offset) = self.find(ptr).ok_or_else(|| leaves(ptr, src.len()))?;
-        let parts = mapped.view.split(offset, src.len());
-        let parts = parts.ok_or_else(|| leaves(ptr, src.len()))?;
-        let start = mapped.memory.start;
-        let target = |at: u64| CopyTarget(start.wrapping_add(at as usize));
-        Ok(parts
-            .into_iter()
-            .map(|(at, part)| (target(at), src.slice(part)))
+    fn create(&mut self, sizes: &[u64], purpose: Purpose) -> Result<Vec<Self::Memory>> {
+        let file = match &self.file {
+            Some(file) => Arc::clone(file),
+            None => Arc::clone(self.file.insert(MemoryFile::new()?)),
+        };
+        let taken = file.take(sizes)?.into_iter().zip(sizes);
+        Ok(taken
+            .map(|(pages, bytes)| self.table.frame(pages, *bytes, purpose))
             .collect())
     }
 
-    /// Reads `dst.len()` bytes from `ptr`, an address of a view. No copy to it may be under way.
-    pub(super) fn read(&self, ptr: DevicePtr, dst: &mut [u8]) -> Result<()> {
-        let bytes = dst.len() as u64;
-        let inside = |(mapped, offset): &(&Mapped, u64)| bytes <= mapped.view.bytes - offset;
-        let (mapped, offset) = self
-            .find(ptr)
-            .filter(inside)
-            .ok_or_else(|| leaves(ptr, bytes))?;
-        // SAFETY: inside of the view's addresses, which are readable as long as it is in this list; nobody writes the
-        // memory behind them now: the caller's promise.
-        unsafe {
-            let start = mapped.shown.start.add(offset as usize);
-            std::ptr::copy_nonoverlapping(start, dst.as_mut_ptr(), dst.len());
+    fn map(&mut self, at: DevicePtr, memory: &Self::Memory) -> Result<()> {
+        let bytes = self.table.check_map(at, memory)?;
+        self.replace(at, bytes, Some(&memory.raw))?;
+        self.table.insert(at, memory);
+        Ok(())
+    }
+
+    fn allow(&mut self, at: DevicePtr, bytes: u64, access: PageAccess) -> Result<()> {
+        self.table.check_allow(at, bytes)?;
+        let protection = match access {
+            PageAccess::Read => libc::PROT_READ,
+            PageAccess::ReadWrite => WRITABLE,
+        };
+        // SAFETY: addresses of ours that all have memory, by the checks.
+        match unsafe { libc::mprotect(self.ours(at, bytes)?, bytes as usize, protection) } {
+            0 => {
+                self.table.allow(at, bytes, access);
+                Ok(())
+            }
+            _ => Err(failed("allowing access with mprotect", bytes)),
         }
+    }
+
+    fn unmap(&mut self, at: DevicePtr) -> Result<()> {
+        let bytes = self.table.mapped(at)?;
+        self.replace(at, bytes, None)?;
+        self.table.take(at);
         Ok(())
     }
 }
 
-/// What is written to `ptr` by anything but a copy of weights.
-#[cold]
-pub(super) fn only_read(ptr: DevicePtr) -> Error {
-    Error::Internal(format!(
-        "host memory {:#x} is a view's: kernels and uploads only read there, copies of weights write",
-        ptr.0
-    ))
+impl UserStreams for HostPages {
+    type Event = ();
+    type Stream = UserStream;
+
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn record(&mut self, _stream: UserStream) -> Result<()> {
+        Ok(())
+    }
+
+    fn stream_wait(&mut self, _stream: UserStream, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_done(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn wait(&mut self, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(system_memory::available()?.bytes())
+    }
 }
 
-#[cold]
-fn leaves(ptr: DevicePtr, bytes: u64) -> Error {
-    Error::Internal(format!(
-        "host memory {:#x}: {bytes} bytes that leave their view",
-        ptr.0
-    ))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Units;
+
+    fn at(ptr: DevicePtr) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(ptr.0 as usize)
+    }
+
+    #[test]
+    fn memory_comes_and_goes_under_addresses_that_stay() {
+        let mut units = Units::new(HostPages::new().unwrap());
+        let (unit, page) = (units.pages.unit(), units.pages.page());
+        let start = units.reserve(unit + page).unwrap();
+        units.back(start, unit).unwrap();
+        // The last unit is short.
+        units.back(start.offset(unit), page).unwrap();
+        // SAFETY: both units have memory, which is writable and this test's.
+        unsafe {
+            at(start).write(1);
+            at(start.offset(unit + page - 1)).write(2);
+        }
+        units.take(start, false).unwrap();
+        units.back(start, unit).unwrap();
+        // SAFETY: as before.
+        let (first, last) = unsafe { (at(start).read(), at(start.offset(unit + page - 1)).read()) };
+        assert_eq!(
+            (first, last),
+            (0, 2),
+            "a unit that was taken holds zeros, the other one its bytes"
+        );
+        units.take(start, false).unwrap();
+        units.take(start.offset(unit), false).unwrap();
+        units.release(start).unwrap();
+    }
+
+    #[test]
+    fn a_mirror_shows_the_same_bytes_until_all_are_taken() {
+        let mut units = Units::new(HostPages::new().unwrap());
+        let unit = units.pages.unit();
+        let [home, one, other] = [(); 3].map(|()| units.reserve(unit).unwrap());
+        units.back(home, unit).unwrap();
+        // SAFETY: a unit that has memory, writable, and this test's; so are all below.
+        unsafe { at(home.offset(5)).write(1) };
+        units.mirror(one, home).unwrap();
+        units.mirror(other, one).unwrap();
+        assert!(units.mirror(other, home).is_err(), "it has memory");
+        for (written, byte) in [(home, 2), (one, 3), (other, 4)] {
+            // SAFETY: as above.
+            let seen = |of: DevicePtr| unsafe { at(of.offset(5)).read() };
+            assert_eq!([home, one, other].map(seen), [byte - 1; 3]);
+            // SAFETY: as above.
+            unsafe { at(written.offset(5)).write(byte) };
+        }
+        units.take(home, true).unwrap();
+        units.take(one, false).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { at(other.offset(5)).read() }, 4);
+        units.back(home, unit).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { at(home.offset(5)).read() }, 0, "other memory");
+    }
+
+    #[test]
+    fn units_of_others_are_refused() {
+        let mut units = Units::new(HostPages::new().unwrap());
+        let unit = units.pages.unit();
+        let start = units.reserve(2 * unit).unwrap();
+        let refused = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Internal(_))));
+        refused(units.take(start, false));
+        refused(units.back(start, 3 * unit));
+        refused(units.back(DevicePtr(start.0 - unit), unit));
+        units.back(start, unit).unwrap();
+        refused(units.back(start, unit));
+        refused(units.take(start.offset(1), false));
+        refused(units.release(start));
+        units.take(start, false).unwrap();
+        units.release(start).unwrap();
+        refused(units.release(start));
+    }
 }

@@ -3,7 +3,7 @@
 use super::clock::{Access, Actor, What};
 use super::{space::Space, stray, Sim, SCRATCH};
 use crate::device::DevicePtr;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::ops::Range;
 
 impl Sim {
@@ -39,19 +39,48 @@ impl Sim {
         }
     }
 
+    /// A copy on the device. Bytes that hold nothing may be copied: then the copy holds nothing.
+    pub(super) fn copies(&mut self, to: &[Range<u64>], from: &[Range<u64>], access: Access) {
+        let clock = self.stream(access.stream).clock;
+        let mut valid = Vec::new();
+        for range in from {
+            let (found, problem) =
+                self.space_of(range.start)
+                    .regions
+                    .copied(range.clone(), access, &clock);
+            valid.extend(found);
+            problem.into_iter().for_each(|problem| self.report(problem));
+        }
+        let mut valid = valid.into_iter();
+        let mut left = 0;
+        let mut is_valid = false;
+        for range in to {
+            let mut at = range.start;
+            while at < range.end {
+                if left == 0 {
+                    let Some((bytes, next)) = valid.next() else {
+                        return;
+                    };
+                    (left, is_valid) = (bytes, next);
+                }
+                let bytes = left.min(range.end - at);
+                self.writes(at..at + bytes, access, is_valid);
+                (at, left) = (at + bytes, left - bytes);
+            }
+        }
+    }
+
     pub(super) fn space_of(&mut self, address: u64) -> &mut Space {
-        match self.block_of(address) {
-            Some(at) => &mut self.blocks[at],
-            None if address < SCRATCH => &mut self.weights,
-            None => &mut self.scratch,
+        match address < SCRATCH {
+            true => &mut self.weights,
+            false => &mut self.scratch,
         }
     }
 
     pub(super) fn bytes(&self, range: &Range<u64>) -> &[u8] {
-        match self.block_of(range.start) {
-            Some(at) => self.blocks[at].bytes(range),
-            None if self.weights.holds(range) => self.weights.bytes(range),
-            None => self.scratch.bytes(range),
+        match range.start < SCRATCH {
+            true => self.weights.bytes(range),
+            false => self.scratch.bytes(range),
         }
     }
 
@@ -59,23 +88,28 @@ impl Sim {
         self.space_of(range.start).bytes_mut(range)
     }
 
-    /// The memory of addresses within one live block of weights, within one view, or within units of a range.
+    /// The memory of addresses within one live block of weights, or of what is mapped.
     pub(super) fn of_weights(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
         let range = self.weights.within(ptr, bytes);
-        let range = range.filter(|range| !self.views.own(range.start));
-        let memory = range.map(|range| vec![range]);
-        let memory = memory.or_else(|| self.views.behind(ptr, bytes));
-        let memory = memory.or_else(|| self.units.behind(ptr, bytes));
+        let memory = range
+            .filter(|_| !self.is_hidden(ptr))
+            .map(|range| vec![range]);
+        let memory = memory.or_else(|| self.mapped.behind(ptr, bytes));
         memory.ok_or_else(|| stray(ptr, bytes))
     }
 
-    /// The same within any live block.
+    /// The same for any live block.
     pub(super) fn anywhere(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
-        let block = self.block_of(ptr.0).map(|at| &self.blocks[at]);
-        match block.unwrap_or(&self.scratch).within(ptr, bytes) {
+        let range = self.scratch.within(ptr, bytes);
+        match range.filter(|_| !self.is_hidden(ptr)) {
             Some(range) => Ok(vec![range]),
             None => self.of_weights(ptr, bytes),
         }
+    }
+
+    /// Whether it is the memory of pages, whose address nobody was told.
+    pub(super) fn is_hidden(&self, ptr: DevicePtr) -> bool {
+        self.mapped.own(ptr.0)
     }
 
     /// The same for what the host reads, after all that was issued to the compute stream.
@@ -89,17 +123,8 @@ impl Sim {
     }
 
     /// The same for what is written by anything but a copy of weights.
-    pub(super) fn written(&self, ptr: DevicePtr, bytes: u64) -> Result<Range<u64>> {
-        if self.views.contain(ptr) {
-            return Err(Error::Internal(format!(
-                "{:#x} is an address of a view: kernels and uploads only read there, copies of weights write",
-                ptr.0
-            )));
-        }
-        // Without a view it is one piece, within one unit of a range too.
-        match self.anywhere(ptr, bytes)?.as_slice() {
-            [range] => Ok(range.clone()),
-            _ => Err(stray(ptr, bytes)),
-        }
+    pub(super) fn written(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
+        self.mapped.table.check_written("sim", ptr)?;
+        self.anywhere(ptr, bytes)
     }
 }

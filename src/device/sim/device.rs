@@ -3,16 +3,17 @@
 use super::clock::{Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
-use super::{space, stray, Issued, Sim, SimEvent, Violation};
-use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Remapped, NODE_BYTES};
+use super::{space, stray, Issued, Sim, SimEvent};
+use crate::device::{Device, DevicePtr, HostBytes, HostRoom, NODE_BYTES};
 use crate::error::{Error, Result};
-use crate::figures::{KeptPages, Link, View};
+use crate::figures::Link;
 
 const GRANULE: u64 = 64;
 
 impl Device for Sim {
     type Event = SimEvent;
     type Graph = SimGraph;
+    type Pages = Sim;
 
     fn name(&self) -> &'static str {
         "sim"
@@ -55,6 +56,7 @@ impl Device for Sim {
     fn set_budget(&mut self, bytes: u64) -> Result<()> {
         self.call("set_budget")?;
         self.budget = Some(bytes);
+        self.allowance = self.live_bytes();
         Ok(())
     }
 
@@ -76,7 +78,7 @@ impl Device for Sim {
         self.call("free")?;
         self.graphs.refuse("giving memory back")?;
         if bytes > 0 {
-            if self.views.own(ptr.0) {
+            if self.is_hidden(ptr) {
                 return Err(stray(ptr, bytes));
             }
             let range = self.weights.give(ptr, bytes)?;
@@ -114,36 +116,8 @@ impl Device for Sim {
         self.page
     }
 
-    fn map(&mut self, view: &View) -> Result<DevicePtr> {
-        self.call("map")?;
-        self.show(view)
-    }
-
-    fn unmap(&mut self, ptr: DevicePtr) -> Result<()> {
-        self.call("unmap")?;
-        self.graphs.refuse("giving memory back")?;
-        if ptr == DevicePtr::EMPTY {
-            return Ok(());
-        }
-        self.finish_all()?;
-        self.hide(ptr).map(drop)
-    }
-
-    fn keeps_pages(&self) -> bool {
-        self.page.is_some()
-    }
-
-    fn remap(&mut self, ptr: DevicePtr, view: &View, kept: &[KeptPages]) -> Result<Remapped> {
-        self.graphs.refuse("moving memory")?;
-        if let Err(error) = self.call("remap") {
-            self.finish_all()?;
-            return self.hide(ptr).and(Err(error));
-        }
-        if !(self.copy_idle() && self.compute_idle()) {
-            // rule: sim-sees-pages-that-move-early
-            self.report(Violation::MovedEarly);
-        }
-        self.move_pages(ptr, view, kept)
+    fn pages(&mut self) -> Option<&mut Sim> {
+        self.page.is_some().then_some(self)
     }
 
     fn tidy_up(&mut self) -> Result<()> {
@@ -173,9 +147,9 @@ impl Device for Sim {
         self.call("upload")?;
         self.graphs.refuse("an upload from the host")?;
         if !src.is_empty() {
-            let range = self.written(dst, src.len() as u64)?;
-            let op = Op::Upload(range.clone(), src.to_vec());
-            self.write_on_compute(range, What::Upload, op);
+            let memory = self.written(dst, src.len() as u64)?;
+            let op = Op::Upload(memory.clone(), src.to_vec());
+            self.write_on_compute(&memory, What::Upload, op);
         }
         Ok(())
     }
@@ -214,11 +188,8 @@ impl Device for Sim {
             let from = self.anywhere(src, bytes)?;
             let to = self.written(dst, bytes)?;
             let access = self.issue(Actor::Compute, What::CopyAcross);
-            for range in &from {
-                self.reads(range.clone(), access);
-            }
-            self.writes(to.clone(), access, true);
-            self.compute.push(Op::Across(to.start, from));
+            self.copies(&to, &from, access);
+            self.compute.push(Op::Across(to, from));
         }
         Ok(())
     }
@@ -229,8 +200,8 @@ impl Device for Sim {
             return Ok(());
         }
         if bytes > 0 {
-            let range = self.written(dst, bytes)?;
-            self.write_on_compute(range.clone(), What::Zero, Op::Zero(range));
+            let memory = self.written(dst, bytes)?;
+            self.write_on_compute(&memory, What::Zero, Op::Zero(memory.clone()));
         }
         Ok(())
     }
@@ -264,24 +235,6 @@ impl Device for Sim {
         self.graphs.live.taken()
     }
 
-    fn reserve_block(&mut self) -> Result<Option<DevicePtr>> {
-        self.call("reserve_block")?;
-        self.graphs.refuse("an allocation")?;
-        Ok(self.new_block())
-    }
-
-    fn grow_block(&mut self, block: DevicePtr, bytes: u64) -> Result<()> {
-        self.call("grow_block")?;
-        self.graphs.refuse("an allocation")?;
-        self.block_grows(block, bytes)
-    }
-
-    fn free_block(&mut self, block: DevicePtr) -> Result<()> {
-        self.call("free_block")?;
-        self.graphs.refuse("giving memory back")?;
-        self.block_goes(block)
-    }
-
     fn finish_compute(&mut self) -> Result<()> {
         self.call("finish_compute")?;
         self.graphs.refuse("a wait for kernels")?;
@@ -301,6 +254,9 @@ impl Device for Sim {
         if src.is_empty() {
             return Ok(());
         }
+        // Where kernels only read it is written through other addresses, which there have to be.
+        let targets = self.mapped.table.targets(dst, src.len());
+        targets.map_or(Ok(()), |targets| targets.map(drop))?;
         let memory = self.of_weights(dst, src.len())?;
         self.copies += 1;
         let access = self.issue(Actor::Copy, What::Copy(self.copies));

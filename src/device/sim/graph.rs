@@ -1,4 +1,4 @@
-//! Graphs: what is captured is kept call by call, and called again by a replay, so that its races are found there too.
+//! SimGraphs: what is captured is kept call by call, and called again by a replay, so that its races are found there too.
 //!
 //! The rules of the driver hold: a capture begins with idle streams, allocates nothing, waits for no event from before, and
 //! its events are worth nothing after it.
@@ -26,7 +26,7 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub struct SimGraph(pub(super) Vec<Call>, Arc<Live>);
 
-/// Graphs that are there, where they take memory as a driver takes it: in steps, which it never gives back.
+/// SimGraphs that are there, where they take memory as a driver takes it: in steps, which it never gives back.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     /// Bytes of a step; 0: nobody can tell what graphs take.
@@ -74,7 +74,7 @@ impl SimGraph {
 
 /// What is being captured.
 #[derive(Debug, Default)]
-pub(super) struct Graphs {
+pub(super) struct SimGraphs {
     pub(super) calls: Option<Vec<Call>>,
     /// Number of this capture, and its events so far.
     pub(super) number: u64,
@@ -84,7 +84,7 @@ pub(super) struct Graphs {
     pub(super) live: Arc<Live>,
 }
 
-impl Graphs {
+impl SimGraphs {
     /// Keeps a call, if something is captured: then nothing else is to happen.
     pub(super) fn keep(&mut self, call: impl FnOnce() -> Call) -> bool {
         match &mut self.calls {

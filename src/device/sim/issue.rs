@@ -116,16 +116,32 @@ impl Sim {
 
     /// New memory for weights.
     pub(super) fn take(&mut self, what: &str, bytes: u64) -> Result<DevicePtr> {
+        self.take_dropped()?;
         let live = self.live_bytes().saturating_add(bytes);
-        if let Some(budget) = self.budget.filter(|budget| live > *budget) {
-            self.report(Violation::OverBudget { live, budget });
-        }
+        self.check_budget(live, self.allowance, self.mapped_bytes() > 0);
         self.weights.take(what, bytes)
     }
 
-    pub(super) fn write_on_compute(&mut self, range: Range<u64>, what: What, op: Op) {
+    /// Memory of a smaller budget has moved: kernels run.
+    pub(super) fn end_allowance(&mut self) {
+        self.allowance = 0;
+        self.check_budget(self.live_bytes(), 0, self.mapped_bytes() > 0);
+    }
+
+    /// Pages are whole, and the last one of weights may be used in part.
+    pub(super) fn check_budget(&mut self, live: u64, allowance: u64, in_pages: bool) {
+        let page = self.page.filter(|_| in_pages).unwrap_or(0);
+        let over = |budget: &u64| live > (budget + page).max(allowance);
+        if let Some(budget) = self.budget.filter(over) {
+            self.report(Violation::OverBudget { live, budget });
+        }
+    }
+
+    pub(super) fn write_on_compute(&mut self, memory: &[Range<u64>], what: What, op: Op) {
         let access = self.issue(Actor::Compute, what);
-        self.writes(range, access, true);
+        for range in memory {
+            self.writes(range.clone(), access, true);
+        }
         self.compute.push(op);
     }
 

@@ -19,7 +19,6 @@
 #![deny(unsafe_code)]
 
 mod access;
-mod block;
 mod clock;
 mod device;
 mod faults;
@@ -31,9 +30,7 @@ mod regions;
 mod replay;
 mod space;
 mod streams;
-mod unit_table;
-mod units;
-mod views;
+mod table;
 
 #[cfg(test)]
 mod tests;
@@ -48,6 +45,7 @@ pub use graph::SimGraph;
 pub use issue::SimEvent;
 pub use problem::Violation;
 pub use streams::Order;
+pub use table::SimPages;
 
 use super::{DevicePtr, HostBytes, HostRoom, Link};
 use crate::error::{Error, Result};
@@ -56,16 +54,12 @@ use space::Space;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use streams::{Op, Stream};
-use unit_table::SimUnits;
-use views::Views;
+use streams::{Op, SimStream};
+use table::SimTable;
 
 /// First address of the weights' memory, and of the activations'. Far from null and from each other.
 const WEIGHTS: u64 = 1 << 20;
 const SCRATCH: u64 = 1 << 44;
-
-/// First address of blocks that grow.
-const BLOCKS: u64 = 1 << 45;
 
 /// Four granules: a weight begins within a page as well as at its start.
 const PAGE: u64 = 256;
@@ -98,19 +92,16 @@ pub struct Sim {
     order: Order,
     one_block: bool,
     budget: Option<u64>,
+    /// What was live when the budget was told: a move may hold as much until it has ended.
+    allowance: u64,
     weights: Space,
     scratch: Space,
-    blocks: Vec<Space>,
     /// Bytes of activations that stand for host memory.
     in_place: u64,
     page: Option<u64>,
-    /// Of the runs of pages that moves keep, each of this number is lost.
-    loses_every: Option<u64>,
-    moved_runs: u64,
-    views: Views,
-    units: SimUnits,
-    compute: Stream,
-    copy: Stream,
+    mapped: SimTable,
+    compute: SimStream,
+    copy: SimStream,
     /// The calling thread's; in a cell, since asking for an event orders what follows after it.
     host: Cell<Clock>,
     faults: SimFaults,
@@ -122,7 +113,7 @@ pub struct Sim {
     bytes_copied: u64,
     events: Arc<AtomicUsize>,
     log: Option<Vec<Issued>>,
-    graphs: graph::Graphs,
+    graphs: graph::SimGraphs,
     /// What its copies are said to cost, and whether anybody asked.
     link: (Option<Link>, bool),
     /// What it says of the time between marks, if anything.
@@ -137,17 +128,14 @@ impl Sim {
             order,
             one_block: false,
             budget: None,
+            allowance: 0,
             weights: Space::new(WEIGHTS),
             scratch: Space::new(SCRATCH),
-            blocks: Vec::new(),
             in_place: 0,
             page: Some(PAGE),
-            loses_every: None,
-            moved_runs: 0,
-            views: Views::new(),
-            units: SimUnits::new(),
-            compute: Stream::new(Actor::Compute),
-            copy: Stream::new(Actor::Copy),
+            mapped: SimTable::new(),
+            compute: SimStream::new(Actor::Compute),
+            copy: SimStream::new(Actor::Copy),
             host: Cell::default(),
             faults: SimFaults::default(),
             problems: Vec::new(),
@@ -157,7 +145,7 @@ impl Sim {
             bytes_copied: 0,
             events: Arc::default(),
             log: None,
-            graphs: graph::Graphs::default(),
+            graphs: graph::SimGraphs::default(),
             link: (None, false),
             times: None,
             marks: 0,
@@ -192,15 +180,10 @@ impl Sim {
         self.page = bytes;
     }
 
-    /// Graphs take `times` what their nodes say, in steps of so many bytes.
+    /// SimGraphs take `times` what their nodes say, in steps of so many bytes.
     pub fn take_for_graphs(&mut self, times: u64, step: u64) {
         self.graphs.live.times.store(times, Ordering::Relaxed);
         self.graphs.live.step.store(step, Ordering::Relaxed);
-    }
-
-    /// Of the runs of pages that moves are to keep, each of this number is lost, as where a GPU has no room to move them.
-    pub fn lose_pages(&mut self, every: Option<u64>) {
-        self.loses_every = every;
     }
 
     /// One call will fail; `None` takes that back.
@@ -234,22 +217,24 @@ impl Sim {
 
     /// Bytes allocated and not freed, mapped memory among them, without activations.
     pub fn live_bytes(&self) -> u64 {
-        self.weights.live_bytes()
+        let dropped = |range: &std::ops::Range<u64>| range.start < SCRATCH;
+        self.weights.live_bytes() - self.mapped.dropped_bytes(dropped)
     }
 
-    /// Bytes of mapped memory.
+    /// Bytes of mapped memory, in whole pages.
     pub fn mapped_bytes(&self) -> u64 {
-        self.views.bytes()
+        self.mapped.table.bytes()
     }
 
-    /// Blocks allocated and not freed, without activations; the memory of a view is one.
+    /// Blocks allocated and not freed, without activations; each unit of mapped memory is one.
     pub fn live_blocks(&self) -> usize {
         self.weights.live_blocks()
     }
 
     /// Bytes of activations allocated and not freed.
     pub fn live_scratch_bytes(&self) -> u64 {
-        self.scratch.live_bytes() - self.in_place + self.block_bytes()
+        let dropped = |range: &std::ops::Range<u64>| range.start >= SCRATCH;
+        self.scratch.live_bytes() - self.in_place - self.mapped.dropped_bytes(dropped)
     }
 
     /// Counts the events that exist; goes on when the device is gone.
@@ -289,6 +274,7 @@ impl Sim {
         if self.graphs.keep(kept) {
             return Ok(());
         }
+        self.end_allowance();
         let access = self.issue(Actor::Compute, What::Kernel(number));
         let mut ranges = Vec::with_capacity(reads.len());
         for (ptr, expected) in reads.iter().filter(|(_, e)| !e.is_empty()) {
@@ -337,7 +323,7 @@ impl Sim {
         }
     }
 
-    fn stream(&mut self, actor: Actor) -> &mut Stream {
+    fn stream(&mut self, actor: Actor) -> &mut SimStream {
         match actor {
             Actor::Copy => &mut self.copy,
             _ => &mut self.compute,

@@ -41,8 +41,6 @@ pub enum Violation {
         /// The budget.
         budget: u64,
     },
-    /// Pages were moved before everything that was issued had run: unmapping waits for nobody.
-    MovedEarly,
     /// Neither stream can go on: they wait for each other.
     Deadlock,
 }
@@ -82,9 +80,6 @@ impl fmt::Display for Violation {
             Violation::OverBudget { live, budget } => write!(
                 f,
                 "{live} bytes live at one time, in a budget of {budget} bytes"
-            ),
-            Violation::MovedEarly => f.write_str(
-                "pages were moved while work was still to run: an unmap waits for no stream",
             ),
             Violation::Deadlock => f.write_str("the streams wait for each other"),
         }

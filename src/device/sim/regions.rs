@@ -74,6 +74,29 @@ impl Regions {
         problem
     }
 
+    /// A read of `range` that may find bytes without value: how many bytes have some and how many have none, in their order.
+    #[allow(clippy::type_complexity, reason = "one call")]
+    pub(super) fn copied(
+        &mut self,
+        range: Range<u64>,
+        access: Access,
+        clock: &Clock,
+    ) -> (Vec<(u64, bool)>, Option<Violation>) {
+        self.cut(&range);
+        self.fill(&range);
+        let mut parts = Vec::new();
+        let mut problem = None;
+        for (start, region) in self.0.range_mut(range.clone()) {
+            problem = problem.or(match region.write {
+                Some(write) if !write.is_before(clock) => Some(race(write, access, &range)),
+                _ => None,
+            });
+            region.reads[slot(access.stream)] = Some(access);
+            parts.push((region.end - start, region.valid));
+        }
+        (parts, problem)
+    }
+
     /// Regions for what nobody wrote, so that reads of it are known as well.
     fn fill(&mut self, range: &Range<u64>) {
         let mut gaps = Vec::new();

@@ -49,6 +49,11 @@ impl Space {
 
     /// Hands out the lowest piece that is large enough.
     pub(super) fn take(&mut self, what: &str, bytes: u64) -> Result<DevicePtr> {
+        self.take_in(what, bytes, 0)
+    }
+
+    /// The same where memory comes in pages: the last one may lie behind the limit in part.
+    pub(super) fn take_in(&mut self, what: &str, bytes: u64, page: u64) -> Result<DevicePtr> {
         let mut at = self.base;
         let mut largest = 0;
         for (start, len) in &self.live {
@@ -59,7 +64,8 @@ impl Space {
             at = (start + len).next_multiple_of(ALIGNMENT);
         }
         let end = at.saturating_add(bytes);
-        if let Some(limit) = self.limit.filter(|limit| end > self.base + limit) {
+        let limit = self.limit.map(|limit| limit + page);
+        if let Some(limit) = limit.filter(|limit| end > self.base + limit) {
             let rest = (self.base + limit).saturating_sub(at);
             return Err(Error::OutOfMemory {
                 what: format!(
@@ -76,13 +82,6 @@ impl Space {
         }
         self.live.insert(at, bytes);
         Ok(DevicePtr(at))
-    }
-
-    /// The first block gets more memory where it is.
-    pub(super) fn grow(&mut self, bytes: u64) {
-        self.bytes
-            .resize((bytes as usize).max(self.bytes.len()), POISON);
-        self.live.insert(self.base, bytes);
     }
 
     /// Takes a block back. Its bytes are still to be poisoned, when the stream gets there.
@@ -104,10 +103,6 @@ impl Space {
         let end = ptr.0.checked_add(bytes)?;
         let (start, len) = self.live.range(..=ptr.0).next_back()?;
         (end <= start + len).then_some(ptr.0..end)
-    }
-
-    pub(super) fn holds(&self, range: &Range<u64>) -> bool {
-        range.start >= self.base && range.start - self.base < self.bytes.len() as u64
     }
 
     pub(super) fn bytes(&self, range: &Range<u64>) -> &[u8] {

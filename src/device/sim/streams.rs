@@ -44,13 +44,13 @@ pub(super) enum Op {
     Kernel(Access, Vec<(Range<u64>, HostBytes)>),
     /// Bytes that outlive the device.
     Copy(Range<u64>, HostBytes),
-    Upload(Range<u64>, Vec<u8>),
+    Upload(Vec<Range<u64>>, Vec<u8>),
     /// Keeps the bytes for their reader.
     Download(Vec<Range<u64>>),
     /// The same for the output of this number among those that are due.
     Return(Vec<Range<u64>>, usize),
-    Across(u64, Vec<Range<u64>>),
-    Zero(Range<u64>),
+    Across(Vec<Range<u64>>, Vec<Range<u64>>),
+    Zero(Vec<Range<u64>>),
     Poison(Range<u64>),
     /// The other stream must have done so many.
     Wait(u64),
@@ -60,7 +60,7 @@ pub(super) enum Op {
 
 /// One queue.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct SimStream {
     pub(super) actor: Actor,
     pub(super) clock: Clock,
     pub(super) issued: u64,
@@ -68,9 +68,9 @@ pub(super) struct Stream {
     waiting: VecDeque<Op>,
 }
 
-impl Stream {
-    pub(super) fn new(actor: Actor) -> Stream {
-        Stream {
+impl SimStream {
+    pub(super) fn new(actor: Actor) -> SimStream {
+        SimStream {
             actor,
             clock: Clock::default(),
             issued: 0,
@@ -145,15 +145,16 @@ impl Sim {
                 .into_iter()
                 .for_each(|(range, expected)| self.compare(access, range, &expected)),
             Op::Copy(to, src) => self.bytes_mut(&to).copy_from_slice(read(&src)),
-            Op::Upload(to, src) => self.bytes_mut(&to).copy_from_slice(&src),
+            Op::Upload(to, src) => self.scatter(&to, &src),
             Op::Download(from) => self.fetched = self.joined(&from),
             Op::Return(from, at) => self.due[at].0 = self.joined(&from),
             Op::Across(to, from) => {
                 let through = self.joined(&from);
-                self.bytes_mut(&(to..to + through.len() as u64))
-                    .copy_from_slice(&through);
+                self.scatter(&to, &through);
             }
-            Op::Zero(range) => self.bytes_mut(&range).fill(0),
+            Op::Zero(memory) => memory
+                .iter()
+                .for_each(|range| self.bytes_mut(range).fill(0)),
             Op::Poison(range) => self.bytes_mut(&range).fill(POISON),
             Op::Wait(_) | Op::Gate(_) => {}
         }
@@ -162,6 +163,14 @@ impl Sim {
     fn joined(&self, parts: &[Range<u64>]) -> Vec<u8> {
         let all: Vec<&[u8]> = parts.iter().map(|part| self.bytes(part)).collect();
         all.concat()
+    }
+
+    fn scatter(&mut self, parts: &[Range<u64>], mut bytes: &[u8]) {
+        for part in parts {
+            let (now, later) = bytes.split_at((part.end - part.start) as usize);
+            self.bytes_mut(part).copy_from_slice(now);
+            bytes = later;
+        }
     }
 
     fn compare(&mut self, access: Access, range: Range<u64>, expected: &HostBytes) {

@@ -1,8 +1,9 @@
 //! What shows at several addresses is one memory, to the clocks as well.
 
 use super::*;
-use crate::device::Device;
+use crate::device::{Device, PageAccess, Pages};
 use crate::figures::{KeptPages, Piece, View};
+use crate::memory::MappedView;
 
 fn leaked(byte: u8, len: u64) -> HostBytes {
     HostBytes::from_static(Box::leak(vec![byte; len as usize].into_boxed_slice()))
@@ -18,10 +19,20 @@ fn alias() -> View {
     }
 }
 
+fn map(sim: &mut Sim, view: &View) -> Result<MappedView<Sim>> {
+    MappedView::open(sim, view, PageAccess::Read)
+}
+
 fn sim() -> (Sim, [DevicePtr; 2]) {
+    let (sim, _, both) = mapped();
+    (sim, both)
+}
+
+fn mapped() -> (Sim, MappedView<Sim>, [DevicePtr; 2]) {
     let mut sim = Sim::new(Order::KernelsFirst);
-    let at = sim.map(&alias()).unwrap();
-    (sim, [at.offset(PAGE), at.offset(2 * PAGE)])
+    let view = map(&mut sim, &alias()).unwrap();
+    let at = view.at();
+    (sim, view, [at.offset(PAGE), at.offset(2 * PAGE)])
 }
 
 #[test]
@@ -120,71 +131,46 @@ fn discarding_one_address_discards_the_other() {
 fn memory_is_counted_once_and_addresses_are_their_own() {
     let mut sim = Sim::new(Order::CopiesFirst);
     sim.set_budget(3 * PAGE).unwrap();
-    sim.limit_addresses(4 * PAGE);
+    sim.limit_addresses(4 * PAGE + 64);
     let block = sim.alloc(PAGE).unwrap();
-    let at = sim.map(&alias()).unwrap();
+    let mut view = map(&mut sim, &alias()).unwrap();
+    let at = view.at();
     let end = at.0 + alias().bytes;
     assert!(at.0 > block.0 + 4 * PAGE && end < SCRATCH);
-    assert_eq!((sim.live_bytes(), sim.live_blocks()), (3 * PAGE, 2));
+    // The view's memory is two units: no one crosses a border of pieces.
+    assert_eq!((sim.live_bytes(), sim.live_blocks()), (3 * PAGE, 3));
     assert_eq!(sim.verdict(), Ok(()));
     // Where the memory itself lies nobody was told.
     let memory = block.offset(PAGE);
     let stray = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Internal(_))));
     stray(sim.copy_to_device(memory, leaked(1, 64)));
     stray(sim.kernel(0, &[(memory, leaked(1, 64))]));
-    stray(sim.free(memory, 2 * PAGE));
-    sim.alloc(64).unwrap();
+    stray(sim.free(memory, PAGE));
+    // The last page may be used in part.
+    sim.alloc(PAGE + 64).unwrap();
     assert_eq!(
         sim.take_problems(),
         [Violation::OverBudget {
-            live: 3 * PAGE + 64,
+            live: 4 * PAGE + 64,
             budget: 3 * PAGE
         }]
     );
-    assert!(matches!(sim.map(&alias()), Err(Error::OutOfMemory { .. })));
+    let none = map(&mut sim, &alias());
+    assert!(matches!(none.map(drop), Err(Error::OutOfMemory { .. })));
+    assert_eq!(sim.take_problems().len(), 2);
+    view.close(&mut sim).unwrap();
+    assert_eq!(sim.live_bytes(), 2 * PAGE + 64);
+    let again = map(&mut sim, &alias());
+    assert!(again.is_ok_and(|again| again.at().0 >= end));
     assert_eq!(sim.take_problems().len(), 1);
-    sim.unmap(at).unwrap();
-    assert_eq!(sim.live_bytes(), PAGE + 64);
-    assert!(sim.unmap(at).is_err());
-    let again = sim.map(&alias());
-    assert!(again.is_ok_and(|again| again.0 >= end));
-    assert_eq!(sim.take_problems().len(), 1);
-}
-
-#[test]
-fn the_end_of_a_page_that_is_used_in_part_is_nobodys() {
-    let mut sim = Sim::new(Order::KernelsFirst);
-    sim.set_budget(2 * PAGE).unwrap();
-    let used = View {
-        memory: alias().memory - PAGE / 2,
-        ..alias()
-    };
-    let at = sim.map(&used).unwrap();
-    let block = sim.alloc(PAGE / 2).unwrap();
-    assert_eq!(sim.live_bytes(), 2 * PAGE);
-    let last = at.offset(2 * PAGE);
-    let (inside, beyond) = (leaked(7, PAGE / 2), leaked(8, PAGE / 2 + 1));
-    sim.copy_to_device(block, inside).unwrap();
-    sim.copy_to_device(last, inside).unwrap();
-    // What lies after it belongs to the block.
-    for refused in [
-        sim.copy_to_device(last, beyond),
-        sim.copy_to_device(last.offset(PAGE / 2), leaked(8, 1)),
-        sim.kernel(0, &[(last, beyond)]),
-    ] {
-        assert!(matches!(refused, Err(Error::Internal(_))), "{refused:?}");
-    }
-    sim.synchronize().unwrap();
-    sim.kernel(1, &[(block, inside), (last, inside)]).unwrap();
-    assert_eq!(sim.verdict(), Ok(()));
 }
 
 #[test]
 fn unmapped_memory_holds_nothing() {
-    let (mut sim, [one, _]) = sim();
+    let (mut sim, mut view, [one, _]) = mapped();
     let bytes = leaked(7, PAGE);
     sim.copy_to_device(one, bytes).unwrap();
-    sim.unmap(DevicePtr(one.0 - PAGE)).unwrap();
+    view.close(&mut sim).unwrap();
     assert!(sim.kernel(0, &[(one, bytes)]).is_err());
     let block = sim.alloc(2 * PAGE).unwrap();
     sim.synchronize().unwrap();
@@ -209,19 +195,20 @@ fn unmapped_memory_holds_nothing() {
 fn a_device_may_have_no_pages_or_others() {
     let mut sim = Sim::new(Order::CopiesFirst);
     sim.set_page(None);
-    assert!(sim.page().is_none() && sim.map(&alias()).is_err());
+    let maps = |sim: &mut Sim| map(sim, &alias()).is_ok();
+    assert!(Device::page(&sim).is_none() && !maps(&mut sim));
     sim.set_page(Some(64));
-    assert!(sim.map(&alias()).is_ok());
+    assert!(maps(&mut sim));
     sim.set_page(Some(2 * PAGE));
-    assert!(sim.map(&alias()).is_err());
+    assert!(!maps(&mut sim));
     sim.fail_call("map", 0);
     sim.set_page(Some(PAGE));
-    assert!(sim.map(&alias()).is_err() && sim.map(&alias()).is_ok());
+    assert!(!maps(&mut sim) && maps(&mut sim));
 }
 
 #[test]
 fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
-    let (mut sim, [one, other]) = sim();
+    let (mut sim, view, [one, other]) = mapped();
     let (first, second) = (leaked(7, PAGE), leaked(8, PAGE));
     sim.copy_to_device(one, first).unwrap();
     sim.copy_to_device(other, second).unwrap();
@@ -231,10 +218,11 @@ fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
         to: 0,
         bytes: PAGE,
     };
-    let at = sim
-        .remap(DevicePtr(one.0 - PAGE), &alias(), &[kept])
-        .unwrap()
-        .at;
+    let (moved, lost) = view
+        .moved(&mut sim, &alias(), PageAccess::Read, &[kept])
+        .unwrap();
+    assert_eq!(lost, []);
+    let at = moved.at();
     let memory = |offset: u64| {
         let piece = alias()
             .pieces
@@ -250,11 +238,34 @@ fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
     assert!(!sim.take_problems().is_empty());
 }
 
-/// Taken out: the question in `remap`. A driver unmaps at once, whatever reads there.
+/// A driver unmaps at once, whatever reads there.
 #[test]
-fn pages_that_move_early_are_a_problem() {
-    let (mut sim, [one, _]) = sim();
+fn pages_that_go_early_are_a_problem() {
+    let (mut sim, _, [one, _]) = mapped();
     sim.copy_to_device(one, leaked(7, PAGE)).unwrap();
-    sim.remap(DevicePtr(one.0 - PAGE), &alias(), &[]).unwrap();
-    assert_eq!(sim.take_problems(), [Violation::MovedEarly]);
+    Pages::release(&mut sim, DevicePtr(one.0 - PAGE)).unwrap();
+    let found = sim.take_problems();
+    let race = |problem: &Violation| matches!(problem, Violation::Race { .. });
+    assert!(!found.is_empty() && found.iter().all(race), "{found:?}");
+}
+
+/// What keeps them from it: both wait for all that was issued.
+#[test]
+fn a_view_moves_and_closes_after_its_users() {
+    for moves in [true, false] {
+        let (mut sim, mut view, [one, other]) = mapped();
+        let bytes = leaked(7, PAGE);
+        sim.copy_to_device(one, bytes).unwrap();
+        let copied = sim.record_copy().unwrap();
+        sim.compute_wait(&copied).unwrap();
+        sim.kernel(0, &[(other, bytes)]).unwrap();
+        match moves {
+            true => drop(
+                view.moved(&mut sim, &alias(), PageAccess::Read, &[])
+                    .unwrap(),
+            ),
+            false => view.close(&mut sim).unwrap(),
+        }
+        assert_eq!(sim.take_problems(), [], "{moves}");
+    }
 }

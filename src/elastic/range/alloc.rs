@@ -1,8 +1,9 @@
 //! What one allocation of a range holds, and who uses it.
 
 use super::answer::Place;
-use crate::device::{DevicePtr, Units};
+use crate::device::{DevicePtr, UserStreams};
 use crate::error::Result;
+use crate::memory::Units;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ fn next_generation() -> u64 {
 }
 
 /// A point in a stream, after which nobody uses the bytes there.
-pub(super) struct Use<D: Units> {
+pub(super) struct Use<D: UserStreams> {
     pub stream: D::Stream,
     pub event: Arc<D::Event>,
 }
 
 /// Some bytes of a range, or of its ring.
-pub(super) struct Alloc<D: Units> {
+pub(super) struct Alloc<D: UserStreams> {
     pub at: DevicePtr,
     /// From the start of the range or ring.
     pub offset: u64,
@@ -49,7 +50,7 @@ pub(super) struct Alloc<D: Units> {
     pub uses: Vec<Use<D>>,
 }
 
-impl<D: Units> Alloc<D> {
+impl<D: UserStreams> Alloc<D> {
     pub fn new(start: DevicePtr, offset: u64, bytes: u64) -> Self {
         Alloc {
             at: start.offset(offset),
@@ -96,9 +97,9 @@ impl<D: Units> Alloc<D> {
     }
 
     /// Forgets the uses that are complete. Whether none is left.
-    pub fn is_idle(&mut self, device: &D) -> Result<bool> {
+    pub fn is_idle(&mut self, device: &Units<D>) -> Result<bool> {
         while let Some(last) = self.uses.last() {
-            if !device.is_done(&last.event)? {
+            if !device.pages.is_done(&last.event)? {
                 return Ok(false);
             }
             self.uses.pop();
@@ -107,33 +108,33 @@ impl<D: Units> Alloc<D> {
     }
 
     /// Blocks until all uses are complete.
-    pub fn finish(&mut self, device: &mut D) -> Result<()> {
+    pub fn finish(&mut self, device: &mut Units<D>) -> Result<()> {
         while let Some(last) = self.uses.last() {
-            device.wait(&last.event)?;
+            device.pages.wait(&last.event)?;
             self.uses.pop();
         }
         Ok(())
     }
 
     /// What is issued to `stream` later comes after the write of the contents.
-    pub fn order_after_fill(&mut self, device: &mut D, stream: D::Stream) -> Result<()> {
+    pub fn order_after_fill(&mut self, device: &mut Units<D>, stream: D::Stream) -> Result<()> {
         let Some(filled) = self.filled.as_ref().filter(|one| one.stream != stream) else {
             return Ok(());
         };
-        if device.is_done(&filled.event)? {
+        if device.pages.is_done(&filled.event)? {
             self.filled = None;
             return Ok(());
         }
         // rule: hit-waits-for-the-fill-of-another-stream
-        device.stream_wait(stream, &filled.event)?;
+        device.pages.stream_wait(stream, &filled.event)?;
         Ok(())
     }
 
     /// What is issued to `stream` later comes after all uses.
-    pub fn order_after_uses(&mut self, device: &mut D, stream: D::Stream) -> Result<()> {
+    pub fn order_after_uses(&mut self, device: &mut Units<D>, stream: D::Stream) -> Result<()> {
         for one in self.uses.iter().filter(|one| one.stream != stream) {
             // rule: fill-waits-for-readers-of-other-streams
-            device.stream_wait(stream, &one.event)?;
+            device.pages.stream_wait(stream, &one.event)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::answer::{Cause, Freed, Refusal};
 use super::state::RangesState;
 use super::table::Victim;
-use crate::device::Units;
+use crate::device::UserStreams;
 use crate::error::Result;
 use std::ops::Range as Span;
 
@@ -23,7 +23,7 @@ struct Found {
     pending: bool,
 }
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     /// Units to take for `need` bytes, `over` of them from the range itself: lower ranges first, and of each the high addresses.
     pub fn victims(
         &mut self,

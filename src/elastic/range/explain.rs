@@ -3,13 +3,13 @@
 use super::answer::Refusal;
 use super::state::RangesState;
 use super::table::RangeTable;
-use crate::device::Units;
+use crate::device::UserStreams;
 use crate::error::{bytes_text, Result};
 
 /// Of more holders the number is told.
 const NAMED: usize = 8;
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     /// Name and bytes of each range that holds some.
     pub fn holders(&self) -> Vec<(String, u64)> {
         let held = |range: &RangeTable<D>| range.held();
@@ -54,7 +54,7 @@ impl<D: Units> RangesState<D> {
         format!(
             "of the {} that '{}' has for weights, {who}",
             bytes_text(cap),
-            self.device.name()
+            self.device.pages.name()
         )
     }
 }

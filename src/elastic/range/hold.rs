@@ -5,10 +5,10 @@ use super::answer::Cause;
 use super::state::RangesState;
 use super::table::AllocId;
 use super::{Answer, Range, Refusal};
-use crate::device::{DevicePtr, Units};
+use crate::device::{DevicePtr, UserStreams};
 use crate::error::{Error, Result};
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     /// Bytes of units that nobody has pinned.
     fn can_go(&mut self) -> u64 {
         let mut bytes = 0;
@@ -39,7 +39,7 @@ impl<D: Units> RangesState<D> {
     }
 }
 
-impl<D: Units> Range<D> {
+impl<D: UserStreams> Range<D> {
     /// A fault that waits for kernels of lower ranges rather than being refused because of them.
     pub(in crate::elastic) fn hold(&self, at: AllocId, stream: D::Stream) -> Result<Answer> {
         let mut state = self.ranges.lock();
@@ -69,7 +69,7 @@ impl<D: Units> Range<D> {
 
     /// Bytes of a unit: all but the last one have as many.
     pub(in crate::elastic) fn unit(&self) -> u64 {
-        self.ranges.lock().device.unit()
+        self.ranges.lock().device.pages.unit()
     }
 
     /// Further addresses, as many as the range has.
@@ -127,22 +127,22 @@ impl<D: Units> Range<D> {
     /// What is issued to `to` from now on comes after everything that was issued to `from`.
     pub(in crate::elastic) fn order(&self, from: D::Stream, to: D::Stream) -> Result<()> {
         let mut state = self.ranges.lock();
-        let event = state.device.record(from)?;
-        state.device.stream_wait(to, &event)
+        let event = state.device.pages.record(from)?;
+        state.device.pages.stream_wait(to, &event)
     }
 
     /// Blocks until everything that was issued to `stream` is done.
     pub(in crate::elastic) fn finish(&self, stream: D::Stream) -> Result<()> {
         let mut state = self.ranges.lock();
-        let event = state.device.record(stream)?;
-        state.device.wait(&event)
+        let event = state.device.pages.record(stream)?;
+        state.device.pages.wait(&event)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::device::sim::{Actor, Order};
-    use crate::device::{Sim, Units};
+    use crate::device::{Pages, Sim};
     use crate::elastic::{DevicePool, Ranges};
     use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::state::RangesState;
 use super::table::AllocId;
-use crate::device::Units;
+use crate::device::UserStreams;
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) struct Leases {
     count: Arc<AtomicUsize>,
 }
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     /// A lease of an allocation that is there, given to a stream.
     pub fn lease(&mut self, id: u64, at: AllocId, stream: D::Stream) -> Result<Lease> {
         let (range, device) = self.split(id)?;
@@ -125,7 +125,7 @@ impl<D: Units> RangesState<D> {
             let event = match known {
                 Some((_, event)) => event.clone(),
                 None => {
-                    let event = Arc::new(device.record(stream)?);
+                    let event = Arc::new(device.pages.record(stream)?);
                     events.push((stream, event.clone()));
                     event
                 }

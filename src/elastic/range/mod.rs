@@ -45,9 +45,10 @@ pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
 
 use super::pool::DevicePool;
 use super::range_share::RangeMemory;
-use crate::device::{AnyUnits, DevicePtr, Units};
+use crate::device::{AnyPages, DevicePtr, UserStreams};
 use crate::error::{Error, Result};
 use crate::figures::DeviceId;
+use crate::memory::Units;
 use state::RangesState;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,34 +56,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use table::RangeTable;
 
 /// The ranges of one device, which take memory from each other.
-pub struct Ranges<D: Units> {
+pub struct Ranges<D: UserStreams> {
     state: Mutex<RangesState<D>>,
 }
 
 /// The ranges of this process, by device, as long as there are some. A child has its own.
 static RANGES: Mutex<BTreeMap<(u32, DeviceId), WeakRanges>> = Mutex::new(BTreeMap::new());
-type WeakRanges = Weak<Ranges<AnyUnits>>;
+type WeakRanges = Weak<Ranges<AnyPages>>;
 
-impl Ranges<AnyUnits> {
+impl Ranges<AnyPages> {
     /// The ranges of a device of this process.
-    pub fn of(device: DeviceId) -> Result<Arc<Ranges<AnyUnits>>> {
+    pub fn of(device: DeviceId) -> Result<Arc<Ranges<AnyPages>>> {
         let mut all = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (std::process::id(), device);
         if let Some(ranges) = all.get(&key).and_then(Weak::upgrade) {
             return Ok(ranges);
         }
-        let ranges = Ranges::new(AnyUnits::of(device)?, &DevicePool::of(device));
+        let ranges = Ranges::new(AnyPages::of(device)?, &DevicePool::of(device));
         all.insert(key, Arc::downgrade(&ranges));
         Ok(ranges)
     }
 }
 
-impl<D: Units + 'static> Ranges<D> {
+impl<D: UserStreams + 'static> Ranges<D> {
     /// The ranges of a device, which share the pool's cap with its stores. A pool has one of them.
     pub fn new(device: D, pool: &Arc<DevicePool>) -> Arc<Ranges<D>> {
         let ranges = Arc::new(Ranges {
             state: Mutex::new(RangesState {
-                device,
+                device: Units::new(device),
                 pool: pool.clone(),
                 ranges: BTreeMap::new(),
                 order: Vec::new(),
@@ -102,7 +103,7 @@ impl<D: Units + 'static> Ranges<D> {
         if bytes == 0 {
             return Err(Error::InvalidInput(format!("range '{name}': 0 bytes")));
         }
-        let (page, unit) = (state.device.page(), state.device.unit());
+        let (page, unit) = (state.device.pages.page(), state.device.pages.unit());
         let size = bytes
             .checked_next_multiple_of(page)
             .ok_or_else(|| Error::OutOfMemory {
@@ -128,18 +129,18 @@ impl<D: Units + 'static> Ranges<D> {
 
     /// Bytes of the device that nobody uses now.
     pub(super) fn free_bytes(&self) -> Result<u64> {
-        self.lock().device.free_bytes()
+        self.lock().device.pages.free_bytes()
     }
 
     /// Something that is done with the device, for tests.
     #[cfg(any(test, feature = "sim"))]
     #[doc(hidden)]
     pub fn with_device<R>(&self, work: impl FnOnce(&mut D) -> R) -> R {
-        work(&mut self.raw_lock().device)
+        work(&mut self.raw_lock().device.pages)
     }
 }
 
-impl<D: Units> Ranges<D> {
+impl<D: UserStreams> Ranges<D> {
     /// For a call: leases that have ended are seen first.
     fn lock(&self) -> MutexGuard<'_, RangesState<D>> {
         let mut state = self.raw_lock();
@@ -152,7 +153,7 @@ impl<D: Units> Ranges<D> {
     }
 }
 
-impl<D: Units> RangeMemory for Ranges<D> {
+impl<D: UserStreams> RangeMemory for Ranges<D> {
     fn shrink_to(&self, bytes: u64, wait: bool) -> Option<u64> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -171,11 +172,11 @@ impl<D: Units> RangeMemory for Ranges<D> {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        self.raw_lock().device.free_bytes().ok()
+        self.raw_lock().device.pages.free_bytes().ok()
     }
 }
 
-impl<D: Units> Drop for Ranges<D> {
+impl<D: UserStreams> Drop for Ranges<D> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.pool.unclaim(state.held());
@@ -183,12 +184,12 @@ impl<D: Units> Drop for Ranges<D> {
 }
 
 /// One range. Dropped, it gives its memory back: at once, or when its last lease has ended.
-pub struct Range<D: Units> {
+pub struct Range<D: UserStreams> {
     ranges: Arc<Ranges<D>>,
     id: u64,
 }
 
-impl<D: Units> Range<D> {
+impl<D: UserStreams> Range<D> {
     /// The next `bytes` bytes, from low addresses up. Costs no memory. Allocate what matters most first.
     pub fn alloc(&self, bytes: u64) -> Result<AllocId> {
         self.ranges.lock().range(self.id)?.alloc(bytes)
@@ -307,7 +308,7 @@ impl<D: Units> Range<D> {
 
     /// The device, as `cuda:0`.
     pub fn device(&self) -> String {
-        self.ranges.lock().device.name().to_owned()
+        self.ranges.lock().device.pages.name().to_owned()
     }
 
     /// The first address, and the bytes that are reserved.
@@ -323,7 +324,7 @@ impl<D: Units> Range<D> {
     }
 }
 
-impl<D: Units> Drop for Range<D> {
+impl<D: UserStreams> Drop for Range<D> {
     fn drop(&mut self) {
         let mut state = self.ranges.lock();
         if !state.ranges.contains_key(&self.id) {

@@ -5,7 +5,7 @@ use super::ring::SlotRing;
 use super::state::RangesState;
 use super::table::{Counts, Watermark};
 use crate::config::quoted;
-use crate::device::Units;
+use crate::device::UserStreams;
 use crate::error::Result;
 
 /// One unit of a range.
@@ -50,10 +50,10 @@ pub struct RangeReport {
     pub units: Vec<UnitState>,
 }
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     pub fn residency(&mut self, id: u64) -> Result<RangeReport> {
         let place = self.order.iter().position(|&other| other == id);
-        let device = self.device.name().to_owned();
+        let device = self.device.pages.name().to_owned();
         let mut units = Vec::new();
         for unit in 0..self.range(id)?.backed.len() {
             let (range, device) = self.split(id)?;

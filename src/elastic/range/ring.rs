@@ -11,13 +11,14 @@
 //! - The ring's memory counts as the range's, and never goes while the ring is there.
 
 use super::alloc::{Alloc, AllocId, ALIGNMENT};
-use crate::device::{DevicePtr, Units};
+use crate::device::{DevicePtr, UserStreams};
 use crate::error::Result;
+use crate::memory::Units;
 
 /// Numbers from here up are those of slots.
 pub(super) const SLOTS: AllocId = 1 << 31;
 
-pub(super) struct SlotRing<D: Units> {
+pub(super) struct SlotRing<D: UserStreams> {
     pub start: DevicePtr,
     pub bytes: u64,
     pub unit: u64,
@@ -30,20 +31,20 @@ pub(super) struct SlotRing<D: Units> {
     pub slots: Vec<Slot<D>>,
 }
 
-pub(super) struct Slot<D: Units> {
+pub(super) struct Slot<D: UserStreams> {
     number: AllocId,
     /// The allocation that it stands for.
     of: AllocId,
     pub memory: Alloc<D>,
 }
 
-impl<D: Units> Slot<D> {
+impl<D: UserStreams> Slot<D> {
     fn overlaps(&self, start: u64, end: u64) -> bool {
         self.memory.offset < end && start < self.memory.offset + self.memory.bytes
     }
 }
 
-impl<D: Units> SlotRing<D> {
+impl<D: UserStreams> SlotRing<D> {
     /// Of addresses without memory.
     pub fn new(start: DevicePtr, bytes: u64, unit: u64) -> Self {
         SlotRing {
@@ -91,7 +92,7 @@ impl<D: Units> SlotRing<D> {
     }
 
     /// Forgets slots that nobody uses any more.
-    pub fn forget(&mut self, device: &D) -> Result<()> {
+    pub fn forget(&mut self, device: &Units<D>) -> Result<()> {
         let mut at = 0;
         while let Some(slot) = self.slots.get_mut(at) {
             match slot.memory.pins == 0 && slot.memory.is_idle(device)? {
@@ -108,7 +109,7 @@ impl<D: Units> SlotRing<D> {
         of: AllocId,
         start: u64,
         bytes: u64,
-        device: &mut D,
+        device: &mut Units<D>,
         stream: D::Stream,
     ) -> Result<AllocId> {
         let end = start + bytes;

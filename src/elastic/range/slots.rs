@@ -5,10 +5,10 @@ use super::answer::Place;
 use super::ring::SlotRing;
 use super::state::RangesState;
 use super::Range;
-use crate::device::Units;
+use crate::device::UserStreams;
 use crate::error::{bytes_text, Error, Result};
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     fn slot(&mut self, id: u64, of: AllocId, stream: D::Stream) -> Result<(AllocId, Place)> {
         let (range, device) = self.split(id)?;
         let bytes = range.get(of)?.bytes;
@@ -45,7 +45,7 @@ impl<D: Units> RangesState<D> {
 
     /// Memory of lower priority goes for a new ring, after its kernels.
     fn make_ring(&mut self, id: u64, bytes: u64) -> Result<()> {
-        let unit = self.device.unit();
+        let unit = self.device.pages.unit();
         let name = self.range(id)?.name.clone();
         let none = || Error::OutOfMemory {
             what: format!("the ring of range '{name}'"),
@@ -104,7 +104,7 @@ impl<D: Units> RangesState<D> {
     }
 }
 
-impl<D: Units> Range<D> {
+impl<D: UserStreams> Range<D> {
     /// A ring of `bytes` bytes, rounded up to whole units, in the place of the range's last one; 0 for none. Its memory is taken now,
     /// from pages of ranges if need be, and waits for their kernels. It counts under the device's cap, and not under the range's
     /// limit.

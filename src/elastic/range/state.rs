@@ -11,15 +11,16 @@ use super::alloc::Use;
 use super::answer::{Answer, Cause, Refusal};
 use super::lease::Leases;
 use super::table::{AllocId, RangeTable, Victim};
-use crate::device::Units;
+use crate::device::UserStreams;
 use crate::elastic::pool::DevicePool;
 use crate::error::{Error, Result};
+use crate::memory::Units;
 use std::collections::BTreeMap;
 use std::ops::Range as Span;
 use std::sync::Arc;
 
-pub(super) struct RangesState<D: Units> {
-    pub device: D,
+pub(super) struct RangesState<D: UserStreams> {
+    pub device: Units<D>,
     pub pool: Arc<DevicePool>,
     pub ranges: BTreeMap<u64, RangeTable<D>>,
     /// Highest priority first.
@@ -27,14 +28,14 @@ pub(super) struct RangesState<D: Units> {
     pub leases: Leases,
 }
 
-impl<D: Units> RangesState<D> {
+impl<D: UserStreams> RangesState<D> {
     pub fn range(&mut self, id: u64) -> Result<&mut RangeTable<D>> {
         let found = self.ranges.get_mut(&id);
         found.ok_or_else(|| Error::Internal(format!("range {id} is gone")))
     }
 
     /// The range, and the device, which is used at the same time.
-    pub fn split(&mut self, id: u64) -> Result<(&mut RangeTable<D>, &mut D)> {
+    pub fn split(&mut self, id: u64) -> Result<(&mut RangeTable<D>, &mut Units<D>)> {
         let found = self.ranges.get_mut(&id);
         let range = found.ok_or_else(|| Error::Internal(format!("range {id} is gone")))?;
         Ok((range, &mut self.device))
@@ -120,9 +121,9 @@ impl<D: Units> RangesState<D> {
         let mut available = granted;
         let moved = self.move_units(id, units, victims, &mut available);
         self.pool.unclaim(available);
-        let trimmed = self.device.trim();
+        self.device.trim();
         match moved {
-            Ok(()) => trimmed.map(|()| None),
+            Ok(()) => Ok(None),
             Err(error @ Error::OutOfMemory { .. }) => {
                 log::warn!("a fault is refused: {error}");
                 Ok(Some(Refusal::DeviceFull))
@@ -134,7 +135,7 @@ impl<D: Units> RangesState<D> {
     /// The cap may have become smaller than what is held.
     fn relieve(&mut self) -> Result<()> {
         let device = &self.device;
-        let over = self.pool.excess(|| device.free_bytes())?;
+        let over = self.pool.excess(|| device.pages.free_bytes())?;
         if over == 0 {
             return Ok(());
         }
@@ -195,7 +196,7 @@ impl<D: Units> RangesState<D> {
                 )));
             }
         }
-        let event = Arc::new(device.record(stream)?);
+        let event = Arc::new(device.pages.record(stream)?);
         for &one in allocs {
             let alloc = range.get(one)?;
             // rule: unpin-records-an-event

@@ -4,7 +4,7 @@ use super::alloc::Alloc;
 pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
 use super::ring::{SlotRing, SLOTS};
-use crate::device::{DevicePtr, Units};
+use crate::device::{DevicePtr, UserStreams};
 use crate::error::{counted, Error, Result};
 use std::ops::Range as Span;
 
@@ -35,7 +35,7 @@ pub struct Counts {
     pub evicted_bytes: [u64; Cause::ALL.len()],
 }
 
-pub(super) struct RangeTable<D: Units> {
+pub(super) struct RangeTable<D: UserStreams> {
     pub name: String,
     pub start: DevicePtr,
     /// Reserved: whole pages.
@@ -55,7 +55,7 @@ pub(super) struct RangeTable<D: Units> {
     pub abandoned: bool,
 }
 
-impl<D: Units> RangeTable<D> {
+impl<D: UserStreams> RangeTable<D> {
     /// Bytes of memory, those of its ring too.
     pub fn held(&self) -> u64 {
         self.resident + self.ring.as_ref().map_or(0, |ring| ring.held)

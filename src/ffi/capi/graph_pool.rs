@@ -10,7 +10,7 @@ use super::args;
 use super::origin::MakerProcess;
 use super::range::WITH_RANGES;
 use super::range_memory::kept_text;
-use crate::device::{while_captured, AnyUnits, DevicePtr, UserStream};
+use crate::device::{while_captured, AnyPages, DevicePtr, UserStream};
 use crate::elastic::{GraphPool, Ranges, Segments};
 use crate::error::Error;
 use crate::ffi::status::{caught, guarded, Status};
@@ -19,7 +19,7 @@ use crate::figures::DeviceId;
 /// `WS_GRAPH_POOL_NO_CAP` in the header.
 const NO_CAP: u64 = u64::MAX;
 
-type Pool = GraphPool<AnyUnits>;
+type Pool = GraphPool<AnyPages>;
 
 /// A graph pool. A child of this process cannot use it, and leaks it.
 pub struct ws_graph_pool {
@@ -33,7 +33,7 @@ pub struct ws_graph_pool {
 struct Known {
     /// By device.
     pools: Vec<(DeviceId, Weak<Pool>)>,
-    segments: BTreeMap<(u32, DeviceId), Arc<Segments<AnyUnits>>>,
+    segments: BTreeMap<(u32, DeviceId), Arc<Segments<AnyPages>>>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
@@ -53,7 +53,7 @@ impl Known {
             .find(|pool| pool.is_open())
     }
 
-    fn segments(&mut self, device: DeviceId) -> Result<Arc<Segments<AnyUnits>>, Error> {
+    fn segments(&mut self, device: DeviceId) -> Result<Arc<Segments<AnyPages>>, Error> {
         let key = (std::process::id(), device);
         if let Some(segments) = self.segments.get(&key) {
             return Ok(segments.clone());

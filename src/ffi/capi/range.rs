@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 
 use super::origin::MakerProcess;
 use super::{args, dlpack};
-use crate::device::{AnyUnits, UserStream};
+use crate::device::{AnyPages, UserStream};
 use crate::elastic::range::{Answer, Refusal};
 use crate::elastic::{Range, Ranges};
 use crate::ffi::status::{guarded, Failure, Status};
@@ -17,7 +17,7 @@ pub(super) const WITH_RANGES: &str = "with ranges";
 
 /// A range. A child of this process cannot use it, and leaks it.
 pub struct ws_range {
-    range: ManuallyDrop<Range<AnyUnits>>,
+    range: ManuallyDrop<Range<AnyPages>>,
     device: DeviceId,
     made_in: MakerProcess,
 }
@@ -62,7 +62,7 @@ impl From<Answer> for ws_fault {
 ///
 /// # Safety
 /// `range` is NULL or live.
-pub(super) unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyUnits>, Failure> {
+pub(super) unsafe fn opened<'a>(range: *const ws_range) -> Result<&'a Range<AnyPages>, Failure> {
     // SAFETY: by this function's contract.
     let range = unsafe { args::reference("range", range) }?;
     range.made_in.check("range")?;

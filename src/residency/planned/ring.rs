@@ -40,7 +40,7 @@ pub(super) const SHAPES: [&dyn RingShape; 2] = [
 #[derive(Debug, Clone)]
 pub(super) struct Ring {
     /// The weights of the set, by index.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<Streaming>,
     /// Those of their live ranges that are copied, by time.
     pub copies: Vec<InSlot>,
     /// Bytes of each slot, from the ring's start.
@@ -60,7 +60,7 @@ pub(super) struct InSlot {
 
 /// A weight of the set.
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct Streaming {
     pub weight: WeightIndex,
     pub bytes: u64,
     /// Its bytes in granules, and in pages.
@@ -76,7 +76,7 @@ pub(super) struct Stream {
     least: u64,
 }
 
-impl Stream {
+impl Streaming {
     fn stays(&self, tail: u64, page: u64) -> u64 {
         match tail {
             0 => self.occupied,
@@ -143,7 +143,7 @@ impl SlotSize {
 /// Looks for the shortest tails of a set.
 struct Fit<'a> {
     problem: &'a Problem<'a>,
-    streams: Vec<Stream>,
+    streams: Vec<Streaming>,
     copies: Vec<InSlot>,
     circles: &'a [Circle],
     /// The method of each copy.
@@ -166,7 +166,7 @@ impl<'a> Fit<'a> {
         let shares = shares_slot(set, &slot_of, count);
         let streams = |at: &usize| shares[*at] || problem.is_streamed(set.weight(*at));
         let kept: Vec<usize> = (0..slot_of.len()).filter(streams).collect();
-        let mut streams: Vec<Stream> = Vec::with_capacity(set.weights.len());
+        let mut streams: Vec<Streaming> = Vec::with_capacity(set.weights.len());
         let mut stream_of = vec![usize::MAX; problem.sizes.len()];
         let mut copies = Vec::with_capacity(kept.len());
         let mut methods = Vec::with_capacity(kept.len());
@@ -179,7 +179,7 @@ impl<'a> Fit<'a> {
                 let bytes = problem.bytes(weight);
                 let pages = bytes.div_ceil(problem.page);
                 let least = pages * u64::from(problem.is_streamed(weight));
-                streams.push(Stream {
+                streams.push(Streaming {
                     weight,
                     bytes,
                     occupied: problem.size(weight),
@@ -299,7 +299,7 @@ impl<'a> Fit<'a> {
             .filter(|&at| self.streams[at].pages >= longest && self.streams[at].least == 0)
             .collect();
         order.sort_by_key(|&at| {
-            let Stream { home, times, .. } = self.streams[at];
+            let Streaming { home, times, .. } = self.streams[at];
             (home, Reverse(times), (at as u32).wrapping_mul(STEP))
         });
         let mut memory = self.memory(longest);

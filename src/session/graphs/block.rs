@@ -16,6 +16,7 @@
 
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
+use crate::memory::Growing;
 use std::ops::Range;
 
 /// Memory that grows where it is, if the device can do that. Otherwise it is an activation like others.
@@ -23,36 +24,38 @@ use std::ops::Range;
 struct BlockMemory {
     at: DevicePtr,
     bytes: u64,
-    grows: bool,
+    growing: Option<Growing>,
 }
 
 impl BlockMemory {
     fn take<D: Device>(device: &mut D, bytes: u64) -> Result<BlockMemory> {
-        let (at, grows) = match device.reserve_block()? {
-            None => (device.alloc_scratch(bytes)?, false),
-            Some(at) => {
-                if let Err(error) = device.grow_block(at, bytes) {
-                    // The first error says more.
-                    let _ = device.free_block(at);
-                    return Err(error);
-                }
-                (at, true)
-            }
+        let mut growing = Growing::open(device)?;
+        let at = match &growing {
+            None => device.alloc_scratch(bytes)?,
+            Some(block) => block.at(),
         };
-        Ok(BlockMemory { at, bytes, grows })
+        if let Some(Err(error)) = growing.as_mut().map(|block| block.grow(device, bytes)) {
+            // The first error says more.
+            let _ = growing.map(|block| block.close(device));
+            return Err(error);
+        }
+        Ok(BlockMemory { at, bytes, growing })
     }
 
     fn grow<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<()> {
+        let growing = self.growing.as_mut();
+        let growing =
+            growing.ok_or_else(|| Error::Internal("this block cannot grow".to_owned()))?;
         // rule: block-grows-in-place
-        device.grow_block(self.at, bytes)?;
+        growing.grow(device, bytes)?;
         self.bytes = bytes;
         Ok(())
     }
 
     fn give_back<D: Device>(self, device: &mut D) -> Result<()> {
-        match self.grows {
-            true => device.free_block(self.at),
-            false => device.free_scratch(self.at, self.bytes),
+        match self.growing {
+            Some(growing) => growing.close(device),
+            None => device.free_scratch(self.at, self.bytes),
         }
     }
 }
@@ -93,7 +96,7 @@ impl SharedBlock {
             // What passes that are issued call by call have kept is not held twice.
             device.trim_scratch()?;
             match &mut self.memory {
-                Some(memory) if memory.grows => memory.grow(device, bytes)?,
+                Some(memory) if memory.growing.is_some() => memory.grow(device, bytes)?,
                 _ => self.replace(device, bytes)?,
             }
         }
@@ -127,7 +130,11 @@ impl SharedBlock {
         offset: u64,
         size: u64,
     ) -> Result<Option<DevicePtr>> {
-        let Some(memory) = self.memory.as_mut().filter(|memory| memory.grows) else {
+        let Some(memory) = self
+            .memory
+            .as_mut()
+            .filter(|memory| memory.growing.is_some())
+        else {
             return Ok(None);
         };
         let end = offset + size;

@@ -2,7 +2,7 @@
 
 use super::{read, write, Contents, Draw, World, NOISE, UNIT};
 use weightstream::device::sim::Actor;
-use weightstream::device::Units;
+use weightstream::device::UserStreams;
 use weightstream::elastic::range::AllocId;
 use weightstream::Error;
 
