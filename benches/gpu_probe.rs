@@ -27,6 +27,7 @@ fn program() -> (Constants, Method) {
     let spec = |i| WeightSpec {
         fqn: format!("layers.{i}.weight"),
         bytes: BYTES,
+        stored: BYTES,
         kind: WeightKind::Weight,
     };
     let probes: Vec<u32> = (0..WEIGHTS * READS).map(|id| id / READS).collect();

@@ -33,6 +33,7 @@ fn program() -> (Constants, Method) {
     let spec = |i| WeightSpec {
         fqn: format!("layers.{i}.weight"),
         bytes: if i < WEIGHTS { BYTES } else { LARGE },
+        stored: if i < WEIGHTS { BYTES } else { LARGE },
         kind: WeightKind::Weight,
     };
     let probes = (0..small)
@@ -126,6 +127,7 @@ fn cold(c: &mut Criterion) {
     let spec = |i| WeightSpec {
         fqn: format!("layers.{i}.weight"),
         bytes: BYTES,
+        stored: BYTES,
         kind: WeightKind::Weight,
     };
     let events = (0..WEIGHTS).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);
@@ -213,6 +215,7 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     let weight = |(at, &bytes): (usize, &u64)| WeightSpec {
         fqn: format!("weights.{at}"),
         bytes,
+        stored: bytes,
         kind: WeightKind::Weight,
     };
     let weights: Vec<_> = sizes.iter().enumerate().map(weight).collect();
@@ -295,6 +298,7 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     let weight = |at| WeightSpec {
         fqn: format!("weights.{at}"),
         bytes: 64 * (10 + draw.below(100)),
+        stored: 64 * (10 + draw.below(100)),
         kind: WeightKind::Weight,
     };
     let weights: Vec<_> = (0..count).map(weight).collect();

@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         "event-comes-after-the-copy",
-        become("let copied = self.device.record_copy().and_then(|event| self.device.copy_to_device(at, src).map(|()| event));"),
+        become("let copied = self.device.record_copy().and_then(|event| self.device.bring(at, src).map(|()| event));"),
         "the event that a kernel waits for says nothing about the copy",
         SAFETY,
     ),

@@ -44,7 +44,7 @@ fn delegate() -> Delegate {
     let mut device = HostDevice::new().unwrap();
     let ptr = device.alloc(1 << 20).unwrap();
     let bytes = HostBytes::from_static(Box::leak(vec![7; 1 << 20].into_boxed_slice()));
-    device.copy_to_device(ptr, bytes).unwrap();
+    device.bring(ptr, bytes).unwrap();
     Delegate {
         records: Records::from_payload("payload", &payload(&RecordSpec::small())).unwrap(),
         wiring: Wiring::straight(1, 1),

@@ -198,6 +198,7 @@ pub fn program_of(records: &Records) -> Result<(UnionConstants, Methods)> {
     let weights = union.constants.iter().map(|constant| WeightSpec {
         fqn: constant.fqn.clone(),
         bytes: constant.nbytes,
+        stored: constant.nbytes,
         kind: match constant.kind {
             ConstantKind::Weight => WeightKind::Weight,
             ConstantKind::Direct => WeightKind::Direct,

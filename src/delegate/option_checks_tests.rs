@@ -15,6 +15,7 @@ fn refused(more: &[(&str, &str)], capacity: u64) -> Option<Error> {
     let weight = |at: u32| WeightSpec {
         fqn: at.to_string(),
         bytes: 1000,
+        stored: 1000,
         kind: WeightKind::Weight,
     };
     let events = (0..8).flat_map(|id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)]);

@@ -9,7 +9,7 @@ pub use faults::{Fault, Faults, FaultyEvent, FaultyMemory, LiveCounts};
 
 use super::{
     pages_of, Device, DeviceBytes, DevicePtr, HostAccess, HostBytes, HostRoom, HostSource,
-    HostStorage, Link, MemoryOf, PageAccess, Pages, Purpose, WeightDevice,
+    HostStorage, Link, MemoryOf, PageAccess, Pages, Purpose, Source, WeightDevice,
 };
 use crate::error::Result;
 use crate::figures::DeviceId;
@@ -250,13 +250,14 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.source_changed(src);
     }
 
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
-        self.faults.call("copy_to_device")?;
+    fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
+        let src = src.into();
+        self.faults.call("bring")?;
         let src = match self.faults.flips_this_copy() && !src.is_empty() {
-            true => self.flip(src),
+            true => src.as_stored().map_or(src, |bytes| self.flip(bytes).into()),
             false => src,
         };
-        self.inner.copy_to_device(dst, src)
+        self.inner.bring(dst, src)
     }
 
     fn copies_across(&self, src: HostBytes) -> bool {

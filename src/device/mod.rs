@@ -34,6 +34,7 @@ mod models;
 mod pages;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod source;
 mod weight_device;
 
 use std::ffi::c_void;
@@ -52,6 +53,7 @@ pub use models::model_of;
 pub use pages::{PageAccess, Pages, Purpose, UserStream, UserStreams};
 #[cfg(feature = "sim")]
 pub use sim::Sim;
+pub use source::{Decode, Source};
 pub use weight_device::{HostAccess, HostStorage, WeightDevice};
 
 /// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
@@ -255,8 +257,9 @@ pub trait Device: Send + 'static {
     /// again. Both streams are idle.
     fn source_changed(&mut self, _src: HostBytes) {}
 
-    /// Starts copying host bytes to the device on the copy stream, to allocated memory at `dst`.
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()>;
+    /// Starts copying to the device on the copy stream, to allocated memory at `dst`. Bytes that have to be decoded are, on the way; a
+    /// device that cannot says so.
+    fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()>;
 
     /// Whether one copy may hold the bytes before `src` and `src` itself: host memory may be known to the
     /// device in parts.

@@ -115,6 +115,7 @@ fn constants_of(weights: &[(String, HostBytes)]) -> (Constants, Vec<HostBytes>) 
     let spec = |(name, bytes): &(String, HostBytes)| WeightSpec {
         fqn: name.clone(),
         bytes: bytes.len(),
+        stored: bytes.len(),
         kind: WeightKind::Weight,
     };
     let specs = weights.iter().map(spec).collect();

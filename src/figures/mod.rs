@@ -6,10 +6,12 @@ mod device_id;
 mod device_model;
 mod free_list;
 pub mod link;
+mod stored;
 mod view;
 
 pub use device_id::DeviceId;
 pub use device_model::DeviceModel;
 pub(crate) use free_list::FreeList;
 pub use link::Link;
+pub use stored::stored_of;
 pub use view::{KeptPages, Piece, View};

@@ -104,19 +104,6 @@ impl View {
         Some(all)
     }
 
-    /// A copy of `bytes` to the addresses from `at` on, as copies to memory: the offset there, and the bytes of the copy
-    /// that go to it. `None` if it leaves the view.
-    pub fn split(&self, at: u64, bytes: u64) -> Option<Vec<(u64, Range<u64>)>> {
-        let parts = self.behind(at..at.checked_add(bytes)?)?;
-        let mut done = 0;
-        let one = |part: Range<u64>| {
-            let start = done;
-            done += part.end - part.start;
-            (part.start, start..done)
-        };
-        Some(parts.into_iter().map(one).collect())
-    }
-
     /// Where pieces begin and end in memory, ascending, each once, from 0 to the memory's end: no piece crosses one, so
     /// that what lies between two of them can be one allocation.
     pub fn borders(&self) -> Vec<u64> {
@@ -175,21 +162,6 @@ mod tests {
         for memory in [16, 21, u64::MAX] {
             assert!(part(memory).check(4).is_err(), "{memory}");
         }
-    }
-
-    #[test]
-    fn a_copy_is_split_where_memory_is_not_adjacent() {
-        let view = two();
-        let parts = |at: u64, bytes: u64| {
-            let parts = view.split(at, bytes)?;
-            let place = |(to, part): (u64, Range<u64>)| (to, part.start, part.end - part.start);
-            Some(parts.into_iter().map(place).collect::<Vec<_>>())
-        };
-        assert_eq!(parts(2, 10), Some(vec![(2, 0, 2), (12, 2, 8)]));
-        assert_eq!(parts(12, 10), Some(vec![(4, 0, 8), (16, 8, 2)]));
-        assert_eq!(parts(9, 0), Some(vec![(17, 0, 0)]));
-        assert_eq!(parts(20, 5), None);
-        assert_eq!(parts(u64::MAX, 2), None);
     }
 
     #[test]

@@ -120,6 +120,7 @@ mod tests {
         let spec = |bytes, kind| WeightSpec {
             fqn: String::new(),
             bytes,
+            stored: bytes,
             kind,
         };
         let weights = [

@@ -12,6 +12,7 @@ fn policy_of(sizes: &[u64], reads: &[u32], capacity: u64, streamed: &[usize]) ->
     let spec = |&bytes| WeightSpec {
         fqn: String::new(),
         bytes,
+        stored: bytes,
         kind: WeightKind::Weight,
     };
     let mut specs: Vec<_> = sizes.iter().map(spec).collect();

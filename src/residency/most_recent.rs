@@ -187,6 +187,7 @@ mod tests {
         let weight = |at: u32| WeightSpec {
             fqn: at.to_string(),
             bytes: 64,
+            stored: 64,
             kind: WeightKind::Weight,
         };
         let weights: Vec<_> = (0..4).map(weight).collect();

@@ -96,6 +96,7 @@ mod tests {
         let weight = |at: u32| WeightSpec {
             fqn: at.to_string(),
             bytes: 1000,
+            stored: 1000,
             kind: WeightKind::Weight,
         };
         let weights: Vec<_> = (0..8).map(weight).collect();

@@ -7,6 +7,7 @@ fn weight(fqn: &str, bytes: u64) -> WeightSpec {
     WeightSpec {
         fqn: fqn.into(),
         bytes,
+        stored: bytes,
         kind: WeightKind::Weight,
     }
 }
@@ -85,11 +86,13 @@ fn direct_constants_are_rounded_and_counted() {
     weights.push(WeightSpec {
         fqn: "d".into(),
         bytes: 1,
+        stored: 1,
         kind: WeightKind::Direct,
     });
     weights.push(WeightSpec {
         fqn: "m".into(),
         bytes: 65,
+        stored: 65,
         kind: WeightKind::Mutable,
     });
     let floor = lru(&trace, &weights);

@@ -11,6 +11,9 @@ pub use floor::{floor, hard_minimum, Floor, KernelPair, Part};
 pub use times::KernelTimes;
 pub use trace::{MethodTrace, Trace};
 
+use crate::figures::stored_of;
+use std::ops::Range;
+
 /// Index of a weight in the catalog.
 pub type WeightIndex = u32;
 /// Index of a probe, 0..N-1; each is served once per pass and maps to one weight.
@@ -54,8 +57,10 @@ impl WeightKind {
 pub struct WeightSpec {
     /// Fully qualified name, for messages.
     pub fqn: String,
-    /// Exact size of its bytes.
+    /// Exact size of its bytes on the device.
     pub bytes: u64,
+    /// Bytes that it has in its file, and that a copy of all of it brings over the link.
+    pub stored: u64,
     /// How it is read.
     pub kind: WeightKind,
 }
@@ -64,6 +69,11 @@ impl WeightSpec {
     /// Whether each pass copies it, whatever the budget.
     pub fn is_streamed(&self) -> bool {
         self.kind == WeightKind::Streamed && self.bytes > 0
+    }
+
+    /// Bytes that a copy of these of its bytes brings over the link.
+    pub fn stored_of(&self, range: &Range<u64>) -> u64 {
+        stored_of(range, self.bytes, self.stored)
     }
 
     /// Bytes of the budget it occupies while it is on the device. Saturates: sizes come from files, and a

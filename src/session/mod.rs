@@ -33,7 +33,7 @@ pub use graphs::{ByGraph, CapturedPass, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use pass::Pass;
 pub use state::State;
 
-use crate::device::{Device, HostBytes};
+use crate::device::{Device, HostBytes, Source};
 use crate::error::{Error, Result};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
@@ -70,10 +70,16 @@ impl<D: Device> Session<D> {
     pub fn new(
         device: D,
         methods: impl Into<Methods>,
-        bytes: Vec<HostBytes>,
+        bytes: Vec<impl Into<Source>>,
         options: StoreOptions,
     ) -> Result<Self> {
-        Session::with_source(device, methods, |_| Ok(bytes), options)
+        Session::with_least(
+            device,
+            methods.into(),
+            |_| Ok(sources(bytes)),
+            options,
+            Floor::bytes,
+        )
     }
 
     /// The same, with `source` called for the bytes once the budget was accepted, and the device has taken it: making bytes
@@ -84,6 +90,7 @@ impl<D: Device> Session<D> {
         source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
         options: StoreOptions,
     ) -> Result<Self> {
+        let source = |device: &mut D| source(device).map(sources);
         Session::with_least(device, methods.into(), source, options, Floor::bytes)
     }
 
@@ -92,17 +99,23 @@ impl<D: Device> Session<D> {
     pub fn with_any_budget(
         device: D,
         methods: impl Into<Methods>,
-        bytes: Vec<HostBytes>,
+        bytes: Vec<impl Into<Source>>,
         options: StoreOptions,
     ) -> Result<Self> {
         let least = |floor: &Floor| floor.direct;
-        Session::with_least(device, methods.into(), |_| Ok(bytes), options, least)
+        Session::with_least(
+            device,
+            methods.into(),
+            |_| Ok(sources(bytes)),
+            options,
+            least,
+        )
     }
 
     fn with_least(
         device: D,
         methods: Methods,
-        source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
+        source: impl FnOnce(&mut D) -> Result<Vec<Source>>,
         options: StoreOptions,
         least: fn(&Floor) -> u64,
     ) -> Result<Self> {
@@ -288,4 +301,8 @@ impl<D: Device> Session<D> {
         self.store.validate()?;
         self.pass().validate().map_err(Error::Internal)
     }
+}
+
+fn sources(bytes: Vec<impl Into<Source>>) -> Vec<Source> {
+    bytes.into_iter().map(Into::into).collect()
 }

@@ -137,7 +137,7 @@ impl Method {
         let stands = found.map_or(constants.specs.len() as WeightIndex, |known| known.stands);
         if found.is_none() {
             let mut spec = constants.specs[table as usize].clone();
-            spec.bytes = 0;
+            (spec.bytes, spec.stored) = (0, 0);
             spec.kind = WeightKind::Weight;
             constants.specs.push(spec);
             tables.push(Table { stands, table });

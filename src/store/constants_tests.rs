@@ -8,6 +8,7 @@ fn tied(gather: &[ProbeId]) -> Methods {
     let spec = |(index, bytes)| WeightSpec {
         fqn: format!("w{index}"),
         bytes,
+        stored: bytes,
         kind: WeightKind::Weight,
     };
     let layout = |rows| WeightLayout {

@@ -1,7 +1,7 @@
 //! Loads become copies: queued, joined with their neighbours, and issued with an event after them.
 
 use super::Store;
-use crate::device::{Device, HostBytes};
+use crate::device::{Device, Source};
 use crate::error::Result;
 use crate::schedule::WeightIndex;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ impl<D: Device> Store<D> {
         action: usize,
         (weight, start): (WeightIndex, u64),
         ahead: bool,
-        src: HostBytes,
+        src: Source,
     ) -> Result<()> {
         let at = self.weights[weight as usize].at.offset(start);
         // Neighbours in two allocations of the device are none.
         let one_block = self.pool.is_one_block() || !self.layout().is_per_weight();
         let joined = one_block
-            .then(|| self.batch.joined(&self.device, at, src))
+            .then(|| self.batch.joined(&self.device, at, &src))
             .flatten();
         if joined.is_none() {
             self.issue_copy()?;
             self.batch.first = action;
         }
-        let start = self.batch.copy.map_or(at, |(start, _)| start);
+        let start = self.batch.copy.as_ref().map_or(at, |(start, _)| *start);
         self.batch.copy = Some((start, joined.unwrap_or(src)));
         self.batch.weights.push(weight);
         self.batch.ahead += u64::from(ahead);
@@ -38,10 +38,11 @@ impl<D: Device> Store<D> {
         let Some((at, src)) = self.batch.copy.take() else {
             return Ok(());
         };
+        let stored = src.stored_bytes();
         // rule: event-comes-after-the-copy
         let copied = self
             .device
-            .copy_to_device(at, src)
+            .bring(at, src)
             .and_then(|()| self.device.record_copy());
         match copied {
             Ok(event) => {
@@ -50,7 +51,7 @@ impl<D: Device> Store<D> {
                     // rule: copy-leaves-an-event
                     self.weights[weight as usize].ready = Some(Arc::clone(&event));
                 }
-                self.stats.bytes_copied += src.len();
+                self.stats.bytes_copied += stored;
                 self.stats.prefetches += self.batch.ahead;
                 self.batch.stop();
                 Ok(())

@@ -1,7 +1,7 @@
 //! Copies of small weights that lie next to each other, in the file and on the device, are one copy: each costs
 //! some microseconds beyond its bytes, as much as 200 kB take on a fast link.
 
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{Device, DevicePtr, Source};
 use crate::schedule::WeightIndex;
 
 /// A joined copy has at most so many bytes: its first weight is not there before its last one is.
@@ -16,7 +16,7 @@ pub(super) struct CopyBatch {
     /// Index of the first one's action.
     pub(super) first: usize,
     /// Where to and where from.
-    pub(super) copy: Option<(DevicePtr, HostBytes)>,
+    pub(super) copy: Option<(DevicePtr, Source)>,
 }
 
 impl CopyBatch {
@@ -40,11 +40,11 @@ impl CopyBatch {
         &self,
         device: &D,
         at: DevicePtr,
-        src: HostBytes,
-    ) -> Option<HostBytes> {
-        let (start, bytes) = self.copy?;
+        src: &Source,
+    ) -> Option<Source> {
+        let (start, bytes) = self.copy.as_ref()?;
         let fits = start.offset(bytes.len()) == at && bytes.len() + src.len() <= LONGEST;
         let joined = bytes.followed_by(src).filter(|_| fits)?;
-        device.copies_across(src).then_some(joined)
+        device.copies_across(src.stored()).then_some(joined)
     }
 }

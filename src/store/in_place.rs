@@ -3,7 +3,7 @@
 //! lies with the direct constants (`memory.rs`).
 
 use super::{Constants, DeviceWeight, Method, Methods, Store, Table};
-use crate::device::{Device, DevicePtr, HostBytes};
+use crate::device::{Device, DevicePtr, HostBytes, Source};
 use crate::error::{Error, Result};
 use crate::schedule::{Floor, WeightIndex};
 
@@ -12,11 +12,16 @@ pub(super) fn addresses<D: Device>(
     device: &mut D,
     constants: &Constants,
     tables: &[Table],
-    bytes: &[HostBytes],
+    bytes: &[Source],
 ) -> Result<Vec<(WeightIndex, DevicePtr)>> {
     let one = |table: &Table| {
         let fqn = &constants.specs[table.table as usize].fqn;
-        let found = device.in_place(bytes[table.table as usize]);
+        let bytes = bytes[table.table as usize].as_stored().ok_or_else(|| {
+            Error::Unsupported(format!(
+                "'{fqn}' is read in place, and its bytes are decoded"
+            ))
+        })?;
+        let found = device.in_place(bytes);
         let found = found.map_err(|error| error.during(|| format!("reading '{fqn}' in place")))?;
         match found {
             Some(at) => Ok((table.stands, at)),
@@ -48,7 +53,7 @@ impl<D: Device> Store<D> {
         let new = &tables[self.tables.len()..];
         let places = addresses(&mut self.device, &constants, new, &self.bytes)?;
         let count = constants.specs.len();
-        self.bytes.resize(count, HostBytes::from_static(&[]));
+        self.bytes.resize(count, HostBytes::from_static(&[]).into());
         self.weights.resize_with(count, DeviceWeight::empty);
         for (weight, at) in places {
             self.weights[weight as usize].in_place = Some(at);

@@ -2,11 +2,12 @@
 
 use super::Store;
 use crate::counters::Stats;
-use crate::device::{Device, DevicePtr};
+use crate::device::{Device, DevicePtr, HostBytes};
 use crate::error::{bytes_text, Error, Result};
 use crate::memory::{Arena, StreamOrdered};
 use crate::residency::{moves, Action, Backing, Layout, Residency};
 use crate::schedule::WeightIndex;
+use std::ops::Range;
 
 fn all_direct(doing: &'static str) -> impl FnOnce(Error) -> Error {
     move |error| error.during(|| format!("{doing} the memory of all direct constants"))
@@ -124,15 +125,13 @@ impl<D: Device> Store<D> {
     fn load_direct(&mut self) -> Result<()> {
         let granule = self.device.granule();
         let mut at = self.direct;
-        for (index, spec) in self.constants.specs.iter().enumerate() {
-            if self.constants.is_probed(index as WeightIndex) {
+        for index in 0..self.constants.specs.len() as WeightIndex {
+            if self.constants.is_probed(index) {
                 continue;
             }
-            let copied = self.device.copy_to_device(at, self.bytes[index]);
-            copied.map_err(|error| error.during(|| format!("copying '{}'", spec.fqn)))?;
-            self.stats.bytes_copied += spec.bytes;
-            self.weights[index].at = at;
-            at = at.offset(spec.occupied(granule));
+            self.weights[index as usize].at = at;
+            self.bring_part(index, 0..self.bytes[index as usize].len(), "copying")?;
+            at = at.offset(self.constants.occupied(index, granule));
         }
         for one in &self.tables {
             if self.constants.is_pinned(one.table) {
@@ -143,16 +142,43 @@ impl<D: Device> Store<D> {
         Ok(())
     }
 
+    /// Starts a copy of bytes of a weight to where it lies.
+    fn bring_part(
+        &mut self,
+        weight: WeightIndex,
+        range: Range<u64>,
+        doing: &'static str,
+    ) -> Result<()> {
+        let at = self.weights[weight as usize].at.offset(range.start);
+        let part = self.bytes[weight as usize].part(range);
+        let stored = part.stored_bytes();
+        let copied = self.device.bring(at, part);
+        copied.map_err(|error| self.about(weight, doing, error))?;
+        self.stats.bytes_copied += stored;
+        Ok(())
+    }
+
+    /// The bytes of a constant that is never decoded.
+    fn as_stored(&self, index: WeightIndex) -> Result<HostBytes> {
+        let stored = self.bytes[index as usize].as_stored();
+        stored.ok_or_else(|| {
+            let name = self.constants.name(index);
+            Error::Internal(format!("the bytes of {name} change, and are decoded"))
+        })
+    }
+
     /// Has the initial bytes of a mutable buffer at `at`, in compute-stream order.
     pub(crate) fn write_initial(&mut self, index: WeightIndex, at: DevicePtr) -> Result<()> {
-        let written = self.device.upload_bytes(at, self.bytes[index as usize]);
+        let bytes = self.as_stored(index)?;
+        let written = self.device.upload_bytes(at, bytes);
         written.map_err(|error| self.about(index, "writing the initial bytes of", error))
     }
 
     /// Between passes, with both streams idle: copies again what is there of these weights, whose bytes on the host have changed.
     pub(crate) fn copy_again(&mut self, changed: &[WeightIndex]) -> Result<()> {
         for &weight in changed {
-            self.device.source_changed(self.bytes[weight as usize]);
+            let bytes = self.as_stored(weight)?;
+            self.device.source_changed(bytes);
         }
         let mut start = Vec::new();
         self.residency.policy().start(&mut start);
@@ -169,11 +195,7 @@ impl<D: Device> Store<D> {
             if !changed.contains(&weight) || range.is_empty() {
                 continue;
             }
-            let at = self.weights[weight as usize].at.offset(range.start);
-            let bytes = self.bytes[weight as usize].slice(range);
-            let copied = self.device.copy_to_device(at, bytes);
-            copied.map_err(|error| self.about(weight, "copying again", error))?;
-            self.stats.bytes_copied += bytes.len();
+            self.bring_part(weight, range, "copying again")?;
         }
         self.wait_for_loads()
     }

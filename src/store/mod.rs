@@ -25,7 +25,7 @@ pub use constants::{Constants, Method, Methods, Table, WeightLayout};
 pub use open::{ElasticBytes, StoreOptions};
 
 use crate::counters::Stats;
-use crate::device::{Device, DevicePtr, HostBytes, PageAccess};
+use crate::device::{Device, DevicePtr, PageAccess, Source};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::residency::{Action, Layout, Policy, Residency, Served};
@@ -47,7 +47,7 @@ pub struct Store<D: Device> {
     /// What is read in place, and what is pinned.
     tables: Vec<Table>,
     /// The bytes of each constant, by index.
-    bytes: Vec<HostBytes>,
+    bytes: Vec<Source>,
     floor: Floor,
     /// Bytes that weights and direct constants may occupy.
     budget: u64,

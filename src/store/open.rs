@@ -3,7 +3,7 @@
 use super::{in_place, Constants, DeviceWeight, Method, Methods, Store};
 use crate::config::{PolicyKind, BUDGET_MB};
 use crate::counters::Stats;
-use crate::device::{Device, DevicePtr, HostBytes, PageAccess};
+use crate::device::{Device, DevicePtr, HostBytes, PageAccess, Source};
 use crate::error::{bytes_text, Error, Result};
 use crate::figures::Link;
 use crate::memory::StreamOrdered;
@@ -41,7 +41,7 @@ impl<D: Device> Store<D> {
     pub(crate) fn open(
         mut device: D,
         methods: Methods,
-        source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
+        source: impl FnOnce(&mut D) -> Result<Vec<Source>>,
         options: &StoreOptions,
         least: fn(&Floor) -> u64,
     ) -> Result<Opened<D>> {
@@ -67,7 +67,7 @@ impl<D: Device> Store<D> {
         check_bytes(&constants.specs[..own], &bytes)?;
         let places = in_place::addresses(&mut device, constants, &tables, &bytes)?;
         let (residency, link) = choose(&mut device, &methods, &bytes, &floor, budget, options)?;
-        bytes.resize(constants.specs.len(), HostBytes::from_static(&[]));
+        bytes.resize(constants.specs.len(), HostBytes::from_static(&[]).into());
         let count = constants.specs.len();
         let mut weights: Vec<_> = (0..count).map(|_| DeviceWeight::empty()).collect();
         for (weight, at) in places {
@@ -174,7 +174,7 @@ fn whole(bytes: u64, page: u64) -> u64 {
 fn choose<D: Device>(
     device: &mut D,
     methods: &Methods,
-    bytes: &[HostBytes],
+    bytes: &[Source],
     floor: &Floor,
     budget: u64,
     options: &StoreOptions,
@@ -214,13 +214,14 @@ fn choose<D: Device>(
 fn calibrate<D: Device>(
     device: &mut D,
     constants: &Constants,
-    bytes: &[HostBytes],
+    bytes: &[Source],
     capacity: u64,
 ) -> Result<Option<Link>> {
     let Some((weight, largest)) = (0..).zip(bytes).max_by_key(|(_, bytes)| bytes.len()) else {
         return Ok(None);
     };
-    let some = largest.slice(0..largest.len().min(capacity));
+    let stored = largest.stored();
+    let some = stored.slice(0..stored.len().min(capacity));
     let link = device.calibrate(some).map_err(|error| {
         error.during(|| {
             format!(
@@ -238,7 +239,7 @@ fn calibrate<D: Device>(
     Ok(link)
 }
 
-fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
+fn check_bytes(weights: &[WeightSpec], bytes: &[Source]) -> Result<()> {
     if weights.len() != bytes.len() {
         return Err(Error::Internal(format!(
             "{} constants, {} byte ranges",
@@ -247,13 +248,19 @@ fn check_bytes(weights: &[WeightSpec], bytes: &[HostBytes]) -> Result<()> {
         )));
     }
     for (spec, bytes) in weights.iter().zip(bytes) {
-        if spec.bytes != bytes.len() {
-            return Err(Error::Mismatch {
-                name: spec.fqn.clone(),
-                fact: "number of bytes",
-                expected: format!("{} (record)", spec.bytes),
-                found: format!("{} (data)", bytes.len()),
-            });
+        let sizes = [
+            ("number of bytes", spec.bytes, bytes.len()),
+            ("number of stored bytes", spec.stored, bytes.stored_bytes()),
+        ];
+        for (fact, expected, found) in sizes {
+            if expected != found {
+                return Err(Error::Mismatch {
+                    name: spec.fqn.clone(),
+                    fact,
+                    expected: format!("{expected} (record)"),
+                    found: format!("{found} (data)"),
+                });
+            }
         }
     }
     Ok(())

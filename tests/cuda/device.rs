@@ -156,7 +156,7 @@ fn what_a_gpu_cannot_do_is_named() {
     );
     // And the device goes on.
     let at = device.alloc(512).unwrap();
-    device.copy_to_device(at, source.host(0..512)).unwrap();
+    device.bring(at, source.host(0..512)).unwrap();
     let mut found = [0; 512];
     device.synchronize().unwrap();
     device.download(at, &mut found).unwrap();
@@ -327,9 +327,7 @@ fn staged_weights_arrive_in_views() {
     for (weight, from) in [(0, 5), (3, MB + 77), (1, 3 * MB), (2, 64)] {
         let bytes = 6 * page - 8;
         let to = at.offset(weight * 6 * page);
-        device
-            .copy_to_device(to, source.host(from..from + bytes))
-            .unwrap();
+        device.bring(to, source.host(from..from + bytes)).unwrap();
         let arrived = device.record_copy().unwrap();
         device.compute_wait(&arrived).unwrap();
         let later = device.read_later(to, bytes);

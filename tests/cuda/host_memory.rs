@@ -69,7 +69,7 @@ fn within(seconds: u64, body: impl FnOnce() + Send + 'static) {
 fn copied(device: &mut CudaDevice, bytes: HostBytes) -> Result<Vec<u8>> {
     let size = bytes.len().next_multiple_of(device.granule());
     let at = device.alloc(size)?;
-    let copied = device.copy_to_device(at, bytes).and_then(|()| {
+    let copied = device.bring(at, bytes).and_then(|()| {
         let event = device.record_copy()?;
         device.compute_wait(&event)?;
         let mut found = vec![0; bytes.len() as usize];
@@ -126,7 +126,7 @@ fn the_right_bytes_arrive_however_they_are_held() {
                 .iter()
                 .map(|bytes| {
                     let at = device.alloc(bytes.len().next_multiple_of(512)).unwrap();
-                    device.copy_to_device(at, *bytes).unwrap();
+                    device.bring(at, *bytes).unwrap();
                     at
                 })
                 .collect();
@@ -339,13 +339,13 @@ fn a_file_that_was_cut_is_an_error_and_no_hang() {
             assert!(matches!(error, Error::Io { .. }));
         };
         let at = device.alloc(64 * MB).unwrap();
-        device.copy_to_device(at, source.host(0..64 * MB)).unwrap();
+        device.bring(at, source.host(0..64 * MB)).unwrap();
         let event = device.record_copy().unwrap();
         device.compute_wait(&event).unwrap();
         expected(&device.finish_compute().unwrap_err());
         expected(&device.download(at, &mut [0; 16]).unwrap_err());
         expected(&device.synchronize().unwrap_err());
-        let again = device.copy_to_device(at, source.host(0..512));
+        let again = device.bring(at, source.host(0..512));
         expected(&again.unwrap_err());
     });
 }
@@ -433,7 +433,7 @@ fn a_device_that_is_dropped_with_queued_copies_ends() {
             device.stage_host(source.host_file(), RING_LEAST).unwrap();
             let at = device.alloc(64 * MB).unwrap();
             for _ in 0..copies {
-                device.copy_to_device(at, source.all()).unwrap();
+                device.bring(at, source.all()).unwrap();
             }
             let event = device.record_copy().unwrap();
             device.compute_wait(&event).unwrap();
@@ -450,7 +450,7 @@ fn a_device_that_is_dropped_with_queued_copies_ends() {
         device.stage_host(source.host_file(), RING_LEAST).unwrap();
         let at = device.alloc(64 * MB).unwrap();
         let gate = device.hold_copies();
-        device.copy_to_device(at, source.all()).unwrap();
+        device.bring(at, source.all()).unwrap();
         let dropper = std::thread::spawn(move || drop(device));
         std::thread::sleep(Duration::from_millis(100));
         drop(gate);
@@ -471,7 +471,7 @@ fn issuing_copies_waits_for_nothing() {
     let gate = device.hold_copies();
     let began = Instant::now();
     for _ in 0..2 {
-        device.copy_to_device(at, source.all()).unwrap();
+        device.bring(at, source.all()).unwrap();
     }
     let issued = began.elapsed();
     println!("128 pieces issued in {issued:?}");
@@ -499,7 +499,7 @@ fn what_cannot_be_held_is_refused_by_name() {
     assert!(matches!(twice, Err(Error::Internal(_))));
     // Bytes of which the file knows nothing.
     let at = device.alloc(MB).unwrap();
-    let stray = device.copy_to_device(at, other.host(0..512));
+    let stray = device.bring(at, other.host(0..512));
     assert!(matches!(stray, Err(Error::Internal(_))));
     let found = copied(&mut device, source.host(4096..MB)).unwrap();
     assert!(found == source.bytes(4096..MB), "the device goes on");

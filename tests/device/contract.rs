@@ -59,12 +59,12 @@ fn memory_of_others_is_refused<D: Bench>() {
         |outcome: weightstream::Result<()>| assert!(matches!(outcome, Err(Error::Internal(_))));
     refused(device.free(block, granule));
     refused(device.free(block.offset(granule), granule));
-    refused(device.copy_to_device(block.offset(granule), source.host(0..granule + 1)));
+    refused(device.bring(block.offset(granule), source.host(0..granule + 1)));
     refused(device.upload(block.offset(2 * granule), &[1]));
     refused(device.download(DevicePtr(block.0 - 1), &mut [0]));
     device.free(block, 2 * granule).unwrap();
     refused(device.free(block, 2 * granule));
-    refused(device.copy_to_device(block, source.host(0..64)));
+    refused(device.bring(block, source.host(0..64)));
     refused(device.free_scratch(block, 2 * granule));
 }
 
@@ -80,12 +80,10 @@ fn copies_arrive<D: Bench>() {
             let bytes = len.next_multiple_of(device.granule());
             let block = device.alloc(bytes).unwrap();
             // Not from the start of a page, and to the middle of the block too.
-            device
-                .copy_to_device(block, source.host(5..5 + len))
-                .unwrap();
+            device.bring(block, source.host(5..5 + len)).unwrap();
             let half = len / 2;
             device
-                .copy_to_device(block.offset(half), source.host(77..77 + len - half))
+                .bring(block.offset(half), source.host(77..77 + len - half))
                 .unwrap();
             let event = device.record_copy().unwrap();
             device.compute_wait(&event).unwrap();
@@ -118,9 +116,7 @@ fn memory_is_reused_in_order<D: Bench>() {
     for round in 0..ROUNDS {
         let range = round * 4096..round * 4096 + MB;
         let block = device.alloc(MB).unwrap();
-        device
-            .copy_to_device(block, source.host(range.clone()))
-            .unwrap();
+        device.bring(block, source.host(range.clone())).unwrap();
         let arrived = device.record_copy().unwrap();
         device.compute_wait(&arrived).unwrap();
         reads.push((device.read_later(block, MB), range));
@@ -144,17 +140,13 @@ fn discarded_bytes_are_copied_to_again<D: Bench>() {
     let mut device = D::open(2 * MB);
     device.register(&source);
     let block = device.alloc(2 * MB).unwrap();
-    device
-        .copy_to_device(block, source.host(0..2 * MB))
-        .unwrap();
+    device.bring(block, source.host(0..2 * MB)).unwrap();
     device.synchronize().unwrap();
     let first = device.read_later(block, MB);
     let read = device.record_compute().unwrap();
     device.copy_wait(&read).unwrap();
     device.discard(block, MB).unwrap();
-    device
-        .copy_to_device(block, source.host(2 * MB..3 * MB))
-        .unwrap();
+    device.bring(block, source.host(2 * MB..3 * MB)).unwrap();
     let arrived = device.record_copy().unwrap();
     device.compute_wait(&arrived).unwrap();
     let both = device.read_later(block, 2 * MB);
@@ -170,15 +162,11 @@ fn compute_waits_for_the_copy<D: Bench>() {
     let mut device = D::open(32 * MB);
     device.register(&source);
     let block = device.alloc(32 * MB).unwrap();
-    device
-        .copy_to_device(block, source.host(old.clone()))
-        .unwrap();
+    device.bring(block, source.host(old.clone())).unwrap();
     device.synchronize().unwrap();
 
     let gate = device.hold_copies();
-    device
-        .copy_to_device(block, source.host(new.clone()))
-        .unwrap();
+    device.bring(block, source.host(new.clone())).unwrap();
     let arrived = device.record_copy().unwrap();
     if gate.is_some() {
         assert_eq!(device.is_done(&arrived), Ok(false));
@@ -202,9 +190,7 @@ fn copies_wait_for_the_last_reader<D: Bench>() {
         let mut device = D::open(4 * MB);
         device.register(&source);
         let block = device.alloc(4 * MB).unwrap();
-        device
-            .copy_to_device(block, source.host(old.clone()))
-            .unwrap();
+        device.bring(block, source.host(old.clone())).unwrap();
         device.synchronize().unwrap();
 
         let gate = device.hold_compute();
@@ -213,9 +199,7 @@ fn copies_wait_for_the_last_reader<D: Bench>() {
         if waits || gate.is_none() {
             device.copy_wait(&read).unwrap();
         }
-        device
-            .copy_to_device(block, source.host(new.clone()))
-            .unwrap();
+        device.bring(block, source.host(new.clone())).unwrap();
         let arrived = device.record_copy().unwrap();
         if gate.is_some() {
             assert_eq!(device.is_done(&read), Ok(false));
@@ -271,7 +255,7 @@ fn lasting_memory_counts_and_is_written<D: Bench>() {
     assert_eq!(at.0 % 64, 0);
     let block = device.alloc(MB).unwrap();
     assert!(block.0 >= at.0 + MB || at.0 >= block.0 + MB, "they overlap");
-    device.copy_to_device(at, source.host(0..MB)).unwrap();
+    device.bring(at, source.host(0..MB)).unwrap();
     let arrived = device.record_copy().unwrap();
     device.compute_wait(&arrived).unwrap();
     device.upload(at.offset(64), &[7; 64]).unwrap();
@@ -279,7 +263,7 @@ fn lasting_memory_counts_and_is_written<D: Bench>() {
     let found = device.finish(later);
     assert!(found[..64] == *source.bytes(0..64) && found[128..] == *source.bytes(128..MB));
     assert_eq!(found[64..128], [7; 64]);
-    let beyond = device.copy_to_device(at.offset(MB - 64), source.host(0..128));
+    let beyond = device.bring(at.offset(MB - 64), source.host(0..128));
     assert!(matches!(beyond, Err(Error::Internal(_))));
 }
 
@@ -400,7 +384,7 @@ fn a_device_may_go_with_work_in_flight<D: Bench>() {
             let gate = if hold { device.hold_copies() } else { None };
             for _ in 0..2 {
                 let block = device.alloc(32 * MB).unwrap();
-                device.copy_to_device(block, source.all()).unwrap();
+                device.bring(block, source.all()).unwrap();
             }
             let arrived = device.record_copy().unwrap();
             if gate.is_some() {

@@ -69,7 +69,7 @@ fn fill<D: Bench>(device: &mut D, at: DevicePtr, view: &View, source: &Source, p
     for number in 0..view.memory / page {
         let to = address(at, view, number * page);
         let bytes = number * page..(number + 1) * page;
-        device.copy_to_device(to, source.host(bytes)).unwrap();
+        device.bring(to, source.host(bytes)).unwrap();
     }
     device.synchronize().unwrap();
 }

@@ -72,7 +72,7 @@ fn now<D: Bench>(device: &mut D, ptr: DevicePtr, len: u64) -> Vec<u8> {
 fn bytes_show_at_every_address<D: Bench>() {
     let (mut device, at, page) = open::<D>();
     let source = Source::noise(4 * page as usize);
-    device.copy_to_device(at, source.host(0..3 * page)).unwrap();
+    device.bring(at, source.host(0..3 * page)).unwrap();
     assert!(now(&mut *device, at, 3 * page) == source.bytes(0..3 * page));
     let shared = [at.offset(2 * page), at.offset(5 * page)];
     assert!(now(&mut *device, shared[1], page) == source.bytes(2 * page..3 * page));
@@ -80,7 +80,7 @@ fn bytes_show_at_every_address<D: Bench>() {
     let read = device.record_compute().unwrap();
     device.copy_wait(&read).unwrap();
     device
-        .copy_to_device(shared[1], source.host(3 * page..4 * page))
+        .bring(shared[1], source.host(3 * page..4 * page))
         .unwrap();
     for address in shared {
         assert!(now(&mut *device, address, page) == source.bytes(3 * page..4 * page));
@@ -109,7 +109,7 @@ fn copies_cross_pieces<D: Bench>() {
             let len = span.end - span.start;
             let from = from..from + len;
             device
-                .copy_to_device(at.offset(span.start), source.host(from.clone()))
+                .bring(at.offset(span.start), source.host(from.clone()))
                 .unwrap();
             let found = now(&mut *device, at.offset(span.start), len);
             assert!(found == source.bytes(from.clone()), "{span:?}");
@@ -133,19 +133,19 @@ fn copies_that_leave_a_view_are_refused<D: Bench>() {
         (DevicePtr(end.0 - 1), 2),
         (DevicePtr(at.0 - 1), 2),
     ] {
-        let outcome = device.copy_to_device(ptr, source.host(0..len));
+        let outcome = device.bring(ptr, source.host(0..len));
         assert!(matches!(outcome, Err(Error::Internal(_))), "{outcome:?}");
         let outcome = device.download(ptr, &mut vec![0; len as usize]);
         assert!(matches!(outcome, Err(Error::Internal(_))), "{outcome:?}");
     }
-    device.copy_to_device(end, source.host(0..0)).unwrap();
+    device.bring(end, source.host(0..0)).unwrap();
     device.synchronize().unwrap();
 }
 
 fn views_are_only_read<D: Bench>() {
     let (mut device, at, page) = open::<D>();
     let source = Source::noise(6 * page as usize);
-    device.copy_to_device(at, source.host(0..page)).unwrap();
+    device.bring(at, source.host(0..page)).unwrap();
     device.synchronize().unwrap();
     let scratch = device.alloc_scratch(64).unwrap();
     device.upload(scratch, &[1; 64]).unwrap();
@@ -171,17 +171,15 @@ fn unmapping_gives_everything_back<D: Bench>() {
     let source = Source::noise(6 * page as usize);
     let other = device.map(&two_weights(page)).unwrap();
     assert_eq!(device.live(), 10 * page);
-    device.copy_to_device(at, source.host(0..3 * page)).unwrap();
-    device
-        .copy_to_device(other, source.host(page..4 * page))
-        .unwrap();
+    device.bring(at, source.host(0..3 * page)).unwrap();
+    device.bring(other, source.host(page..4 * page)).unwrap();
     device.unmap(at).unwrap();
     assert_eq!(device.live(), 5 * page);
     for gone in [at, other.offset(page), DevicePtr(64 << 10)] {
         let released = device.pages().unwrap().release(gone);
         assert!(matches!(released, Err(Error::Internal(_))));
     }
-    let outcome = device.copy_to_device(at, source.host(0..64));
+    let outcome = device.bring(at, source.host(0..64));
     assert!(matches!(outcome, Err(Error::Internal(_))), "{outcome:?}");
     assert!(now(&mut *device, other, 3 * page) == source.bytes(page..4 * page));
     device.unmap(other).unwrap();
@@ -196,9 +194,9 @@ fn memory_of_views_is_used_again<D: Bench>() {
     for _ in 0..20 {
         let block = device.alloc(2 * page).unwrap();
         let at = device.map(&two_weights(page)).unwrap();
-        device.copy_to_device(at, source.host(0..3 * page)).unwrap();
+        device.bring(at, source.host(0..3 * page)).unwrap();
         device
-            .copy_to_device(block, source.host(3 * page..5 * page))
+            .bring(block, source.host(3 * page..5 * page))
             .unwrap();
         assert!(now(&mut *device, at, 3 * page) == source.bytes(0..3 * page));
         assert!(now(&mut *device, block, 2 * page) == source.bytes(3 * page..5 * page));
@@ -237,9 +235,7 @@ fn copies_wait_for_the_last_reader_of_any_address<D: Bench>() {
         let (old, new) = (0..page, page..2 * page);
         device.register(&source);
         let (written, seen) = (at.offset(2 * page), at.offset(5 * page));
-        device
-            .copy_to_device(written, source.host(old.clone()))
-            .unwrap();
+        device.bring(written, source.host(old.clone())).unwrap();
         device.synchronize().unwrap();
 
         let gate = device.hold_compute();
@@ -248,9 +244,7 @@ fn copies_wait_for_the_last_reader_of_any_address<D: Bench>() {
         if waits || gate.is_none() {
             device.copy_wait(&read).unwrap();
         }
-        device
-            .copy_to_device(written, source.host(new.clone()))
-            .unwrap();
+        device.bring(written, source.host(new.clone())).unwrap();
         let arrived = device.record_copy().unwrap();
         if gate.is_some() {
             assert_eq!(is_done_soon(&mut *device, &arrived, !waits), !waits);
@@ -273,7 +267,7 @@ fn a_device_may_go_with_copies_to_a_view_in_flight<D: Bench>() {
         device.register(&source);
         let gate = if hold { device.hold_copies() } else { None };
         for _ in 0..20 {
-            device.copy_to_device(at, source.host(0..6 * page)).unwrap();
+            device.bring(at, source.host(0..6 * page)).unwrap();
         }
         let opener = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -361,7 +355,7 @@ fn store_child() {
     };
     let (mut device, at, page) = open::<HostDevice>();
     let source = Source::noise(6 * page as usize);
-    device.copy_to_device(at, source.all()).unwrap();
+    device.bring(at, source.all()).unwrap();
     device.synchronize().unwrap();
     let block = device.alloc(page).unwrap();
     let address = match which.as_str() {

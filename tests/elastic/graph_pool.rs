@@ -106,7 +106,7 @@ fn replay(world: &World, pool: &GraphPool<Sim>, graph: &Graph, stream: Actor, by
     world.ranges.with_device(|sim| {
         for &(at, bytes) in &graph.pieces {
             if stream == Actor::Copy {
-                sim.copy_to_device(at, leaked(byte, bytes)).unwrap();
+                sim.bring(at, leaked(byte, bytes)).unwrap();
                 continue;
             }
             // An upload goes to one unit.
@@ -328,7 +328,7 @@ fn weights_make_room_for_captures_and_segments() {
         assert_eq!(world.held(), 3 * UNIT + PAGE);
         world
             .ranges
-            .with_device(|sim| sim.copy_to_device(segment, leaked(9, UNIT + 1)).unwrap());
+            .with_device(|sim| sim.bring(segment, leaked(9, UNIT + 1)).unwrap());
         assert_eq!(touch(), "hh--");
         let pool = world.graphs(1);
         let graph = capture(&pool, &[UNIT]).unwrap();

@@ -113,6 +113,7 @@ fn schedule(model: &crate::aoti_support::Model, fqns: &[&str], record: &mut Reco
         .map(|fqn| WeightSpec {
             fqn: (*fqn).to_owned(),
             bytes: model.constants[*fqn].0.bytes().len() as u64,
+            stored: model.constants[*fqn].0.bytes().len() as u64,
             kind: match model.constants[*fqn].1 {
                 true => WeightKind::Direct,
                 false => WeightKind::Weight,

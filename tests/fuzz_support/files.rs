@@ -127,6 +127,7 @@ fn spec(constant: &weightstream::format::RecordedConstant) -> WeightSpec {
     WeightSpec {
         fqn: constant.fqn.clone(),
         bytes: constant.nbytes,
+        stored: constant.nbytes,
         kind: match constant.kind {
             ConstantKind::Weight => WeightKind::Weight,
             ConstantKind::Direct => WeightKind::Direct,

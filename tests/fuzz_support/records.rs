@@ -175,6 +175,7 @@ fn specification((kind, bytes): (&i64, &i64)) -> WeightSpec {
     WeightSpec {
         fqn: String::new(),
         bytes: *bytes as u64,
+        stored: *bytes as u64,
         kind: match kind {
             0 => WeightKind::Weight,
             1 => WeightKind::Direct,

@@ -31,6 +31,7 @@ fn program() -> (Constants, Method) {
     let spec = |index| WeightSpec {
         fqn: name(index),
         bytes: BYTES,
+        stored: BYTES,
         kind: kind(index),
     };
     let events = (0..WEIGHTS).flat_map(|id| [Probe(id), Kernel(id), Release(id)]);

@@ -36,6 +36,7 @@ impl Model {
         let weight = |(at, &bytes): (usize, &u64)| WeightSpec {
             fqn: format!("w{at}"),
             bytes,
+            stored: bytes,
             kind: WeightKind::Weight,
         };
         let read = |id| [Event::Probe(id), Event::Kernel(id), Event::Release(id)];

@@ -55,7 +55,7 @@ impl<D: Played> PolicyBed<D> {
         }
         let at = self.address(weight).offset(range.start);
         let source = self.bytes(weight).slice(range);
-        self.device.copy_to_device(at, source).unwrap();
+        self.device.bring(at, source).unwrap();
         let event = self.device.record_copy().unwrap();
         self.held[weight as usize].ready = Some(Arc::new(event));
     }

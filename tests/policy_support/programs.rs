@@ -69,6 +69,7 @@ fn spec(bytes: u64, kind: WeightKind) -> WeightSpec {
     WeightSpec {
         fqn: format!("{kind:?} of {bytes}"),
         bytes,
+        stored: bytes,
         kind,
     }
 }

@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 /// Weights of whole pages on both devices.
-/// A unit of the host's pages.
-const SIZE: u64 = 1 << 20;
+const SIZE: u64 = 64 << 10;
+/// A unit of the host's pages: what stays moves as it is.
+const UNIT: u64 = 1 << 20;
 
 fn everything(model: &Model) -> u64 {
     let floor = model.floor();
@@ -49,7 +50,7 @@ fn change<D: Kernels>(session: &mut Session<D>, budget: u64) -> u64 {
 
 #[test]
 fn a_pass_at_another_budget_is_that_of_a_fresh_load() {
-    let model = chain(&[SIZE; 20]);
+    let model = chain(&[UNIT; 20]);
     let all = everything(&model);
     let mut session = host(&model, all);
     pass(&model, &mut session);
@@ -76,7 +77,7 @@ fn a_pass_at_another_budget_is_that_of_a_fresh_load() {
 /// Growing costs what is added, and shrinking next to nothing.
 #[test]
 fn what_stays_is_not_copied_again() {
-    let model = chain(&[SIZE; 20]);
+    let model = chain(&[UNIT; 20]);
     let all = everything(&model);
     let mut session = host(&model, all / 2);
     for (percent, most) in [(60, 15), (80, 25), (40, 10), (60, 30), (100, 50), (60, 5)] {
@@ -93,9 +94,9 @@ fn what_stays_is_not_copied_again() {
 /// place, as after a load with that budget.
 #[test]
 fn a_table_is_read_in_place_once_the_budget_covers_it_no_more() {
-    let mut model = chain(&[SIZE; 20]);
+    let mut model = chain(&[UNIT; 20]);
     model.method.gather = vec![2];
-    let all = everything(&chain(&[SIZE; 20]));
+    let all = everything(&chain(&[UNIT; 20]));
     let mut session = host(&model, all);
     pass(&model, &mut session);
     assert_eq!(session.stats().gathered_bytes, 0);
@@ -109,7 +110,7 @@ fn a_table_is_read_in_place_once_the_budget_covers_it_no_more() {
         let mut fresh = host(&model, all * percent / 100);
         pass(&model, &mut fresh);
         assert_eq!(steady, pass(&model, &mut fresh), "{percent} %");
-        assert_eq!(session.stats().gathered_bytes, SIZE);
+        assert_eq!(session.stats().gathered_bytes, UNIT);
     }
     change(&mut session, all);
     pass(&model, &mut session);
@@ -121,7 +122,7 @@ fn a_table_is_read_in_place_once_the_budget_covers_it_no_more() {
 
 #[test]
 fn too_small_a_budget_names_the_least_one_and_changes_nothing() {
-    let model = chain(&[SIZE; 20]);
+    let model = chain(&[UNIT; 20]);
     let all = everything(&model);
     let mut session = host(&model, all / 2);
     pass(&model, &mut session);
@@ -164,7 +165,7 @@ fn only_plans_change_their_budget() {
 
 #[test]
 fn in_the_middle_of_a_pass_it_is_an_error() {
-    let model = chain(&[SIZE; 4]);
+    let model = chain(&[UNIT; 4]);
     let all = everything(&model);
     let mut session = host(&model, all);
     session.begin_pass().unwrap();
@@ -248,9 +249,16 @@ fn a_change_that_fails_leaves_the_store_right_or_poisoned() {
         let (least, all) = (model.floor().bytes(), everything(&model));
         let at = |percent: u64| least + (all - least) * percent / 100;
         for (from, to) in [(20, 70), (70, 20), (0, 100), (100, 30)] {
-            for call in [None, Some("copy_to_device"), Some("remap")] {
+            for call in [
+                None,
+                Some("bring"),
+                Some("create"),
+                Some("release"),
+                Some("copy_across"),
+            ] {
                 for after in 0..30 {
-                    let sim = Sim::new(Order::Random(after));
+                    let mut sim = Sim::new(Order::Random(after));
+                    sim.set_page(Some(SIZE / 64));
                     let mut session = planned(&model, sim, at(from));
                     session.set_budget(at(from) + 64).unwrap();
                     play(&model, &mut session, Pass::Complete).unwrap();
@@ -310,7 +318,7 @@ fn pages_of_a_move_that_failed_are_loaded_again() {
     let low = session.store().residency().clone();
     let mut session = planned(&model, Sim::new(Order::CopiesFirst), all);
     session.use_residency(low).unwrap();
-    session.device_mut().fail_call("copy_to_device", 0);
+    session.device_mut().fail_call("bring", 0);
     assert!(session.use_residency(high.clone()).is_err());
     session.use_residency(high).unwrap();
     play(&model, &mut session, Pass::Complete).unwrap();
@@ -338,7 +346,7 @@ fn no_pass_maps_allocates_or_waits_for_both_streams() {
     let model = chain(&[SIZE; 20]);
     let all = everything(&model);
     let mut session = planned(&model, Sim::new(Order::CopiesFirst), all / 2);
-    for (round, call) in ["map", "remap", "unmap", "alloc", "free", "synchronize"]
+    for (round, call) in ["map", "create", "release", "alloc", "free", "synchronize"]
         .into_iter()
         .enumerate()
     {

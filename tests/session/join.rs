@@ -15,7 +15,7 @@ use weightstream::store::{ElasticBytes, Method, Methods, StoreOptions, WeightLay
 use weightstream::{Error, Result};
 
 /// Weights of whole pages on both devices.
-/// A unit of the host's pages.
+/// A unit of the host's pages: what stays moves as it is.
 const SIZE: u64 = 1 << 20;
 
 /// A method that reads these of the model's weights, in this order.
@@ -362,9 +362,17 @@ fn a_join_that_fails_leaves_the_store_right_or_poisoned() {
     let [mut first, second, _] = halves();
     first.method.gather = vec![2];
     let (mut kept, mut poisoned) = (0, 0);
-    for call in [None, Some("copy_to_device"), Some("remap")] {
+    for call in [
+        None,
+        Some("bring"),
+        Some("create"),
+        Some("release"),
+        Some("copy_across"),
+    ] {
         for after in 0..40 {
-            let mut session = elastic(&first, Sim::new(Order::Random(after)), 12 * SIZE);
+            let mut sim = Sim::new(Order::Random(after));
+            sim.set_page(Some(SIZE / 4));
+            let mut session = elastic(&first, sim, 12 * SIZE);
             pass(&first, &mut session, 0);
             session.device_mut().fail(SimFault {
                 call,

@@ -254,7 +254,7 @@ fn a_failure_at_load_is_returned() {
         &[0, 1],
         &[Probe(0), Kernel(0), Probe(1), Kernel(1)],
     );
-    for call in ["alloc", "copy_to_device", "synchronize"] {
+    for call in ["alloc", "bring", "synchronize"] {
         let mut device = Sim::new(Order::CopiesFirst);
         device.fail_call(call, 0);
         assert_eq!(device.name(), "sim");

@@ -18,6 +18,7 @@ fn program() -> (Constants, Method) {
     let spec = |name: &str| WeightSpec {
         fqn: name.to_owned(),
         bytes: BYTES.len() as u64,
+        stored: BYTES.len() as u64,
         kind: WeightKind::Weight,
     };
     let events = vec![

@@ -7,6 +7,7 @@ mod session_support;
 mod budget;
 mod cases;
 mod copies;
+mod decoded;
 mod floor;
 mod graph;
 mod graph_memory;

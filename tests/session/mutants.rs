@@ -3,7 +3,7 @@
 use crate::session_support::{chain, model, Model};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
-use weightstream::device::{Device, DevicePtr, HostBytes};
+use weightstream::device::{Device, DevicePtr, HostBytes, Source};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{WeightKind, WeightSpec};
 use weightstream::session::Session;
@@ -137,8 +137,9 @@ impl Device for Gapless {
         unimplemented!("no outputs here")
     }
 
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
-        self.call("copy_to_device")?;
+    fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
+        let src = src.into();
+        self.call("bring")?;
         let inside = |&&(at, bytes): &&(u64, u64)| at <= dst.0 && dst.0 + src.len() <= at + bytes;
         assert!(
             self.blocks.iter().any(|block| inside(&block)),
@@ -146,7 +147,7 @@ impl Device for Gapless {
             src.len(),
             dst.0
         );
-        self.copies.push((dst.0, src));
+        self.copies.push((dst.0, src.stored()));
         Ok(())
     }
 
@@ -310,7 +311,7 @@ fn a_gap_in_the_file_keeps_copies_apart() {
 #[test]
 fn a_failed_last_copy_is_taken_back_at_once() {
     let model = chain(&[640; 8]);
-    for call in ["copy_to_device", "record_copy"] {
+    for call in ["bring", "record_copy"] {
         for after in 0..10 {
             for one_block in [false, true] {
                 let (mut session, _) = contiguous(&model, Gapless::new(one_block), None);
@@ -357,6 +358,7 @@ fn a_size_that_cannot_be_rounded_up_is_no_small_one() {
     let spec = WeightSpec {
         fqn: "w".to_owned(),
         bytes: u64::MAX - 1,
+        stored: u64::MAX - 1,
         kind: WeightKind::Weight,
     };
     assert_eq!(spec.occupied(64), u64::MAX);
@@ -368,7 +370,13 @@ fn a_size_that_cannot_be_rounded_up_is_no_small_one() {
         policy: PolicyKind::Lru,
         ..StoreOptions::default()
     };
-    let refused = Session::new(Gapless::new(true), program, Vec::new(), options).err();
+    let refused = Session::new(
+        Gapless::new(true),
+        program,
+        Vec::<HostBytes>::new(),
+        options,
+    )
+    .err();
     assert!(
         matches!(refused, Some(Error::BudgetTooSmall { .. })),
         "{refused:?}"

@@ -130,7 +130,7 @@ proptest! {
         one_block in any::<bool>(),
         // `None` is any call.
         call in prop::option::weighted(0.8, prop::sample::select(
-            &["alloc", "free", "discard", "copy_to_device", "record_copy",
+            &["alloc", "free", "discard", "bring", "record_copy",
               "record_compute", "copy_wait", "compute_wait"][..])),
         order in orders(),
     ) {

@@ -242,13 +242,7 @@ fn a_failed_plan_is_taken_back_from_its_end() {
         .flat_map(|i| [Probe(i), Kernel(i), Release(i)])
         .collect();
     let model = model(&[64, 128, 64, 64, 128], &[], &[0, 1, 2, 3, 4, 0], &events);
-    for call in [
-        "alloc",
-        "free",
-        "copy_to_device",
-        "record_copy",
-        "copy_wait",
-    ] {
+    for call in ["alloc", "free", "bring", "record_copy", "copy_wait"] {
         for after in 0..12 {
             let mut session = model.sim(Order::CopiesFirst, None);
             session.device_mut().fail_call(call, after);

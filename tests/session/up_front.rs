@@ -139,7 +139,7 @@ fn device_calls_that_fail_leave_the_state() {
         "create",
         "begin_capture",
         "download",
-        "copy_to_device",
+        "bring",
         "zero",
     ] {
         for after in [0, 1] {

@@ -266,6 +266,7 @@ fn build(sizes: &[u64], tied: bool, direct: &[u64], code: Code) -> Model {
         move |(i, &bytes): (usize, &u64)| WeightSpec {
             fqn: format!("{kind:?}.{i}"),
             bytes,
+            stored: bytes,
             kind,
         }
     };

@@ -32,6 +32,7 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
         move |(i, &bytes): (usize, &u64)| WeightSpec {
             fqn: format!("{kind:?}.{i}"),
             bytes,
+            stored: bytes,
             kind,
         }
     };

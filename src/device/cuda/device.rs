@@ -6,8 +6,10 @@ use super::pinned::Pinned;
 use super::pool::MemPool;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, CudaPages, BYTES_PER_COPY, GRANULE};
-use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Pages, NODE_BYTES};
-use crate::error::Result;
+use crate::device::{
+    Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Pages, Source, NODE_BYTES,
+};
+use crate::error::{Error, Result};
 use crate::figures::Link;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -271,7 +273,14 @@ impl Device for CudaDevice {
         self.keep_again(src);
     }
 
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+    fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
+        let src = src.into();
+        let Some(src) = src.as_stored() else {
+            return Err(Error::Unsupported(format!(
+                "{}: weights that are decoded on their way to the device",
+                self.context.name()
+            )));
+        };
         if src.is_empty() {
             return Ok(());
         }

@@ -226,7 +226,7 @@ impl CudaDevice {
     }
 
     /// From now on weights come from the file, through a ring of at most `ring_bytes` of pinned memory
-    /// ([`RING_LEAST`] at least): the bytes that are given to [`copy_to_device`](super::Device::copy_to_device) have to
+    /// ([`RING_LEAST`] at least): the bytes that are given to [`bring`](super::Device::bring) have to
     /// lie in the file's mapping, and say which bytes of the file are meant; the mapping itself is not read.
     ///
     /// A read that fails is an error of every later call that copies, or that waits for copies.

@@ -120,7 +120,7 @@ impl Faults {
         state.copies += 1;
         let flips = state.fault == Fault::Bit(state.copies);
         if flips {
-            state.failed.push("copy_to_device");
+            state.failed.push("bring");
         }
         flips
     }

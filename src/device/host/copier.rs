@@ -2,7 +2,7 @@
 
 use super::block::{Block, CopyTarget};
 use super::progress::Progress;
-use crate::device::HostBytes;
+use crate::device::Source;
 use crate::error::{Error, Result};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 pub(super) enum Command {
     Copy {
         target: CopyTarget,
-        src: HostBytes,
+        src: Source,
     },
     /// Frees the block. A command that is never run frees it too, when the queue is dropped.
     Free(Block),
@@ -133,7 +133,8 @@ fn perform(command: Command) {
             // the device is dropped, after this thread has ended. Or it lies in a view, which is unmapped behind
             // a wait for this queue, or as blocks are. Nobody else accesses the bytes: kernels that read the previous content are done, and those that read this one wait for its event.
             unsafe {
-                std::ptr::copy_nonoverlapping(src.as_ptr(), target.as_ptr(), src.len() as usize)
+                let room = std::slice::from_raw_parts_mut(target.as_ptr(), src.len() as usize);
+                src.write_to(room);
             }
         }
         Command::Free(block) => drop(block),

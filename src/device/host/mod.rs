@@ -9,7 +9,7 @@ mod memory_file;
 mod pages;
 mod progress;
 
-use super::{Device, DevicePtr, HostBytes, Pages};
+use super::{Device, DevicePtr, HostBytes, Pages, Source};
 use crate::error::{Error, Result};
 use block::{Block, Blocks, CopyTarget};
 use copier::{Command, Copier};
@@ -257,7 +257,8 @@ impl Device for HostDevice {
         Ok(())
     }
 
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
+    fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
+        let src = src.into();
         if src.is_empty() {
             return Ok(());
         }
@@ -266,7 +267,7 @@ impl Device for HostDevice {
             pages.and_then(|pages| Some((pages, pages.table.targets(dst, src.len())?)))
         {
             return parts?.into_iter().try_for_each(|(at, part)| {
-                let (target, src) = (CopyTarget(pages.pointer(at)), src.slice(part));
+                let (target, src) = (CopyTarget(pages.pointer(at)), src.part(part));
                 self.copier.issue(Command::Copy { target, src })
             });
         }

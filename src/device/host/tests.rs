@@ -29,7 +29,7 @@ fn bytes_arrive_and_events_tell() {
         let ptr = device.alloc(len).unwrap();
         assert_eq!(ptr.0 % 64, 0);
         let gate = hold(&mut device);
-        device.copy_to_device(ptr, leaked(7, len)).unwrap();
+        device.bring(ptr, leaked(7, len)).unwrap();
         let event = device.record_copy().unwrap();
         assert_eq!(device.is_done(&event), Ok(false));
         drop(gate);
@@ -46,11 +46,9 @@ fn copies_run_in_the_order_of_issue() {
     let mut device = HostDevice::new().unwrap();
     let ptr = device.alloc(BIG).unwrap();
     for round in 0..50 {
-        device.copy_to_device(ptr, leaked(round, BIG)).unwrap();
+        device.bring(ptr, leaked(round, BIG)).unwrap();
     }
-    device
-        .copy_to_device(ptr.offset(BIG - 64), leaked(99, 64))
-        .unwrap();
+    device.bring(ptr.offset(BIG - 64), leaked(99, 64)).unwrap();
     device.synchronize().unwrap();
     assert_eq!(read(ptr, BIG - 64), vec![49; BIG as usize - 64]);
     assert_eq!(read(ptr.offset(BIG - 64), 64), vec![99; 64]);
@@ -63,10 +61,10 @@ fn memory_freed_behind_a_queued_copy_stays_until_then() {
     for len in [64, BIG] {
         let gate = hold(&mut device);
         let old = device.alloc(len).unwrap();
-        device.copy_to_device(old, leaked(1, len)).unwrap();
+        device.bring(old, leaked(1, len)).unwrap();
         device.free(old, len).unwrap();
         let new = device.alloc(len).unwrap();
-        device.copy_to_device(new, leaked(2, len)).unwrap();
+        device.bring(new, leaked(2, len)).unwrap();
         drop(gate);
         device.synchronize().unwrap();
         assert_eq!(read(new, len), vec![2; len as usize]);
@@ -107,9 +105,7 @@ fn scratch_is_counted_apart() {
 fn nothing_needs_no_memory() {
     let mut device = HostDevice::new().unwrap();
     assert_eq!(device.alloc(0), Ok(DevicePtr::EMPTY));
-    device
-        .copy_to_device(DevicePtr::EMPTY, leaked(0, 0))
-        .unwrap();
+    device.bring(DevicePtr::EMPTY, leaked(0, 0)).unwrap();
     device.free(DevicePtr::EMPTY, 0).unwrap();
     assert_eq!(device.alloc_scratch(0), Ok(DevicePtr::EMPTY));
     device.free_scratch(DevicePtr::EMPTY, 0).unwrap();
@@ -120,9 +116,9 @@ fn stray_addresses_are_refused() {
     let mut device = HostDevice::new().unwrap();
     let ptr = device.alloc(128).unwrap();
     let internal = |r: Result<()>| assert!(matches!(r, Err(Error::Internal(_))), "{r:?}");
-    internal(device.copy_to_device(ptr, leaked(0, 129)));
-    internal(device.copy_to_device(ptr.offset(64), leaked(0, 65)));
-    internal(device.copy_to_device(DevicePtr(8), leaked(0, 1)));
+    internal(device.bring(ptr, leaked(0, 129)));
+    internal(device.bring(ptr.offset(64), leaked(0, 65)));
+    internal(device.bring(DevicePtr(8), leaked(0, 1)));
     internal(device.free(ptr.offset(64), 64));
     internal(device.free(ptr, 64));
     internal(device.free_scratch(ptr, 128));
@@ -162,7 +158,7 @@ fn a_dying_copy_thread_is_an_error_and_no_hang() {
     // The queue's other end goes a moment later than the note of the failure.
     let copies = (0..1000).map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
-        device.copy_to_device(ptr, leaked(0, 64))
+        device.bring(ptr, leaked(0, 64))
     });
     assert!(copies.into_iter().any(|r| failed(&r)));
     device.free(ptr, 64).ok();
@@ -185,7 +181,7 @@ fn a_view_stays_until_queued_copies_are_done() {
     let mut mapped = MappedView::open(&mut device, &view, PageAccess::Read).unwrap();
     let ptr = mapped.at();
     let gate = hold(&mut device);
-    device.copy_to_device(ptr, leaked(7, page)).unwrap();
+    device.bring(ptr, leaked(7, page)).unwrap();
     let copied = device.record_copy().unwrap();
     let opener = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(50));

@@ -4,7 +4,7 @@ use super::clock::{Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
 use super::{space, stray, Issued, Sim, SimEvent};
-use crate::device::{Device, DevicePtr, HostBytes, HostRoom, NODE_BYTES};
+use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Source, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::Link;
 
@@ -246,9 +246,10 @@ impl Device for Sim {
         Ok(())
     }
 
-    fn copy_to_device(&mut self, dst: DevicePtr, src: HostBytes) -> Result<()> {
-        self.call("copy_to_device")?;
-        if self.graphs.keep(|| Call::Copy(dst, src)) {
+    fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
+        let src = src.into();
+        self.call("bring")?;
+        if self.graphs.keep(|| Call::Copy(dst, src.clone())) {
             return Ok(());
         }
         if src.is_empty() {
@@ -263,7 +264,7 @@ impl Device for Sim {
         if let Some(log) = &mut self.log {
             log.push(Issued::Copy {
                 to: dst,
-                from: src,
+                from: src.stored(),
                 clock: self.copy.clock,
             });
         }
@@ -271,10 +272,10 @@ impl Device for Sim {
         for range in memory {
             let bytes = range.end - range.start;
             self.writes(range.clone(), access, true);
-            self.copy.push(Op::Copy(range, src.slice(at..at + bytes)));
+            self.copy.push(Op::Copy(range, src.part(at..at + bytes)));
             at += bytes;
         }
-        self.bytes_copied += src.len();
+        self.bytes_copied += src.stored_bytes();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! The rules of the driver hold: a capture begins with idle streams, allocates nothing, waits for no event from before, and
 //! its events are worth nothing after it.
 
-use crate::device::{DevicePtr, HostBytes, NODE_BYTES};
+use crate::device::{DevicePtr, HostBytes, Source, NODE_BYTES};
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(super) enum Call {
     Kernel(u32, Vec<(DevicePtr, HostBytes)>),
-    Copy(DevicePtr, HostBytes),
+    Copy(DevicePtr, Source),
     Discard(DevicePtr, u64),
     Across(DevicePtr, DevicePtr, u64),
     Zero(DevicePtr, u64),

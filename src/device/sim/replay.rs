@@ -36,7 +36,7 @@ impl Sim {
         for call in &graph.0 {
             match *call {
                 Call::Kernel(number, ref reads) => self.kernel(number, reads)?,
-                Call::Copy(dst, src) => self.copy_to_device(dst, src)?,
+                Call::Copy(dst, ref src) => self.bring(dst, src.clone())?,
                 Call::Discard(ptr, bytes) => self.discard(ptr, bytes)?,
                 Call::Across(dst, src, bytes) => self.copy_across(dst, src, bytes)?,
                 Call::Zero(ptr, bytes) => self.zero(ptr, bytes)?,

@@ -2,7 +2,7 @@
 //! also by other sizes, and so that free memory in pieces serves nothing that is larger than each of them.
 
 use super::regions::Regions;
-use crate::device::{DevicePtr, HostBytes};
+use crate::device::{DevicePtr, HostBytes, Source};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -119,7 +119,14 @@ impl Space {
     }
 }
 
-/// The bytes behind a promise. The only place where this device reads what it does not own.
+/// The bytes of a source. As for [`read`].
+#[allow(unsafe_code)]
+pub(super) fn fill(src: &Source, bytes: &mut [u8]) {
+    // SAFETY: readable by the same promise; `bytes` is this device's own.
+    unsafe { src.write_to(bytes) }
+}
+
+/// The bytes behind a promise. With `fill` the only place where this device reads what it does not own.
 #[allow(unsafe_code)]
 pub(super) fn read(src: &HostBytes) -> &[u8] {
     match src.is_empty() {

@@ -2,9 +2,9 @@
 
 use super::clock::{Access, Actor, Clock};
 use super::problem::Violation;
-use super::space::{read, POISON};
+use super::space::{fill, read, POISON};
 use super::Sim;
-use crate::device::HostBytes;
+use crate::device::{HostBytes, Source};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ pub(super) enum Op {
     /// Compares what lies at each range.
     Kernel(Access, Vec<(Range<u64>, HostBytes)>),
     /// Bytes that outlive the device.
-    Copy(Range<u64>, HostBytes),
+    Copy(Range<u64>, Source),
     Upload(Vec<Range<u64>>, Vec<u8>),
     /// Keeps the bytes for their reader.
     Download(Vec<Range<u64>>),
@@ -144,7 +144,7 @@ impl Sim {
             Op::Kernel(access, reads) => reads
                 .into_iter()
                 .for_each(|(range, expected)| self.compare(access, range, &expected)),
-            Op::Copy(to, src) => self.bytes_mut(&to).copy_from_slice(read(&src)),
+            Op::Copy(to, src) => fill(&src, self.bytes_mut(&to)),
             Op::Upload(to, src) => self.scatter(&to, &src),
             Op::Download(from) => self.fetched = self.joined(&from),
             Op::Return(from, at) => self.due[at].0 = self.joined(&from),

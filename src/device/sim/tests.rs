@@ -25,13 +25,13 @@ fn found(sim: &mut Sim) -> Vec<String> {
 fn what_is_ordered_is_right() {
     let (mut sim, at, old) = sim();
     let new = leaked(8);
-    sim.copy_to_device(at, old).unwrap();
+    sim.bring(at, old).unwrap();
     let arrived = sim.record_copy().unwrap();
     sim.compute_wait(&arrived).unwrap();
     sim.kernel(0, &[(at, old)]).unwrap();
     let read = sim.record_compute().unwrap();
     sim.copy_wait(&read).unwrap();
-    sim.copy_to_device(at, new).unwrap();
+    sim.bring(at, new).unwrap();
     let arrived = sim.record_copy().unwrap();
     assert_eq!(sim.is_done(&arrived), Ok(false));
     sim.compute_wait(&arrived).unwrap();
@@ -44,7 +44,7 @@ fn what_is_ordered_is_right() {
 #[test]
 fn a_kernel_that_does_not_wait_for_its_copy_is_a_race() {
     let (mut sim, at, bytes) = sim();
-    sim.copy_to_device(at, bytes).unwrap();
+    sim.bring(at, bytes).unwrap();
     sim.kernel(5, &[(at, bytes)]).unwrap();
     assert_eq!(
         found(&mut sim),
@@ -59,10 +59,10 @@ fn a_kernel_that_does_not_wait_for_its_copy_is_a_race() {
 fn a_copy_that_does_not_wait_for_a_reader_is_a_race() {
     let (mut sim, at, old) = sim();
     sim.order = Order::KernelsFirst;
-    sim.copy_to_device(at, old).unwrap();
+    sim.bring(at, old).unwrap();
     sim.synchronize().unwrap();
     sim.kernel(5, &[(at, old)]).unwrap();
-    sim.copy_to_device(at, leaked(8)).unwrap();
+    sim.bring(at, leaked(8)).unwrap();
     let found = found(&mut sim);
     assert!(
         found.len() == 1
@@ -76,7 +76,7 @@ fn a_copy_that_does_not_wait_for_a_reader_is_a_race() {
 fn memory_given_back_before_its_reader_is_a_race() {
     for discard in [false, true] {
         let (mut sim, at, bytes) = sim();
-        sim.copy_to_device(at, bytes).unwrap();
+        sim.bring(at, bytes).unwrap();
         sim.synchronize().unwrap();
         sim.kernel(5, &[(at, bytes)]).unwrap();
         match discard {
@@ -99,9 +99,8 @@ fn memory_given_back_before_its_reader_is_a_race() {
 fn bytes_without_value_are_not_to_be_read() {
     let (mut sim, at, bytes) = sim();
     sim.kernel(0, &[(at, bytes)]).unwrap();
-    sim.copy_to_device(at, bytes).unwrap();
-    sim.copy_to_device(at.offset(64), bytes.slice(0..64))
-        .unwrap();
+    sim.bring(at, bytes).unwrap();
+    sim.bring(at.offset(64), bytes.slice(0..64)).unwrap();
     sim.synchronize().unwrap();
     sim.discard(at, 64).unwrap();
     sim.synchronize().unwrap();
@@ -122,7 +121,7 @@ fn bytes_without_value_are_not_to_be_read() {
 fn what_was_waited_for_or_asked_for_is_ordered() {
     for asks in [false, true] {
         let (mut sim, at, bytes) = sim();
-        sim.copy_to_device(at, bytes).unwrap();
+        sim.bring(at, bytes).unwrap();
         let arrived = sim.record_copy().unwrap();
         sim.run();
         if asks {
@@ -245,7 +244,7 @@ fn events_are_counted_and_belong_to_their_device() {
 fn a_held_stream_lets_the_other_one_go_on() {
     let (mut sim, at, bytes) = sim();
     let hold = sim.hold(Actor::Copy);
-    sim.copy_to_device(at, bytes).unwrap();
+    sim.bring(at, bytes).unwrap();
     let arrived = sim.record_copy().unwrap();
     sim.finish_compute().unwrap();
     sim.run();
@@ -273,6 +272,6 @@ fn streams_that_wait_for_each_other_are_reported() {
 #[should_panic(expected = "problems that nobody asked for:\nrace at")]
 fn problems_cannot_be_forgotten() {
     let (mut sim, at, bytes) = sim();
-    sim.copy_to_device(at, bytes).unwrap();
+    sim.bring(at, bytes).unwrap();
     sim.kernel(0, &[(at, bytes)]).unwrap();
 }

@@ -16,7 +16,7 @@ fn filled(order: Order, bytes: HostBytes) -> (Units<Sim>, DevicePtr) {
     let at = units.reserve(UNIT).unwrap();
     units.back(at, UNIT).unwrap();
     let sim = &mut units.pages;
-    sim.copy_to_device(at, bytes).unwrap();
+    sim.bring(at, bytes).unwrap();
     sim.synchronize().unwrap();
     (units, at)
 }
@@ -68,7 +68,7 @@ fn new_memory_holds_nothing_and_addresses_without_memory_are_refused() {
     units.back(at, UNIT).unwrap();
     assert!(units.back(at, UNIT).is_err());
     let sim = &mut units.pages;
-    sim.copy_to_device(at, bytes).unwrap();
+    sim.bring(at, bytes).unwrap();
     sim.synchronize().unwrap();
     units.take(at, false).unwrap();
     // Other memory.
@@ -107,14 +107,11 @@ fn what_is_not_reserved_or_not_mapped_is_refused() {
         "nobody may read yet"
     );
     sim.allow(at, PAGE, read).unwrap();
-    assert!(
-        sim.copy_to_device(at, bytes).is_err(),
-        "it shows nowhere writable"
-    );
+    assert!(sim.bring(at, bytes).is_err(), "it shows nowhere writable");
     sim.map(at.offset(PAGE), &memory).unwrap();
     sim.allow(at.offset(PAGE), PAGE, PageAccess::ReadWrite)
         .unwrap();
-    sim.copy_to_device(at, bytes).unwrap();
+    sim.bring(at, bytes).unwrap();
     sim.synchronize().unwrap();
     sim.kernel(1, &[(at.offset(PAGE), bytes)]).unwrap();
     assert!(sim.unmap(at.offset(64)).is_err());

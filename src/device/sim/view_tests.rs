@@ -40,7 +40,7 @@ fn right_bytes_through_all_addresses() {
     let (mut sim, [one, other]) = sim();
     for (byte, to) in [(7, one), (8, other)] {
         let bytes = leaked(byte, PAGE);
-        sim.copy_to_device(to, bytes).unwrap();
+        sim.bring(to, bytes).unwrap();
         sim.synchronize().unwrap();
         sim.kernel(0, &[(one, bytes), (other, bytes)]).unwrap();
         // What follows waits for the kernel.
@@ -49,7 +49,7 @@ fn right_bytes_through_all_addresses() {
     assert_eq!(sim.verdict(), Ok(()));
     // Over both pieces at once: the shared page is the last third, too.
     let bytes = leaked(9, 2 * PAGE);
-    sim.copy_to_device(DevicePtr(one.0 - PAGE), bytes).unwrap();
+    sim.bring(DevicePtr(one.0 - PAGE), bytes).unwrap();
     sim.synchronize().unwrap();
     sim.kernel(1, &[(one, leaked(9, 2 * PAGE))]).unwrap();
     assert_eq!(sim.verdict(), Ok(()));
@@ -67,14 +67,14 @@ fn a_copy_to_one_address_races_with_a_reader_of_the_other() {
     for waits in [true, false] {
         let (mut sim, [one, other]) = sim();
         let (old, new) = (leaked(7, PAGE), leaked(8, PAGE));
-        sim.copy_to_device(one, old).unwrap();
+        sim.bring(one, old).unwrap();
         sim.synchronize().unwrap();
         sim.kernel(5, &[(other, old)]).unwrap();
         let read = sim.record_compute().unwrap();
         if waits {
             sim.copy_wait(&read).unwrap();
         }
-        sim.copy_to_device(one, new).unwrap();
+        sim.bring(one, new).unwrap();
         let found = sim.take_problems();
         // Kernels go first here: the bytes were right both times.
         let race = |problem: &Violation| matches!(problem, Violation::Race { .. });
@@ -87,7 +87,7 @@ fn a_copy_to_one_address_races_with_a_reader_of_the_other() {
 fn a_kernel_that_does_not_wait_for_a_copy_to_the_other_address_is_a_race() {
     let (mut sim, [one, other]) = sim();
     let bytes = leaked(7, PAGE);
-    sim.copy_to_device(one, bytes).unwrap();
+    sim.bring(one, bytes).unwrap();
     sim.kernel(5, &[(other, bytes)]).unwrap();
     let found = sim.take_problems();
     assert!(
@@ -103,7 +103,7 @@ fn a_kernel_that_does_not_wait_for_a_copy_to_the_other_address_is_a_race() {
 fn discarding_one_address_discards_the_other() {
     let (mut sim, [one, other]) = sim();
     let bytes = leaked(7, PAGE);
-    sim.copy_to_device(one, bytes).unwrap();
+    sim.bring(one, bytes).unwrap();
     sim.discard(other, 64).unwrap();
     sim.synchronize().unwrap();
     let rest = bytes.slice(64..PAGE);
@@ -143,7 +143,7 @@ fn memory_is_counted_once_and_addresses_are_their_own() {
     // Where the memory itself lies nobody was told.
     let memory = block.offset(PAGE);
     let stray = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Internal(_))));
-    stray(sim.copy_to_device(memory, leaked(1, 64)));
+    stray(sim.bring(memory, leaked(1, 64)));
     stray(sim.kernel(0, &[(memory, leaked(1, 64))]));
     stray(sim.free(memory, PAGE));
     // The last page may be used in part.
@@ -169,7 +169,7 @@ fn memory_is_counted_once_and_addresses_are_their_own() {
 fn unmapped_memory_holds_nothing() {
     let (mut sim, mut view, [one, _]) = mapped();
     let bytes = leaked(7, PAGE);
-    sim.copy_to_device(one, bytes).unwrap();
+    sim.bring(one, bytes).unwrap();
     view.close(&mut sim).unwrap();
     assert!(sim.kernel(0, &[(one, bytes)]).is_err());
     let block = sim.alloc(2 * PAGE).unwrap();
@@ -210,8 +210,8 @@ fn a_device_may_have_no_pages_or_others() {
 fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
     let (mut sim, view, [one, other]) = mapped();
     let (first, second) = (leaked(7, PAGE), leaked(8, PAGE));
-    sim.copy_to_device(one, first).unwrap();
-    sim.copy_to_device(other, second).unwrap();
+    sim.bring(one, first).unwrap();
+    sim.bring(other, second).unwrap();
     sim.synchronize().unwrap();
     let kept = KeptPages {
         from: PAGE,
@@ -242,7 +242,7 @@ fn moved_pages_keep_what_they_hold_and_others_hold_nothing() {
 #[test]
 fn pages_that_go_early_are_a_problem() {
     let (mut sim, _, [one, _]) = mapped();
-    sim.copy_to_device(one, leaked(7, PAGE)).unwrap();
+    sim.bring(one, leaked(7, PAGE)).unwrap();
     Pages::release(&mut sim, DevicePtr(one.0 - PAGE)).unwrap();
     let found = sim.take_problems();
     let race = |problem: &Violation| matches!(problem, Violation::Race { .. });
@@ -255,7 +255,7 @@ fn a_view_moves_and_closes_after_its_users() {
     for moves in [true, false] {
         let (mut sim, mut view, [one, other]) = mapped();
         let bytes = leaked(7, PAGE);
-        sim.copy_to_device(one, bytes).unwrap();
+        sim.bring(one, bytes).unwrap();
         let copied = sim.record_copy().unwrap();
         sim.compute_wait(&copied).unwrap();
         sim.kernel(0, &[(other, bytes)]).unwrap();

@@ -16,6 +16,7 @@ fn ring(count: u32, slots: u32) -> Plan {
         weight,
         method: 0,
         range: 0..640,
+        stored: 640,
         slot: weight % slots,
         window: weight,
         probes: vec![weight],

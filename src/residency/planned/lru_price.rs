@@ -83,7 +83,8 @@ pub fn lru_mean(
 }
 
 /// Passes without a device.
-struct Game {
+struct Game<'a> {
+    weights: &'a [WeightSpec],
     lru: Lru,
     /// Occupied bytes of each weight, and where they lie.
     places: Vec<(u64, u64)>,
@@ -93,16 +94,17 @@ struct Game {
     price: Price,
 }
 
-impl Game {
+impl<'a> Game<'a> {
     fn new(
         trace: &Trace,
-        weights: &[WeightSpec],
+        weights: &'a [WeightSpec],
         granule: u64,
         capacity: u64,
         block: bool,
-    ) -> Game {
+    ) -> Game<'a> {
         let sizes = weights.iter().map(|weight| weight.occupied(granule));
         Game {
+            weights,
             lru: Lru::new(trace, weights, granule, capacity),
             places: sizes.map(|size| (size, u64::MAX)).collect(),
             free: block.then(|| FreeList::of(capacity - capacity % granule)),
@@ -204,7 +206,7 @@ impl Game {
                     };
                     *place = at;
                 }
-                self.price.bytes += range.end - range.start;
+                self.price.bytes += self.weights[weight as usize].stored_of(range);
                 self.price.copies += 1;
             }
         }

@@ -25,6 +25,8 @@ pub struct Streamed {
     pub method: usize,
     /// Which of its bytes: the tail. Those before it stay.
     pub range: Range<u64>,
+    /// Bytes that its copy brings over the link.
+    pub stored: u64,
     /// The slot that the copy goes to.
     pub slot: u32,
     /// The window through which the weight is seen with its tail in this slot.
@@ -82,7 +84,7 @@ impl Plan {
     /// of it takes is still there from the pass before.
     pub fn copied(&self, method: usize) -> u64 {
         let copied = self.in_each_pass(method);
-        copied.map(|one| one.range.end - one.range.start).sum()
+        copied.map(|one| one.stored).sum()
     }
 
     /// The number of these copies.

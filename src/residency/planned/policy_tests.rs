@@ -15,6 +15,7 @@ fn plan(copies: &[(u32, u32, u32)]) -> Plan {
         weight,
         method: 0,
         range: 0..64,
+        stored: 64,
         slot,
         window: window(weight, slot),
         probes: probe.by_ref().take(reads as usize).collect(),

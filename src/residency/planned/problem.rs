@@ -2,6 +2,7 @@
 
 use crate::figures::DeviceModel;
 use crate::schedule::{MethodTrace, WeightIndex, WeightSpec};
+use std::ops::Range;
 
 /// Bytes of weights of which no sum here can overflow. Sizes come from files.
 const LARGEST: u64 = 1 << 60;
@@ -49,6 +50,11 @@ impl<'a> Problem<'a> {
 
     pub(super) fn bytes(&self, weight: WeightIndex) -> u64 {
         self.weights[weight as usize].bytes
+    }
+
+    /// Bytes that a copy of these of its bytes brings over the link.
+    pub(super) fn stored_of(&self, weight: WeightIndex, range: &Range<u64>) -> u64 {
+        self.weights[weight as usize].stored_of(range)
     }
 
     pub(super) fn size(&self, weight: WeightIndex) -> u64 {

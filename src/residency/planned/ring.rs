@@ -241,7 +241,8 @@ impl<'a> Fit<'a> {
             let stream = &self.streams[copy.stream];
             if stream.tail > 0 {
                 let share = u128::from(self.circles[method].share);
-                bytes += share * u128::from(stream.bytes - stream.head(self.problem.page));
+                let tail = stream.head(self.problem.page)..stream.bytes;
+                bytes += share * u128::from(self.problem.stored_of(stream.weight, &tail));
                 copies += share;
             }
         }

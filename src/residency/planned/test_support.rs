@@ -23,6 +23,7 @@ pub(super) fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
     let spec = |(index, &bytes)| WeightSpec {
         fqn: format!("w{index}"),
         bytes,
+        stored: bytes,
         kind: WeightKind::Weight,
     };
     sizes.iter().enumerate().map(spec).collect()

@@ -25,10 +25,12 @@ pub(super) fn plan(problem: &Problem<'_>, timeline: &Timeline, ring: Ring, ahead
     for copy in &ring.copies {
         let window = builder.window(&ring, copy);
         let stream = &ring.streams[copy.stream];
+        let range = stream.head(problem.page)..stream.bytes;
         builder.plan.streamed.push(Streamed {
             weight: stream.weight,
+            stored: problem.stored_of(stream.weight, &range),
             method: timeline.ranges[copy.range].method,
-            range: stream.head(problem.page)..stream.bytes,
+            range,
             slot: copy.slot as u32,
             window,
             probes: timeline.ranges[copy.range].probes.clone(),

@@ -52,7 +52,7 @@ impl Contents {
 pub fn write(sim: &mut Sim, stream: Actor, place: Place, contents: Contents) {
     use weightstream::device::Device;
     if stream == Actor::Copy {
-        return sim.copy_to_device(place.at, contents.host()).unwrap();
+        return sim.bring(place.at, contents.host()).unwrap();
     }
     // An upload goes to one unit.
     let mut at = 0;

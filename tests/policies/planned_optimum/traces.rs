@@ -63,6 +63,7 @@ pub fn weights(sizes: &[u64]) -> Vec<WeightSpec> {
     let spec = |(at, &bytes): (usize, &u64)| WeightSpec {
         fqn: format!("w{at}"),
         bytes,
+        stored: bytes,
         kind: WeightKind::Weight,
     };
     sizes.iter().enumerate().map(spec).collect()

@@ -1,0 +1,123 @@
+//! What is brought to a device: bytes of the host as they are, or stored bytes that become others on the way.
+
+use super::HostBytes;
+use crate::figures::stored_of;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Makes the bytes of a weight from its stored ones.
+pub trait Decode: Send + Sync {
+    /// Fills `bytes` with the weight's bytes from `start` on.
+    fn decode(&self, stored: &[u8], start: u64, bytes: &mut [u8]);
+}
+
+/// Where the bytes of a weight come from, or of a part of it: stored bytes of the host, fewer than the device needs or as many.
+#[derive(Clone)]
+pub struct Source {
+    stored: HostBytes,
+    /// Which of the weight's bytes it stands for.
+    range: Range<u64>,
+    /// What makes them, and how many bytes the whole weight has. `None`: the stored bytes of the range are its bytes.
+    decoder: Option<(Arc<dyn Decode>, u64)>,
+}
+
+impl From<HostBytes> for Source {
+    fn from(stored: HostBytes) -> Source {
+        Source {
+            range: 0..stored.len(),
+            stored,
+            decoder: None,
+        }
+    }
+}
+
+impl Source {
+    /// A weight of `bytes` bytes on the device, which a decoder makes of stored ones.
+    pub fn decoded(stored: HostBytes, bytes: u64, decoder: Arc<dyn Decode>) -> Source {
+        Source {
+            stored,
+            range: 0..bytes,
+            decoder: Some((decoder, bytes)),
+        }
+    }
+
+    /// Bytes on the device.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether it stands for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The stored bytes of a whole weight; of a part of one only where they are its bytes.
+    pub fn stored(&self) -> HostBytes {
+        self.stored
+    }
+
+    /// Bytes that a copy of it brings over the link.
+    pub fn stored_bytes(&self) -> u64 {
+        match self.decoder {
+            None => self.len(),
+            Some((_, whole)) => stored_of(&self.range, whole, self.stored.len()),
+        }
+    }
+
+    /// The bytes themselves, where nothing has to be decoded.
+    pub fn as_stored(&self) -> Option<HostBytes> {
+        self.decoder.is_none().then_some(self.stored)
+    }
+
+    /// The bytes `range` of these. Panics if the range is not inside: ranges are the policies' own.
+    pub fn part(&self, range: Range<u64>) -> Source {
+        let inside = range.start <= range.end && range.end <= self.len();
+        assert!(inside, "range outside of a weight's bytes");
+        Source {
+            stored: match self.decoder {
+                None => self.stored.slice(range.clone()),
+                Some(_) => self.stored,
+            },
+            range: self.range.start + range.start..self.range.start + range.end,
+            decoder: self.decoder.clone(),
+        }
+    }
+
+    /// These bytes and `next` as one, if nothing is decoded and `next` begins where these end.
+    pub fn followed_by(&self, next: &Source) -> Option<Source> {
+        let joined = self.as_stored()?.followed_by(next.as_stored()?)?;
+        Some(joined.into())
+    }
+
+    /// Writes the bytes to `bytes`, which is as long.
+    ///
+    /// # Safety
+    /// `bytes` is no memory of the stored bytes. These are readable, by the promise in [`HostBytes::new`].
+    pub(crate) unsafe fn write_to(&self, bytes: &mut [u8]) {
+        // SAFETY: readable and unchanged, by the caller's promise.
+        let stored = unsafe {
+            match self.stored.is_empty() {
+                true => &[],
+                false => {
+                    std::slice::from_raw_parts(self.stored.as_ptr(), self.stored.len() as usize)
+                }
+            }
+        };
+        match &self.decoder {
+            Some((decoder, _)) => decoder.decode(stored, self.range.start, bytes),
+            None => bytes.copy_from_slice(stored),
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.decoder.is_some() {
+            "decoded"
+        } else {
+            "as stored"
+        };
+        write!(f, "bytes {:?}, {how}, of {:?}", self.range, self.stored)
+    }
+}
