@@ -52,3 +52,7 @@ pub mod weights;
 
 pub use config::Options;
 pub use error::{Error, Result};
+
+#[cfg(test)]
+#[path = "../tests/support/fork.rs"]
+mod fork;

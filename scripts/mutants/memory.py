@@ -1,6 +1,6 @@
 """Rules of memory that shows, moves and grows: the same code on every device, which the simulator plays."""
 
-from edits import always, delete, drop, replace
+from edits import always, delete, drop, never, replace
 from mutant import Mutant
 
 MOVES = ("lib:sim", "device:moves", "session:budget")
@@ -47,6 +47,18 @@ MUTANTS = [
         always(),
         "while weights move they take more memory than the budget, and a device that is full fails",
         ("session:budget",),
+    ),
+    Mutant(
+        "a-child-frees-nothing-of-its-parent",
+        never(),
+        "weights of the parent become zeros when its child ends",
+        ("lib:host",),
+    ),
+    Mutant(
+        "a-child-has-a-file-of-its-own",
+        replace("if file.is_of_this_process()", ""),
+        "parent and child write to the same memory",
+        ("lib:host",),
     ),
     Mutant(
         "pages-without-room-are-lost",

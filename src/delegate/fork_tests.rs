@@ -4,9 +4,6 @@ use super::support::{payload, RecordSpec};
 use super::*;
 use crate::device::{Device, HostBytes, HostDevice};
 
-#[path = "../../tests/support/fork.rs"]
-mod fork;
-
 /// A host device with copies under way: its end waits for the copy thread, which a child does not have.
 struct Copying(HostDevice);
 
@@ -72,7 +69,7 @@ fn in_a_child_every_call_says_why_it_fails_and_the_end_is_harmless() {
     // As if another thread held them at the fork: in the child they are never free again.
     std::mem::forget((live.engine.lock(), live.stats.lock()));
     let (mut delegate, parent) = (Some(delegate), std::process::id());
-    fork::in_child(|| {
+    crate::fork::in_child(|| {
         let delegate = delegate.take().unwrap();
         assert_refused(delegate.execute(&[], &mut |_, _| Ok(())), parent);
         assert_refused(delegate.execute_into(&[], &mut []), parent);

@@ -14,7 +14,7 @@ pub struct Frame<R> {
     /// The device's own name for it.
     pub raw: R,
     bytes: u64,
-    /// The addresses at which it may be written; 0 where there are none.
+    /// The addresses at which it was last allowed to be written; 0 once it no longer is.
     writable: AtomicU64,
     counted: Option<Arc<AtomicU64>>,
 }
@@ -130,23 +130,28 @@ impl<R> AddressTable<R> {
         self.mapped.insert(at.0, shown);
     }
 
-    /// Refuses bytes that do not all have memory.
+    /// Refuses bytes that are not all of what is mapped there.
     pub fn check_allow(&self, at: DevicePtr, bytes: u64) -> Result<()> {
-        self.parts(at, bytes)
-            .map_or_else(|| Err(stray(at, bytes)), |_| Ok(()))
+        let whole = |part: &Part<'_, R>| part.offsets == (0..part.shown.bytes);
+        match self.parts(at, bytes) {
+            Some(parts) if parts.iter().all(whole) => Ok(()),
+            _ => Err(stray(at, bytes)),
+        }
     }
 
     /// An access was allowed.
     pub fn allow(&mut self, at: DevicePtr, bytes: u64, access: PageAccess) {
         for (start, one) in self.mapped.range_mut(at.0..at.0 + bytes) {
             one.access = Some(access);
-            if access == PageAccess::ReadWrite {
-                one.memory.writable.store(*start, Relaxed);
+            let writable = &one.memory.writable;
+            match access {
+                PageAccess::ReadWrite => writable.store(*start, Relaxed),
+                PageAccess::Read => forget(writable, *start),
             }
         }
     }
 
-    /// Bytes of what is mapped at `at`.
+    /// Bytes of what is mapped at `at`, to be unmapped.
     pub fn mapped(&self, at: DevicePtr) -> Result<u64> {
         let found = self.mapped.get(&at.0).map(|one| one.bytes);
         found.ok_or_else(|| stray(at, 0))
@@ -155,9 +160,7 @@ impl<R> AddressTable<R> {
     /// What was mapped there no longer is.
     pub fn take(&mut self, at: DevicePtr) {
         if let Some(one) = self.mapped.remove(&at.0) {
-            // Other addresses may be writable now, or none were.
-            let writable = &one.memory.writable;
-            let _ = writable.compare_exchange(at.0, 0, Relaxed, Relaxed);
+            forget(&one.memory.writable, at.0);
         }
     }
 
@@ -220,21 +223,23 @@ impl<R> AddressTable<R> {
         parts.is_some_and(|parts| parts.iter().all(|part| part.shown.access.is_some()))
     }
 
-    /// Refuses what is written where kernels only read: a GPU would find out in the middle of a stream, and lose the context.
-    pub fn check_written(&self, name: &str, ptr: DevicePtr) -> Result<()> {
-        match self.find(ptr) {
-            Some((_, one)) if one.access != Some(PageAccess::ReadWrite) => {
-                Err(Error::Internal(format!(
-                    "{name} {:#x} is a view's: kernels and uploads only read there, copies of weights write",
-                    ptr.0
-                )))
-            }
-            _ => Ok(()),
+    /// Refuses what is written where kernels only read: a GPU would find out in the middle of a stream, and lose the context. `name` is the
+    /// device's. Addresses at which nothing is mapped are not refused here.
+    pub fn check_written(&self, name: &str, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        let end = ptr.0.saturating_add(bytes.max(1));
+        let first = self.find(ptr).map_or(ptr.0, |(start, _)| start);
+        let mut reached = self.mapped.range(first..end);
+        match reached.any(|(_, one)| one.access != Some(PageAccess::ReadWrite)) {
+            true => Err(Error::Internal(format!(
+                "{name} {:#x} is a view's: kernels and uploads only read there, copies of weights write",
+                ptr.0
+            ))),
+            false => Ok(()),
         }
     }
 
     /// Where a copy of weights of `bytes` bytes to `ptr` writes, and which of its bytes go there: to addresses of the same memory that
-    /// are writable. What is a neighbour there too is one part. `None` if nothing is mapped at `ptr`.
+    /// are writable. What is a neighbour there too is one part. `None` if nothing is mapped at `ptr`: then it is other memory, or nobody's.
     #[allow(clippy::type_complexity, reason = "a part is an address and a range")]
     pub fn targets(
         &self,
@@ -266,6 +271,12 @@ impl<R> AddressTable<R> {
         }
         Some(Ok(targets))
     }
+}
+
+/// It can no longer be written at these addresses.
+fn forget(writable: &AtomicU64, at: u64) {
+    // Where it fails, other addresses have been allowed since.
+    let _ = writable.compare_exchange(at, 0, Relaxed, Relaxed);
 }
 
 #[cold]

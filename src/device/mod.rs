@@ -16,9 +16,10 @@
 //!   copy is an error, so that no result can be believed. The device stays as it is: it has to be dropped.
 //! - An event may be queried or waited for any number of times, and lives as long as its value.
 //!
-//! The callers validate; a device reports only what the caller cannot foresee (memory, a lost device).
-//! What would touch memory that it does not own (an address it did not hand out) it refuses, so that
-//! nothing above needs unsafe code. Dropping a device ends its copies and frees all its memory.
+//! The callers validate; a device reports only what the caller cannot foresee: memory ([`Error::OutOfMemory`]), a lost device.
+//! What would touch memory that it does not own it refuses ([`Error::Internal`]), so that nothing above needs unsafe code: an address
+//! that it did not hand out, the end of a block, a block that is freed with another size or by another call. No bytes touch nothing, at
+//! any address. Dropping a device ends its copies and frees all its memory.
 
 mod address_table;
 mod any_pages;
@@ -116,9 +117,9 @@ pub trait Device: Send + 'static {
         None
     }
 
-    /// The device's pages: memory that can show at several addresses, or come and go under them. Copies, downloads and kernels use those
-    /// addresses; copies of weights write where kernels only read, through others of the same memory. `None` where
-    /// [`Device::page`] is.
+    /// The device's pages: memory that can show at several addresses, or come and go under them. Every call here takes their
+    /// addresses. Where kernels only read, uploads are refused, and [`Device::bring`] writes through other addresses of the same
+    /// memory ([`AddressTable::targets`]). `None` where [`Device::page`] is.
     fn pages(&mut self) -> Option<&mut Self::Pages> {
         None
     }

@@ -11,6 +11,7 @@
 //!   of all its users are complete.
 //! - Memory that was created holds nothing of value. It goes when the last handle is dropped and no address shows it.
 //! - What would touch addresses that it did not reserve a device refuses, so that nothing above needs unsafe code.
+//! - All sizes and addresses are whole pages, and no size is 0.
 //! - A failed call changes nothing.
 
 use super::DevicePtr;
@@ -60,10 +61,10 @@ pub trait Pages: Send {
     /// Bytes of memory that should be created at one time, a multiple of the page: as many as are worth the calls.
     fn unit(&self) -> u64;
 
-    /// Bytes of memory of the whole device.
+    /// Bytes of memory of the whole device. A block that grows reserves as many addresses.
     fn total_bytes(&mut self) -> Result<u64>;
 
-    /// Addresses without memory.
+    /// Addresses without memory, at a multiple of the page.
     fn reserve(&mut self, bytes: u64, purpose: Purpose) -> Result<DevicePtr>;
 
     /// Gives back what [`Pages::reserve`] returned, and unmaps what is still mapped there.

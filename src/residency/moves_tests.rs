@@ -39,14 +39,9 @@ type Memory = Vec<Option<(WeightIndex, u64)>>;
 
 fn write(memory: &mut Memory, plan: &Plan, weight: WeightIndex, range: Range<u64>, window: u32) {
     let start = plan.windows[window as usize];
-    let parts = plan
-        .view
-        .split(start + range.start, range.end - range.start)
-        .unwrap();
-    for (to, part) in parts {
-        for (byte, at) in part.clone().zip(to..) {
-            memory[at as usize] = Some((weight, range.start + byte));
-        }
+    let parts = plan.view.behind(start + range.start..start + range.end);
+    for (byte, at) in range.zip(parts.unwrap().into_iter().flatten()) {
+        memory[at as usize] = Some((weight, byte));
     }
 }
 

@@ -1,8 +1,8 @@
-//! The ordering contract of `device/mod.rs`, tested on each device: `host` and `sim` always, `cuda` where it was asked
-//! for. A device that can hold its streams is also shown to be wrong without the wait under test, so that the test is
+//! The ordering contract of `device/mod.rs`, tested on each device: `host`, `sim` and `plain` always, `cuda` where it was
+//! asked for. A device that can hold its streams is also shown to be wrong without the wait under test, so that the test is
 //! known to be able to fail; one that sees races must see that one, and no other.
 
-use crate::device_support::{gpu, is_done_soon, Bench, Source};
+use crate::device_support::{gpu, is_done_soon, Bench, Plain, Source};
 use std::time::Duration;
 use weightstream::device::{CudaDevice, DevicePtr, HostDevice, HostRoom, PageAccess, Sim};
 use weightstream::memory::{Pool, StreamOrdered};
@@ -62,10 +62,10 @@ fn memory_of_others_is_refused<D: Bench>() {
     refused(device.bring(block.offset(granule), source.host(0..granule + 1)));
     refused(device.upload(block.offset(2 * granule), &[1]));
     refused(device.download(DevicePtr(block.0 - 1), &mut [0]));
+    refused(device.free_scratch(block, 2 * granule));
     device.free(block, 2 * granule).unwrap();
     refused(device.free(block, 2 * granule));
     refused(device.bring(block, source.host(0..64)));
-    refused(device.free_scratch(block, 2 * granule));
 }
 
 fn copies_arrive<D: Bench>() {

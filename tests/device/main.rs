@@ -7,4 +7,5 @@ mod device_support;
 mod blocks;
 mod contract;
 mod moves;
+mod pages;
 mod views;

@@ -1,7 +1,7 @@
-//! Memory that is seen in another way, with pages that keep their bytes: on `host` and `sim` always, on `cuda` where it was
-//! asked for.
+//! Memory that is seen in another way, with pages that keep their bytes: on `host`, `sim` and `plain` always, on `cuda` where
+//! it was asked for.
 
-use crate::device_support::{gpu, Bench, Mapping, Source};
+use crate::device_support::{gpu, Bench, Mapping, Plain, Source};
 use std::ops::Range;
 use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Pages, Sim};
 use weightstream::figures::{KeptPages, Piece, View};

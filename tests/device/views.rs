@@ -1,7 +1,7 @@
-//! Memory that shows at several addresses, tested on each device that has it: `host` and `sim` always, `cuda` where it was
-//! asked for.
+//! Memory that shows at several addresses, tested on each device that has it: `host`, `sim` and `plain` always, `cuda` where
+//! it was asked for.
 
-use crate::device_support::{gpu, is_done_soon, Bench, Mapping, Source};
+use crate::device_support::{gpu, is_done_soon, Bench, Mapping, Plain, Source};
 use std::time::Duration;
 use weightstream::device::faulty::{Fault, Faults, Faulty};
 use weightstream::device::{CudaDevice, Device, DevicePtr, HostDevice, Pages, Sim};

@@ -5,8 +5,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod gate;
+pub mod plain;
 
-/// Each test on the host and on the simulator, and on the GPU where it was asked for.
+/// Each test on the host, on the simulator and on the plain device, and on the GPU where it was asked for.
 #[allow(unused_macros, reason = "not each test binary tests every device")]
 macro_rules! contract {
     ($($name:ident)*) => {
@@ -22,6 +23,12 @@ macro_rules! contract {
                 super::$name::<super::Sim>();
             })*
         }
+        mod plain {
+            $(#[test]
+            fn $name() {
+                super::$name::<super::Plain>();
+            })*
+        }
         mod cuda {
             $(#[test]
             fn $name() {
@@ -33,6 +40,7 @@ macro_rules! contract {
 }
 
 use gate::Gate;
+pub use plain::Plain;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
@@ -300,6 +308,43 @@ impl Bench for Sim {
         let races = races.count();
         assert_eq!(races, problems.len(), "{problems:?}");
         Some(races)
+    }
+}
+
+impl Bench for Plain {
+    type Gate = ();
+
+    fn open(budget: u64) -> Self {
+        let mut device = Plain::new();
+        device.set_budget(budget).unwrap();
+        device
+    }
+
+    fn register(&mut self, _source: &Source) {}
+
+    fn live(&self) -> u64 {
+        self.live_bytes()
+    }
+
+    fn read_later(&mut self, ptr: DevicePtr, len: u64) -> Later {
+        let mut bytes = vec![0; len as usize];
+        self.download(ptr, &mut bytes).unwrap();
+        Later::Read(bytes)
+    }
+
+    fn finish(&mut self, later: Later) -> Vec<u8> {
+        match later {
+            Later::Read(bytes) => bytes,
+            Later::At(..) => panic!("a read of another device"),
+        }
+    }
+
+    fn hold_compute(&mut self) -> Option<()> {
+        None
+    }
+
+    fn hold_copies(&mut self) -> Option<()> {
+        None
     }
 }
 

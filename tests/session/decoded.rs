@@ -14,7 +14,7 @@ use weightstream::Error;
 struct Doubled;
 
 fn doubled(stored: &[u8], at: u64) -> u8 {
-    stored[at as usize / 2] ^ (at as u8 & 1) * 0xA5
+    stored[at as usize / 2] ^ ((at as u8 & 1) * 0xA5)
 }
 
 impl Decode for Doubled {

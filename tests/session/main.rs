@@ -1,6 +1,8 @@
-//! Sessions over a store, on the simulated device and on `host`.
+//! Sessions over a store, on the simulated device, on `host`, and on the example of a device.
 
 mod graph_support;
+#[path = "../device_support/plain.rs"]
+mod plain_device;
 #[path = "../session_support/mod.rs"]
 mod session_support;
 
@@ -20,6 +22,7 @@ mod memory;
 mod methods;
 mod mutants;
 mod pins;
+mod plain;
 mod planned;
 mod random;
 mod refine;

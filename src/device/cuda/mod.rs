@@ -362,7 +362,7 @@ impl CudaDevice {
     /// The same for what is written, by anything but a copy of weights.
     fn check_written(&self, ptr: DevicePtr, len: u64) -> Result<()> {
         if let Some(pages) = &self.pages {
-            pages.table.check_written(self.context.name(), ptr)?;
+            pages.table.check_written(self.context.name(), ptr, len)?;
         }
         if self.is_in_place(ptr, 0) {
             return Err(Error::Internal(format!(

@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub struct MemoryFile {
     file: File,
     end: AtomicU64,
+    made_in: u32,
 }
 
 /// A part of a memory file. Dropped, it goes back to the system; it may show nowhere.
@@ -25,7 +26,13 @@ impl MemoryFile {
         Ok(Arc::new(MemoryFile {
             file: create()?,
             end: AtomicU64::new(0),
+            made_in: std::process::id(),
         }))
+    }
+
+    /// A child has the file of its parent, which goes on to use it: nothing may be taken from it, or given back, there.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.made_in == std::process::id()
     }
 
     /// Memory, a piece of each size, all of it there: a page that is missing later would be a bus error in the middle of a pass.
@@ -81,6 +88,10 @@ fn offset(bytes: u64) -> Result<libc::off_t> {
 
 impl Drop for FilePages {
     fn drop(&mut self) {
+        // rule: a-child-frees-nothing-of-its-parent
+        if !self.file.is_of_this_process() {
+            return;
+        }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let call = "giving pages of a memory file back with fallocate";
         if let Err(error) = self.file.call(call, mode, self.range.clone()) {

@@ -112,11 +112,12 @@ impl HostDevice {
         Ok(Some(at))
     }
 
-    fn check_written(&self, ptr: DevicePtr) -> Result<()> {
-        let pages = self.pages.as_ref();
-        pages.map_or(Ok(()), |pages| {
-            pages.table.check_written("host memory", ptr)
-        })
+    /// The same, where it may be written by anything but a copy of weights.
+    fn mapped_to_write(&mut self, ptr: DevicePtr, bytes: u64) -> Result<Option<*mut u8>> {
+        if let Some(pages) = &self.pages {
+            pages.table.check_written("host memory", ptr, bytes)?;
+        }
+        self.mapped(ptr, bytes)
     }
 
     /// The blocks among which `ptr` lies, with no copy under way on them: the calling thread accesses them.
@@ -229,9 +230,8 @@ impl Device for HostDevice {
     fn upload(&mut self, dst: DevicePtr, src: &[u8]) -> Result<()> {
         match src.is_empty() {
             true => Ok(()),
-            false => match self.mapped(dst, src.len() as u64)? {
+            false => match self.mapped_to_write(dst, src.len() as u64)? {
                 Some(to) => {
-                    self.check_written(dst)?;
                     // SAFETY: mapped, by the table, and no copy is under way there; `src` is other memory, as pages are never lent
                     // as slices.
                     unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to, src.len()) };

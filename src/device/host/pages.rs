@@ -160,8 +160,9 @@ impl Pages for HostPages {
 
     fn create(&mut self, sizes: &[u64], purpose: Purpose) -> Result<Vec<Self::Memory>> {
         let file = match &self.file {
-            Some(file) => Arc::clone(file),
-            None => Arc::clone(self.file.insert(MemoryFile::new()?)),
+            // rule: a-child-has-a-file-of-its-own
+            Some(file) if file.is_of_this_process() => Arc::clone(file),
+            _ => Arc::clone(self.file.insert(MemoryFile::new()?)),
         };
         let taken = file.take(sizes)?.into_iter().zip(sizes);
         Ok(taken
@@ -290,6 +291,32 @@ mod tests {
         units.back(home, unit).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { at(home.offset(5)).read() }, 0, "other memory");
+    }
+
+    /// A child has the parent's mappings and its file. What it takes or drops there changes nothing for the parent.
+    #[test]
+    fn a_child_leaves_the_memory_of_its_parent_alone() {
+        let mut units = Units::new(HostPages::new().unwrap());
+        let unit = units.pages.unit();
+        let start = units.reserve(3 * unit).unwrap();
+        units.back(start, unit).unwrap();
+        // SAFETY: a unit that has memory, writable, and this test's; so are all below.
+        unsafe { at(start).write(7) };
+        let mut units = Some(units);
+        crate::fork::in_child(|| {
+            let mut units = units.take().unwrap();
+            units.back(start.offset(unit), unit).unwrap();
+            // SAFETY: as above.
+            unsafe { at(start.offset(unit)).write(9) };
+            units.take(start, false).unwrap();
+            drop(units);
+        });
+        let units = units.as_mut().unwrap();
+        // The next part of the file, which the child would have taken too.
+        units.back(start.offset(2 * unit), unit).unwrap();
+        // SAFETY: as above.
+        let found = [start, start.offset(2 * unit)].map(|of| unsafe { at(of).read() });
+        assert_eq!(found, [7, 0]);
     }
 
     #[test]

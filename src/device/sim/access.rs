@@ -124,7 +124,7 @@ impl Sim {
 
     /// The same for what is written by anything but a copy of weights.
     pub(super) fn written(&self, ptr: DevicePtr, bytes: u64) -> Result<Vec<Range<u64>>> {
-        self.mapped.table.check_written("sim", ptr)?;
+        self.mapped.table.check_written("sim", ptr, bytes)?;
         self.anywhere(ptr, bytes)
     }
 }

@@ -126,6 +126,10 @@ impl Sim {
     fn frame(&mut self, bytes: u64, purpose: Purpose) -> Result<Arc<Frame<SimPages>>> {
         let memory = match purpose {
             Purpose::Activations => self.scratch.take(purpose.name(), bytes)?,
+            _ if bytes > TOTAL => {
+                let what = purpose.name().to_owned();
+                return Err(Error::OutOfMemory { what, bytes });
+            }
             _ => {
                 let live = self.live_bytes().saturating_add(bytes);
                 self.check_budget(live, self.allowance, true);

@@ -1,7 +1,7 @@
 //! Units of ranges: an unmap acts at once, and only the clock of the calling thread orders it.
 
 use super::*;
-use crate::device::{Device, PageAccess, Pages, Purpose, UserStreams};
+use crate::device::{Device, UserStreams};
 use crate::memory::Units;
 
 const UNIT: u64 = 4 * PAGE;
@@ -82,43 +82,4 @@ fn new_memory_holds_nothing_and_addresses_without_memory_are_refused() {
     units.take(at, false).unwrap();
     units.release(at).unwrap();
     assert!(units.back(at, UNIT).is_err());
-}
-
-/// Access is allowed for as many bytes as have memory, and no page is mapped twice or beyond what was reserved.
-#[test]
-fn what_is_not_reserved_or_not_mapped_is_refused() {
-    let mut sim = Sim::new(Order::CopiesFirst);
-    let at = Pages::reserve(&mut sim, 2 * PAGE, Purpose::Weights).unwrap();
-    let memory = sim.create_one(PAGE, Purpose::Weights).unwrap();
-    let read = PageAccess::Read;
-    for stray in [
-        DevicePtr(at.0 - PAGE),
-        at.offset(2 * PAGE),
-        at.offset(PAGE + 64),
-    ] {
-        assert!(sim.map(stray, &memory).is_err());
-    }
-    sim.map(at, &memory).unwrap();
-    assert!(sim.map(at, &memory).is_err());
-    assert!(sim.allow(at, 2 * PAGE, read).is_err());
-    let bytes = leaked(7, PAGE);
-    assert!(
-        sim.kernel(0, &[(at, bytes)]).is_err(),
-        "nobody may read yet"
-    );
-    sim.allow(at, PAGE, read).unwrap();
-    assert!(sim.bring(at, bytes).is_err(), "it shows nowhere writable");
-    sim.map(at.offset(PAGE), &memory).unwrap();
-    sim.allow(at.offset(PAGE), PAGE, PageAccess::ReadWrite)
-        .unwrap();
-    sim.bring(at, bytes).unwrap();
-    sim.synchronize().unwrap();
-    sim.kernel(1, &[(at.offset(PAGE), bytes)]).unwrap();
-    assert!(sim.unmap(at.offset(64)).is_err());
-    sim.synchronize().unwrap();
-    Pages::release(&mut sim, at).unwrap();
-    assert!(Pages::release(&mut sim, at).is_err());
-    assert_eq!(sim.live_bytes(), PAGE, "it has a handle");
-    drop(memory);
-    assert_eq!(sim.live_bytes(), 0);
 }
