@@ -157,9 +157,7 @@ class Runner:
         return {"seconds": found["ms_per_pass"] / 1e3, "copied": found["bytes_copied_last_pass"]}
 
 
-def compare(
-    builds: dict[str, Any], load: dict[str, Any], call: dict[str, Any], warm: int, count: int
-) -> tuple[float, str]:
+def compare(builds: dict[str, Any], load: dict[str, Any], call: dict[str, Any], warm: int, count: int) -> tuple[float, str]:
     """Loads, and then has the builds make a call in turns: the ratio of the medians, and a line that tells it."""
     for build in builds.values():
         build.ask(**load)

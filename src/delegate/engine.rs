@@ -29,7 +29,7 @@ use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Options;
 use crate::device::{DevicePtr, HostStorage};
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::OutputSource;
 use crate::session::{Session, State, Stats};
 use crate::tenancy::{settle_grant, take_grant};
 
@@ -385,8 +385,8 @@ fn deliver(
     let returned = signature.wiring.outputs.iter().enumerate();
     { returned }.try_for_each(|(index, source)| {
         let output = match *source {
-            Source::Output(own) => pass.list().get(own).copied(),
-            Source::Input(input) => placed[input].as_ref().map(|input| pass.input(input)),
+            OutputSource::Output(own) => pass.list().get(own).copied(),
+            OutputSource::Input(input) => placed[input].as_ref().map(|input| pass.input(input)),
         };
         let output = output.ok_or_else(|| {
             Error::Internal(format!("output {index} is {source:?}, which is not there"))

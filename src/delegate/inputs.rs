@@ -6,7 +6,9 @@ use super::sizes::{self, CallSizes};
 use super::tensor::{InputTensor, OutputTensor};
 use crate::aoti::outputs::Output;
 use crate::error::{counted, given, Error};
-use crate::format::{dtype_name, Dim, InputSpec, OutputSpec, ScalarType, Sizes, Source, Wiring};
+use crate::format::{
+    dtype_name, Dim, InputSpec, OutputSource, OutputSpec, ScalarType, Sizes, Wiring,
+};
 
 /// What a call must look like: what was recorded about the delegate, and how its caller's inputs and outputs
 /// belong to it.
@@ -51,8 +53,8 @@ impl<'a> Signature<'a> {
     /// Type and number of dimensions of the caller's output `index`, as far as they are recorded.
     fn output(&self, index: usize) -> Option<OutputSpec> {
         match self.wiring.outputs[index] {
-            Source::Output(own) => Some(self.outputs[own]),
-            Source::Input(input) => self.input(input).map(|spec| OutputSpec {
+            OutputSource::Output(own) => Some(self.outputs[own]),
+            OutputSource::Input(input) => self.input(input).map(|spec| OutputSpec {
                 dtype: spec.dtype,
                 ndim: spec.dims.len(),
             }),

@@ -226,7 +226,11 @@ fn crossed() -> Wiring {
     Wiring {
         inputs: 4,
         taken: vec![3, 0],
-        outputs: vec![Source::Input(1), Source::Output(0), Source::Input(3)],
+        outputs: vec![
+            OutputSource::Input(1),
+            OutputSource::Output(0),
+            OutputSource::Input(3),
+        ],
         numbered: true,
     }
 }

@@ -5,7 +5,7 @@
 use super::inputs::Signature;
 use super::tensor::{InputTensor, OutputTensor};
 use crate::error::{Error, Result};
-use crate::format::{Expression, Relation, Source};
+use crate::format::{Expression, OutputSource, Relation};
 
 /// What the sizes of a call come to. Kept from call to call for its memory.
 #[derive(Debug, Default)]
@@ -185,7 +185,7 @@ impl CallSizes {
 /// Refuses room whose sizes are not those that outputs of this call will have, before the program runs.
 pub fn check_rooms(signature: &Signature<'_>, rooms: &[OutputTensor<'_>]) -> Result<()> {
     for (index, (source, room)) in signature.wiring.outputs.iter().zip(rooms).enumerate() {
-        let Source::Output(own) = *source else {
+        let OutputSource::Output(own) = *source else {
             continue;
         };
         let relations = signature.sizes.outputs.iter().zip(&signature.call.outputs);

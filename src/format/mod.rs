@@ -34,7 +34,7 @@ pub use record::{
     RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants, BACKEND,
 };
 pub use scalar::{dtype_name, sizes_text, ScalarType};
-pub use wiring::{Source, Wiring};
+pub use wiring::{OutputSource, Wiring};
 
 use crate::error::Error;
 

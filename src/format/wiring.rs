@@ -13,7 +13,7 @@ use crate::error::{counted, Error, Result};
 
 /// Where an output of a method comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum OutputSource {
     /// The delegate's output of this number.
     Output(usize),
     /// The method's input of this number, as it is.
@@ -28,7 +28,7 @@ pub struct Wiring {
     /// For each input of the delegate, the number of the method's input.
     pub taken: Vec<usize>,
     /// For each output of the method, what it is.
-    pub outputs: Vec<Source>,
+    pub outputs: Vec<OutputSource>,
     /// Whether the numbers are the method's, which its callers know.
     pub numbered: bool,
 }
@@ -39,7 +39,7 @@ impl Wiring {
         Wiring {
             inputs,
             taken: (0..inputs).collect(),
-            outputs: (0..outputs).map(Source::Output).collect(),
+            outputs: (0..outputs).map(OutputSource::Output).collect(),
             numbered: true,
         }
     }
@@ -59,7 +59,7 @@ impl Wiring {
 
     /// Whether the method's input `input` has to be there for the call: it is read, or returned as it is.
     pub fn is_used(&self, input: usize) -> bool {
-        self.taken.contains(&input) || self.outputs.contains(&Source::Input(input))
+        self.taken.contains(&input) || self.outputs.contains(&OutputSource::Input(input))
     }
 
     /// As the program wires `method`, whose one delegate takes `inputs` inputs and gives `outputs` outputs.
@@ -90,8 +90,8 @@ impl Wiring {
         });
         let returned = tensors(plan.outputs().into_iter().flatten().collect())?;
         let returned = returned.into_iter().enumerate().map(|(index, value)| {
-            let output = outputs_at.get(&value).copied().map(Source::Output);
-            let source = output.or_else(|| inputs_at.get(&value).copied().map(Source::Input));
+            let output = outputs_at.get(&value).copied().map(OutputSource::Output);
+            let source = output.or_else(|| inputs_at.get(&value).copied().map(OutputSource::Input));
             let what = || bad(format!("output {index} is value {value}, which is neither an output of its delegate nor an input"));
             source.ok_or_else(what)
         });

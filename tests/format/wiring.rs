@@ -1,7 +1,7 @@
 //! How a method's inputs and outputs belong to those of its delegate, as the program says.
 
 use crate::support::{pte, Plan, PteSpec, RecordSpec};
-use weightstream::format::{Pte, Source, Wiring};
+use weightstream::format::{OutputSource, Pte, Wiring};
 use weightstream::{Error, Result};
 
 fn wiring(plan: Plan, inputs: usize, outputs: usize) -> Result<Wiring> {
@@ -39,10 +39,10 @@ fn inputs_and_outputs_are_followed_where_the_program_crosses_them() {
         inputs: 3,
         taken: vec![2, 0],
         outputs: vec![
-            Source::Input(0),
-            Source::Output(1),
-            Source::Output(0),
-            Source::Output(0),
+            OutputSource::Input(0),
+            OutputSource::Output(1),
+            OutputSource::Output(0),
+            OutputSource::Output(0),
         ],
         numbered: true,
     };
@@ -57,7 +57,7 @@ fn inputs_and_outputs_are_followed_where_the_program_crosses_them() {
 #[test]
 fn an_input_that_is_only_returned_is_used() {
     let found = wiring(plan(&[0, 1], &[0, 2], &[1]), 1, 1).unwrap();
-    assert_eq!(found.outputs, [Source::Input(1)]);
+    assert_eq!(found.outputs, [OutputSource::Input(1)]);
     assert!(found.is_used(1));
 }
 
@@ -113,7 +113,11 @@ fn what_is_no_tensor_is_left_out_on_all_sides() {
         let expected = Wiring {
             inputs: 2,
             taken: vec![0],
-            outputs: vec![Source::Input(1), Source::Output(0), Source::Output(0)],
+            outputs: vec![
+                OutputSource::Input(1),
+                OutputSource::Output(0),
+                OutputSource::Output(0),
+            ],
             numbered: true,
         };
         assert_eq!(found.unwrap(), expected, "{call:?}");
