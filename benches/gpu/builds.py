@@ -69,6 +69,8 @@ def captures(size: int = 256 << 20) -> Callable[[], None]:
     import torch
     import weightstream as ws
 
+    # The faults may have left a cap.
+    ws.set_device_budget("cuda:0", "auto")
     x = torch.zeros(size // 8, device="cuda")
 
     def run() -> None:
