@@ -37,9 +37,9 @@ struct Shown<R> {
 
 /// Bytes of what shows somewhere.
 struct Part<'a, R> {
-    /// From its start.
+    /// Which of its bytes, from its start.
     offsets: Range<u64>,
-    /// Where that is.
+    /// The address at which it begins.
     start: u64,
     shown: &'a Shown<R>,
 }

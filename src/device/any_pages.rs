@@ -39,7 +39,7 @@ pub fn while_captured<R>(device: DeviceId, work: impl FnOnce() -> R) -> Result<R
     }
 }
 
-/// The same call of either device.
+/// Makes a call of whichever device it is.
 macro_rules! either {
     ($self:expr, $pages:ident => $call:expr) => {
         match $self {
@@ -57,9 +57,9 @@ fn of_another_device(what: &str) -> Error {
 /// Memory of one of them.
 #[derive(Clone)]
 pub enum AnyMemory {
-    /// Of the host.
+    /// Host memory.
     Host(MemoryOfPages<HostPages>),
-    /// Of a GPU.
+    /// Memory of a GPU.
     Cuda(MemoryOfPages<CudaPages>),
 }
 

@@ -73,7 +73,7 @@ pub trait Pages: Send {
     /// New memory, a piece of each size: all of them, or an error.
     fn create(&mut self, sizes: &[u64], purpose: Purpose) -> Result<Vec<Self::Memory>>;
 
-    /// The same, in one piece.
+    /// New memory in one piece.
     fn create_one(&mut self, bytes: u64, purpose: Purpose) -> Result<Self::Memory> {
         let one = self.create(&[bytes], purpose)?.pop();
         one.ok_or_else(|| Error::Internal("no memory was created, and no error said so".to_owned()))

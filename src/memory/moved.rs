@@ -39,7 +39,7 @@ pub(super) struct Mover<D: Device> {
 }
 
 impl<D: Device> Mover<D> {
-    /// From units that are mapped from an address on, to memory of `whole` bytes from `to` on.
+    /// A move of units that are mapped from an address on, to memory of `whole` bytes from `to` on.
     pub(super) fn new(
         (from, units): (DevicePtr, PlacedUnits<MemoryOf<D>>),
         to: DevicePtr,

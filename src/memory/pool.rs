@@ -20,7 +20,7 @@ pub trait Pool<D: Device>: Send {
     /// Memory of `bytes` (a multiple of the granule).
     fn take(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr>;
 
-    /// The same for memory that stays until the device ends, beside what [`Pool::map`] takes.
+    /// Memory that stays until the device ends, beside what [`Pool::map`] takes.
     fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr>;
 
     /// Gives back what [`Pool::take`] returned.

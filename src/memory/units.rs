@@ -18,7 +18,7 @@ pub struct Units<P: Pages> {
     pub pages: P,
     reserved: BTreeMap<DevicePtr, u64>,
     there: BTreeMap<DevicePtr, Unit<P>>,
-    /// Of the unit that was taken last, for the next one. It shows nowhere.
+    /// The memory of the unit that was taken last is kept for the next one. It shows nowhere.
     kept: Option<Unit<P>>,
 }
 

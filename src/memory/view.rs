@@ -17,7 +17,7 @@ pub struct MappedView<D: Device> {
     shown: DevicePtr,
     /// The memory in its own order, writable.
     memory: DevicePtr,
-    /// Without a gap.
+    /// They leave no gap in the memory.
     units: PlacedUnits<MemoryOf<D>>,
 }
 

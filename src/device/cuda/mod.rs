@@ -165,6 +165,7 @@ impl CudaDevice {
     /// # Safety
     /// `stream` is null or a stream that exists until the device is dropped.
     pub unsafe fn with_stream(index: u32, stream: *mut c_void) -> Result<Self> {
+        stream::check_caller(stream)?;
         let context = PrimaryContext::retain(index)?;
         // SAFETY: by the caller's promise.
         let compute = unsafe { Stream::of_caller(&context, stream) }?;

@@ -27,6 +27,18 @@ unsafe impl Send for Stream {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Stream {}
 
+/// Refuses the per-thread default stream. Needs no driver.
+pub(super) fn check_caller(raw: *mut c_void) -> Result<()> {
+    match raw.addr() == PER_THREAD {
+        true => Err(Error::InvalidInput(
+            "the per-thread default stream is another stream on each thread; give a stream of your own, or null \
+             for the default stream of all threads"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
 impl Stream {
     /// A stream that does not wait for the default stream.
     pub(super) fn new(context: &Arc<PrimaryContext>) -> Result<Stream> {
@@ -52,13 +64,7 @@ impl Stream {
         context: &Arc<PrimaryContext>,
         raw: *mut c_void,
     ) -> Result<Stream> {
-        if raw.addr() == PER_THREAD {
-            return Err(Error::InvalidInput(
-                "the per-thread default stream is another stream on each thread; give a stream of your own, or null \
-                 for the default stream of all threads"
-                    .to_owned(),
-            ));
-        }
+        check_caller(raw)?;
         let raw: CUstream = raw.cast();
         let _entered = context.enter()?;
         let mut owner = std::ptr::null_mut();

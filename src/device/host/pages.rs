@@ -3,8 +3,7 @@
 
 use super::memory_file::{failed, too_large, FilePages, MemoryFile};
 use crate::device::pages::{PageAccess, Pages, Purpose, UserStream, UserStreams};
-use crate::device::{no_pages, DevicePtr};
-use crate::device::{AddressTable, Frame};
+use crate::device::{AddressTable, DevicePtr, Frame};
 use crate::error::{Error, Result};
 use crate::system_memory;
 use std::collections::BTreeMap;
@@ -78,7 +77,10 @@ impl HostPages {
     ///
     /// Errors: a system without memory files.
     pub fn new() -> Result<HostPages> {
-        let page = page().ok_or_else(|| no_pages("this system (Linux does)"))?;
+        let page = page().ok_or_else(|| {
+            let why = "memory of the host comes and goes under addresses on Linux only";
+            Error::Unsupported(why.to_owned())
+        })?;
         Ok(HostPages {
             page,
             file: None,

@@ -43,7 +43,7 @@ pub enum ByGraph {
     Calls,
     /// It can be captured, and is replayed then.
     Capture,
-    /// By its graph.
+    /// It is replayed.
     Replay,
 }
 

@@ -37,7 +37,7 @@ impl<D: Device> Session<D> {
         self.begin_capture_over(0, reach).map(drop)
     }
 
-    /// The same for a pass with `inputs` bytes of inputs, whose activations reach so far. The address of the inputs.
+    /// Begins a capture of a pass with `inputs` bytes of inputs, whose activations reach so far. The address of the inputs.
     pub(super) fn begin_capture_over(&mut self, inputs: u64, reach: u64) -> Result<DevicePtr> {
         let (graphs, store, pass) = self.graphs()?;
         let inputs = inputs.checked_next_multiple_of(store.device.granule());
