@@ -34,7 +34,7 @@ use checksums::Checksums;
 use copy_batch::CopyBatch;
 use device_weight::DeviceWeight;
 
-/// The weights of one program on one device. The bytes that it was built over must outlive it ([`HostBytes::new`]).
+/// The weights of one program on one device. The bytes that it was built over must outlive it ([`HostBytes::new`](crate::device::HostBytes::new)).
 pub struct Store<D: Device> {
     pub(crate) device: D,
     pool: Box<dyn Pool<D>>,
