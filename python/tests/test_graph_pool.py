@@ -65,7 +65,7 @@ def test_a_cap_and_a_budget_are_refused_with_both_numbers(budget):
         )
         assert alloc("graph_pool", 3 * MB) is None
         refused = pool.report()["refused"]
-        assert "holds 2097152 bytes (2.0 MB): the device's budget is taken" in refused
+        assert "'small', which holds 0 bytes: the device's budget is taken" in refused
         # It failed, and leaves nothing.
         pool._call("end", 0)
         assert (held(), pool.report()["captures"]) == (0, [])

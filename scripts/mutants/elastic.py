@@ -144,12 +144,6 @@ MUTANTS = [
         ("elastic:graph_pool",),
     ),
     Mutant(
-        "units-that-show-elsewhere-are-held",
-        never(),
-        "a unit is taken while a capture shows it",
-        ("lib:hold",),
-    ),
-    Mutant(
         "segments-end-after-their-stream",
         delete(),
         "the memory of a segment goes while a kernel uses it",

@@ -10,11 +10,11 @@
 //!
 //! Invariants:
 //! - The n-th unit of each capture is the n-th unit of the pool. Addresses are given out once, from low to high.
-//! - All units are those of one range, held: weights of ranges make room for them, and nobody takes them.
+//! - All units are held: weights of ranges make room for them, and nobody takes them.
 //! - A capture's addresses stay until it has ended, its pieces are free and its replays are done.
 //! - Replays of a pool are ordered: what is issued to a stream after [`GraphPool::enter`] comes after all replays before.
 
-use super::range::{Answer, Range, Ranges};
+use super::range::{HeldUnits, Ranges};
 use crate::config::quoted;
 use crate::device::{DevicePtr, UserStreams};
 use crate::error::{bytes_text, Error, Result};
@@ -29,10 +29,9 @@ const ALIGNMENT: u64 = 512;
 
 /// Captures that share units.
 pub struct GraphPool<D: UserStreams> {
-    range: Range<D>,
+    memory: HeldUnits<D>,
     name: String,
     cap: u64,
-    unit: u64,
     state: Mutex<State<D::Stream>>,
 }
 
@@ -41,8 +40,6 @@ struct State<S> {
     next: CaptureId,
     /// The capture that runs.
     open: Option<CaptureId>,
-    /// Units that are held.
-    held: usize,
     /// Where the last replay was issued.
     last: Option<S>,
     /// Why the last capture got no memory.
@@ -120,17 +117,14 @@ impl<D: UserStreams + 'static> GraphPool<D> {
             Some(cap) => cap,
             None => ranges.free_bytes()?,
         };
-        let range = ranges.create(name, cap)?;
         Ok(GraphPool {
-            unit: range.unit(),
-            range,
+            memory: ranges.hold(&format!("graph pool '{name}'"), cap)?,
             name: name.to_owned(),
             cap,
             state: Mutex::new(State {
                 captures: BTreeMap::new(),
                 next: 1,
                 open: None,
-                held: 0,
                 last: None,
                 refused: None,
             }),
@@ -146,8 +140,7 @@ impl<D: UserStreams> GraphPool<D> {
             return Err(self.refuse(format!("capture {open} has not ended")));
         }
         self.sweep(&mut state)?;
-        self.range.prioritize()?;
-        let start = self.range.reserve_mirror()?;
+        let start = self.memory.reserve_mirror()?;
         let id = state.next;
         state.next += 1;
         state.refused = None;
@@ -164,21 +157,16 @@ impl<D: UserStreams> GraphPool<D> {
     }
 
     /// The next `bytes` bytes of the capture that runs.
-    pub fn alloc(&self, bytes: u64, stream: D::Stream) -> Result<DevicePtr> {
+    pub fn alloc(&self, bytes: u64) -> Result<DevicePtr> {
         let mut state = self.lock();
-        let piece = self.piece(&mut state, bytes, stream);
+        let piece = self.piece(&mut state, bytes);
         if let Err(error) = &piece {
             state.refused = Some(error.to_string());
         }
         piece
     }
 
-    fn piece(
-        &self,
-        state: &mut State<D::Stream>,
-        bytes: u64,
-        stream: D::Stream,
-    ) -> Result<DevicePtr> {
+    fn piece(&self, state: &mut State<D::Stream>, bytes: u64) -> Result<DevicePtr> {
         let open = state.open.and_then(|id| state.captures.get_mut(&id));
         let capture = open.ok_or_else(|| {
             self.refuse("no capture runs, and nothing else gets memory".to_owned())
@@ -193,32 +181,16 @@ impl<D: UserStreams> GraphPool<D> {
             );
             Error::OutOfMemory { what, bytes }
         })?;
-        for unit in capture.units..end.div_ceil(self.unit) as usize {
-            if unit >= state.held {
-                self.hold(unit, stream)?;
-                state.held = unit + 1;
-            }
-            self.range.mirror(unit, capture.start)?;
+        let units = self.memory.units_for(end)?;
+        self.memory.grow(units)?;
+        for unit in capture.units..units {
+            self.memory.mirror(unit, capture.start)?;
             capture.units = unit + 1;
         }
         let at = capture.start.offset(capture.used);
         capture.used = end;
         capture.pieces.insert(at.0, bytes);
         Ok(at)
-    }
-
-    fn hold(&self, unit: usize, stream: D::Stream) -> Result<()> {
-        let Answer::Refused(refusal) = self.range.hold_unit(unit, stream)? else {
-            return Ok(());
-        };
-        let what = format!(
-            "graph pool '{}', which holds {}: {}",
-            self.name,
-            bytes_text(self.bytes_of(unit)),
-            self.range.explain(refusal)?
-        );
-        let bytes = self.bytes_of(unit + 1) - self.bytes_of(unit);
-        Err(Error::OutOfMemory { what, bytes })
     }
 
     /// A piece is not used by its owner any more; kernels of its graph may use it. Whether it was one of this pool. Calls no
@@ -249,7 +221,7 @@ impl<D: UserStreams> GraphPool<D> {
         self.closed(&mut state, id)?;
         if let Some(last) = state.last.filter(|last| *last != stream) {
             // rule: replays-of-a-pool-are-ordered
-            self.range.order(last, stream)?;
+            self.memory.ranges.order(last, stream)?;
         }
         state.last = Some(stream);
         Ok(())
@@ -285,7 +257,7 @@ impl<D: UserStreams> GraphPool<D> {
             ended: capture.ended,
         };
         GraphPoolReport {
-            bytes: self.bytes_of(state.held),
+            bytes: self.memory.held().unwrap_or(0),
             cap: self.cap,
             captures: state.captures.iter().map(one).collect(),
             refused: state.refused.clone(),
@@ -318,28 +290,17 @@ impl<D: UserStreams> GraphPool<D> {
         let done: Vec<CaptureId> = done.map(|(id, _)| *id).collect();
         if let (false, Some(last)) = (done.is_empty(), state.last) {
             // rule: released-captures-have-replayed
-            self.range.finish(last)?;
+            self.memory.ranges.finish(last)?;
         }
         for id in done {
             if let Some(capture) = state.captures.get(&id) {
-                self.range.end_mirror(capture.start, capture.units)?;
+                self.memory.end_mirror(capture.start, capture.units)?;
                 state.captures.remove(&id);
             }
         }
         let needs = state.captures.values().map(|capture| capture.units);
         // rule: units-stay-while-a-capture-needs-them
-        let needed = needs.max().unwrap_or(0);
-        if needed < state.held {
-            self.range.give_up(needed)?;
-            state.held = needed;
-        }
-        Ok(())
-    }
-
-    /// Bytes of the first units: the last one may be short.
-    fn bytes_of(&self, units: usize) -> u64 {
-        let all = self.range.addresses().map_or(self.cap, |(_, bytes)| bytes);
-        (units as u64 * self.unit).min(all)
+        self.memory.shrink(needs.max().unwrap_or(0))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<D::Stream>> {
@@ -354,7 +315,7 @@ impl<D: UserStreams> GraphPool<D> {
 
 impl<D: UserStreams> Drop for GraphPool<D> {
     fn drop(&mut self) {
-        if let Err(error) = self.close() {
+        if let Err(error) = self.close().and_then(|()| self.memory.end()) {
             log::warn!("its memory stays: {error}");
         }
     }

@@ -26,8 +26,8 @@
 //! | `cap` | a number, or what is free on the device |
 //! | `report` | who has what, and why |
 //! | `range` | reserved addresses whose memory comes and goes by faults |
-//! | `graph_pool` | captures of graphs, each with its own addresses over the units of one range |
-//! | `segments` | memory of another allocator's segments, each a range |
+//! | `graph_pool` | captures of graphs, each with its own addresses over the same units |
+//! | `segments` | memory of another allocator's segments |
 //! | `range_share` | what ranges hold of a pool |
 //! | `arbiter` | which rule is followed, and which change is worth it |
 //! | `ledger` | who holds how much in each residency; how bytes move |

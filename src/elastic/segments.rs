@@ -1,9 +1,8 @@
-//! Memory of another allocator's segments: each is a range of its own, which is held from its beginning to its end. Weights of
-//! ranges make room for it.
+//! Memory of another allocator's segments, each held from its beginning to its end. Weights of ranges make room for it.
 
-use super::range::{Answer, Range, Ranges};
+use super::range::{HeldUnits, Ranges};
 use crate::device::{DevicePtr, UserStreams};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,9 +13,9 @@ pub struct Segments<D: UserStreams> {
 }
 
 struct State<D: UserStreams> {
-    live: BTreeMap<u64, Range<D>>,
+    live: BTreeMap<u64, HeldUnits<D>>,
     /// Those that could not end: their streams were captured.
-    late: Vec<(Range<D>, D::Stream)>,
+    late: Vec<(HeldUnits<D>, D::Stream)>,
 }
 
 impl<D: UserStreams + 'static> Segments<D> {
@@ -32,48 +31,42 @@ impl<D: UserStreams + 'static> Segments<D> {
     }
 
     /// A new segment. Weights of ranges go for it; kernels that use these are waited for.
-    pub fn alloc(&self, bytes: u64, stream: D::Stream) -> Result<DevicePtr> {
+    pub fn alloc(&self, bytes: u64) -> Result<DevicePtr> {
         self.end_late();
-        let range = self.ranges.create("a segment", bytes)?;
-        let alloc = range.alloc(bytes)?;
-        match range.hold(alloc, stream)? {
-            Answer::Refused(refusal) => Err(Error::OutOfMemory {
-                what: format!("a segment: {}", range.explain(refusal)?),
-                bytes,
-            }),
-            Answer::Hit(place) | Answer::Fill(place) => {
-                self.lock().live.insert(place.at.0, range);
-                Ok(place.at)
-            }
+        let segment = self.ranges.hold("a segment", bytes)?;
+        if let Err(error) = segment.grow(segment.units_for(bytes)?) {
+            segment.end()?;
+            return Err(error);
         }
+        let at = segment.start();
+        self.lock().live.insert(at.0, segment);
+        Ok(at)
     }
 
     /// Ends a segment, once what was issued to `stream` is done. Whether it is one.
     pub fn free(&self, at: DevicePtr, stream: D::Stream) -> bool {
         self.end_late();
-        let Some(range) = self.lock().live.remove(&at.0) else {
+        let Some(segment) = self.lock().live.remove(&at.0) else {
             return false;
         };
-        self.end(range, stream);
+        self.end(segment, stream);
         true
     }
 
     fn end_late(&self) {
         let late = std::mem::take(&mut self.lock().late);
-        for (range, stream) in late {
-            self.end(range, stream);
+        for (segment, stream) in late {
+            self.end(segment, stream);
         }
     }
 
     /// Gives a segment's memory back after everything that was issued to the stream.
-    fn end(&self, range: Range<D>, stream: D::Stream) {
+    fn end(&self, segment: HeldUnits<D>, stream: D::Stream) {
         // rule: segments-end-after-their-stream
-        match range.unpin(&[0], stream) {
-            Ok(()) => drop(range),
-            Err(error) => {
-                log::warn!("a segment stays for now: {error}");
-                self.lock().late.push((range, stream));
-            }
+        let ended = self.ranges.finish(stream).and_then(|()| segment.end());
+        if let Err(error) = ended {
+            log::warn!("a segment stays for now: {error}");
+            self.lock().late.push((segment, stream));
         }
     }
 

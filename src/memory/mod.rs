@@ -10,10 +10,12 @@
 //! | `moved` | a view's memory that gets another order, with the pages that stay |
 //! | `growing` | activations of captured passes: addresses once, memory as it is needed |
 //! | `units` | memory that comes and goes under the addresses of ranges |
+//! | `holder` | memory that its owner holds: rings of ranges, graph pools, segments |
 #![deny(unsafe_code)]
 
 mod arena;
 mod growing;
+mod holder;
 mod moved;
 mod pool;
 mod units;
@@ -21,6 +23,7 @@ mod view;
 
 pub use arena::Arena;
 pub use growing::Growing;
+pub use holder::Holder;
 pub use pool::{Pool, Remapped, StreamOrdered};
 pub use units::Units;
 pub use view::MappedView;

@@ -6,9 +6,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weightstream::device::sim::{Actor, Order};
-use weightstream::device::{
-    Device, DevicePtr, HostBytes, HostPages, Pages, Sim, UserStream, UserStreams,
-};
+use weightstream::device::{Device, DevicePtr, HostBytes, HostPages, Pages, Sim, UserStreams};
 use weightstream::elastic::range::Answer;
 use weightstream::elastic::{CaptureId, DevicePool, GraphPool, Ranges, Segments};
 use weightstream::{Error, Result};
@@ -57,15 +55,11 @@ struct Graph {
     pieces: Vec<(DevicePtr, u64)>,
 }
 
-fn capture<D: UserStreams<Stream: AnyStream> + 'static>(
-    pool: &GraphPool<D>,
-    sizes: &[u64],
-) -> Result<Graph> {
+fn capture<D: UserStreams + 'static>(pool: &GraphPool<D>, sizes: &[u64]) -> Result<Graph> {
     let id = pool.begin()?;
-    let stream = <D::Stream as AnyStream>::any();
     let got: Result<Vec<_>> = sizes
         .iter()
-        .map(|&bytes| Ok((pool.alloc(bytes, stream)?, bytes)))
+        .map(|&bytes| Ok((pool.alloc(bytes)?, bytes)))
         .collect();
     match got {
         Ok(pieces) => {
@@ -76,23 +70,6 @@ fn capture<D: UserStreams<Stream: AnyStream> + 'static>(
             pool.end(false)?;
             Err(error)
         }
-    }
-}
-
-/// A stream of either device.
-trait AnyStream: Copy {
-    fn any() -> Self;
-}
-
-impl AnyStream for Actor {
-    fn any() -> Actor {
-        Actor::Compute
-    }
-}
-
-impl AnyStream for UserStream {
-    fn any() -> UserStream {
-        UserStream::DEFAULT
     }
 }
 
@@ -192,9 +169,9 @@ fn a_cap_is_named_and_a_failed_capture_leaves_nothing() {
     let pool = world.graphs(3);
     let kept = capture(&pool, &[UNIT]).unwrap();
     let id = pool.begin().unwrap();
-    let first = pool.alloc(2 * UNIT, Actor::Compute).unwrap();
+    let first = pool.alloc(2 * UNIT).unwrap();
     assert_eq!(world.held(), 2 * UNIT);
-    let Err(Error::OutOfMemory { what, bytes }) = pool.alloc(UNIT + 1, Actor::Compute) else {
+    let Err(Error::OutOfMemory { what, bytes }) = pool.alloc(UNIT + 1) else {
         panic!("more than the cap");
     };
     let (used, cap) = (2 * UNIT, 3 * UNIT);
@@ -225,7 +202,7 @@ fn the_device_refuses_with_both_numbers() {
     let Err(Error::OutOfMemory { what, .. }) = capture(&pool, &[UNIT, 3 * UNIT]) else {
         panic!("more than the device's budget");
     };
-    let holds = 2 * UNIT;
+    let holds = UNIT;
     assert!(
         what.contains(&format!(
             "holds {holds} bytes: the device's budget is taken"
@@ -273,7 +250,7 @@ fn a_capture_stays_until_its_pieces_are_free_and_its_replays_done() {
 fn one_capture_at_a_time_and_only_while_it_runs() {
     let world = world(Order::KernelsFirst, 8);
     let pool = world.graphs(4);
-    assert!(pool.alloc(PAGE, Actor::Compute).is_err());
+    assert!(pool.alloc(PAGE).is_err());
     assert!(pool.end(true).is_err());
     let id = pool.begin().unwrap();
     let refused = pool.begin().unwrap_err().to_string();
@@ -285,7 +262,7 @@ fn one_capture_at_a_time_and_only_while_it_runs() {
     assert!(pool.release(id).is_err());
     pool.end(true).unwrap();
     pool.enter(id, Actor::Compute).unwrap();
-    assert!(pool.alloc(PAGE, Actor::Compute).is_err());
+    assert!(pool.alloc(PAGE).is_err());
 }
 
 #[test]
@@ -324,7 +301,7 @@ fn weights_make_room_for_captures_and_segments() {
         assert_eq!(touch(), "ffff");
         // Their kernels have not run: they are waited for.
         let segments = Segments::new(&world.ranges);
-        let segment = segments.alloc(UNIT + 1, Actor::Copy).unwrap();
+        let segment = segments.alloc(UNIT + 1).unwrap();
         assert_eq!(world.held(), 3 * UNIT + PAGE);
         world
             .ranges
@@ -334,7 +311,7 @@ fn weights_make_room_for_captures_and_segments() {
         let graph = capture(&pool, &[UNIT]).unwrap();
         assert_eq!(touch(), "h---");
         replay(&world, &pool, &graph, Actor::Compute, 7);
-        assert!(segments.alloc(4 * UNIT, Actor::Copy).is_err());
+        assert!(segments.alloc(4 * UNIT).is_err());
         assert!(segments.free(segment, Actor::Copy));
         assert!(!segments.free(segment, Actor::Copy));
         // They stay out until they are asked for.

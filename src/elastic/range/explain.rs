@@ -2,7 +2,6 @@
 
 use super::answer::Refusal;
 use super::state::RangesState;
-use super::table::RangeTable;
 use crate::device::UserStreams;
 use crate::error::{bytes_text, Result};
 
@@ -10,11 +9,13 @@ use crate::error::{bytes_text, Result};
 const NAMED: usize = 8;
 
 impl<D: UserStreams> RangesState<D> {
-    /// Name and bytes of each range that holds some.
+    /// Name and bytes of each range that holds some, and of what is held beside them.
     pub fn holders(&self) -> Vec<(String, u64)> {
-        let held = |range: &RangeTable<D>| range.held();
         let ranges = self.ranges.values();
-        let all = ranges.map(|range| (range.name.clone(), held(range)));
+        let ranges = ranges.map(|range| (range.name.clone(), range.held()));
+        let held = self.holders.values();
+        let held = held.map(|one| (one.name.clone(), one.memory.held()));
+        let all = ranges.chain(held);
         all.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
@@ -33,10 +34,12 @@ impl<D: UserStreams> RangesState<D> {
     }
 
     /// The budget of the device, and who holds it: the largest holders first.
-    fn who_holds(&self) -> String {
+    pub fn who_holds(&self) -> String {
         let (cap, mut all) = self.pool.holders();
-        let ranges = self.holders().into_iter();
-        all.extend(ranges.map(|(name, bytes)| (format!("range '{name}'"), bytes)));
+        let ranges = self.ranges.values();
+        all.extend(ranges.map(|range| (format!("range '{}'", range.name), range.held())));
+        let held = self.holders.values();
+        all.extend(held.map(|one| (one.name.clone(), one.memory.held())));
         all.retain(|(_, bytes)| *bytes > 0);
         all.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         let named = all.iter().take(NAMED);

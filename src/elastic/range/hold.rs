@@ -1,12 +1,14 @@
-//! Memory that its owner holds until it gives it up: the units of a graph pool, which show at further addresses, and segments of
-//! another allocator. It is faulted once and stays pinned, so nobody takes it.
+//! Memory that its owner holds until it gives it up, beside the ranges of a device: graph pools, and segments of another allocator.
+//! Weights of ranges make room for it; nobody takes it.
 
-use super::answer::Cause;
-use super::state::RangesState;
-use super::table::AllocId;
-use super::{Answer, Range, Refusal};
+use super::answer::Refusal;
+use super::state::{HeldMemory, RangesState};
+use super::table::RangeTable;
+use super::Ranges;
 use crate::device::{DevicePtr, UserStreams};
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
+use crate::memory::{Holder, Units};
+use std::sync::Arc;
 
 impl<D: UserStreams> RangesState<D> {
     /// Bytes of units that nobody has pinned.
@@ -22,145 +24,170 @@ impl<D: UserStreams> RangesState<D> {
         bytes
     }
 
-    /// Weights go for `need` bytes that are held, after the kernels that use them. Whether it is enough.
-    pub fn make_room(&mut self, need: u64) -> Result<bool> {
-        let room = self.pool.claim(need);
-        self.pool.unclaim(room);
-        let missing = need - room;
-        // Weights that would go for nothing stay.
-        if self.can_go() < missing {
-            return Ok(false);
+    /// Claims `need` bytes for memory that is held. Weights go for them, after the kernels that use them. Whether it is enough; if
+    /// not, nothing is claimed, and weights that would go for nothing stay.
+    pub fn claim(&mut self, need: u64) -> Result<bool> {
+        let granted = self.pool.claim(need);
+        let missing = need - granted;
+        if missing == 0 {
+            return Ok(true);
         }
         let before = self.held();
-        let shrunk = self.shrink(before.saturating_sub(missing), true);
-        let after = self.held();
-        self.pool.unclaim(before - after);
-        shrunk.map(|()| true)
+        let shrunk = match self.can_go() < missing {
+            true => Ok(()),
+            false => self.shrink(before.saturating_sub(missing), true),
+        };
+        let freed = before - self.held();
+        let enough = shrunk.is_ok() && freed >= missing;
+        self.pool.unclaim(match enough {
+            true => freed - missing,
+            false => freed + granted,
+        });
+        shrunk.map(|()| enough)
+    }
+
+    fn holder(&mut self, id: DevicePtr) -> Result<(&mut Holder, &mut Units<D>)> {
+        let found = self.holders.get_mut(&id);
+        let one = found.ok_or_else(|| Error::Internal(format!("{:#x} is held no more", id.0)))?;
+        Ok((&mut one.memory, &mut self.device))
+    }
+
+    /// Why it can hold no more.
+    fn why_not(&mut self, id: DevicePtr) -> Result<String> {
+        let mut pinned = self.ranges.values().flat_map(RangeTable::pinned);
+        let refusal = match pinned.next() {
+            Some(_) => Refusal::InUse,
+            None => Refusal::NothingLower,
+        };
+        drop(pinned);
+        let who = self.who_holds();
+        let (memory, _) = self.holder(id)?;
+        let held = bytes_text(memory.held());
+        let name = self.holders.get(&id).map_or("", |one| one.name.as_str());
+        Ok(format!(
+            "{name}, which holds {held}: {}; {who}",
+            refusal.text()
+        ))
     }
 }
 
-impl<D: UserStreams> Range<D> {
-    /// A fault that waits for kernels of lower ranges rather than being refused because of them.
-    pub(in crate::elastic) fn hold(&self, at: AllocId, stream: D::Stream) -> Result<Answer> {
-        let mut state = self.ranges.lock();
-        let answer = state.fault(self.id, at, stream)?;
-        if answer != Answer::Refused(Refusal::InUse) {
-            return Ok(answer);
-        }
-        let range = state.range(self.id)?;
-        let need = range.missing(range.units_of(&range.allocs[at as usize]));
-        match state.make_room(need)? {
-            true => state.fault(self.id, at, stream),
-            false => Ok(answer),
-        }
-    }
-
-    /// The same for a unit: the range's allocations are its units.
-    pub(in crate::elastic) fn hold_unit(&self, unit: usize, stream: D::Stream) -> Result<Answer> {
-        let mut state = self.ranges.lock();
-        let range = state.range(self.id)?;
-        while range.allocs.len() <= unit {
-            let bytes = range.size_of(range.allocs.len());
-            range.alloc(bytes)?;
-        }
+impl<D: UserStreams> Ranges<D> {
+    /// Addresses for `bytes` bytes of memory, which is held as it grows. It costs addresses, and no memory. `name` says whose it is.
+    pub(in crate::elastic) fn hold(
+        self: &Arc<Self>,
+        name: &str,
+        bytes: u64,
+    ) -> Result<HeldUnits<D>> {
+        let mut state = self.lock();
+        let size = state.whole_pages(name, bytes)?;
+        let memory = Holder::new(&mut state.device, size)?;
+        let id = memory.start();
+        let name = name.to_owned();
+        state.holders.insert(id, HeldMemory { name, memory });
         drop(state);
-        self.hold(unit as AllocId, stream)
-    }
-
-    /// Bytes of a unit: all but the last one have as many.
-    pub(in crate::elastic) fn unit(&self) -> u64 {
-        self.ranges.lock().device.pages.unit()
-    }
-
-    /// Further addresses, as many as the range has.
-    pub(in crate::elastic) fn reserve_mirror(&self) -> Result<DevicePtr> {
-        let mut state = self.ranges.lock();
-        let bytes = state.range(self.id)?.bytes;
-        state.device.reserve(bytes)
-    }
-
-    /// Shows a unit that is held at its place from `start` on as well.
-    pub(in crate::elastic) fn mirror(&self, unit: usize, start: DevicePtr) -> Result<()> {
-        let mut state = self.ranges.lock();
-        let (range, device) = state.split(self.id)?;
-        // rule: units-that-show-elsewhere-are-held
-        if !range.backed[unit] || !range.is_pinned(unit) {
-            return Err(Error::Internal(format!(
-                "unit {unit} of range '{}' is to show elsewhere, and can be taken any time",
-                range.name
-            )));
-        }
-        device.mirror(start.offset(range.offset_of(unit)), range.address_of(unit))
-    }
-
-    /// Takes the first `units` units away from further addresses, and gives these back. Nobody uses them any more.
-    pub(in crate::elastic) fn end_mirror(&self, start: DevicePtr, units: usize) -> Result<()> {
-        let mut state = self.ranges.lock();
-        let (range, device) = state.split(self.id)?;
-        for unit in 0..units {
-            device.take(start.offset(range.offset_of(unit)), false)?;
-        }
-        device.release(start)
-    }
-
-    /// Gives up the units from `first` on, which show nowhere else and which nobody uses.
-    pub(in crate::elastic) fn give_up(&self, first: usize) -> Result<()> {
-        let mut state = self.ranges.lock();
-        let range = state.range(self.id)?;
-        let mut bytes = 0;
-        for unit in first..range.allocs.len() {
-            if range.backed[unit] {
-                bytes += range.size_of(unit);
-            }
-            let alloc = &mut range.allocs[unit];
-            (alloc.pins, alloc.filling) = (0, false);
-            alloc.lose();
-        }
-        let before = state.held();
-        let freed = state.free(self.id, bytes, false, Cause::Asked);
-        let after = state.held();
-        state.pool.unclaim(before - after);
-        state.range(self.id)?.reset_watermark();
-        freed.map(drop)
+        Ok(HeldUnits {
+            ranges: self.clone(),
+            id,
+        })
     }
 
     /// What is issued to `to` from now on comes after everything that was issued to `from`.
     pub(in crate::elastic) fn order(&self, from: D::Stream, to: D::Stream) -> Result<()> {
-        let mut state = self.ranges.lock();
+        let mut state = self.lock();
         let event = state.device.pages.record(from)?;
         state.device.pages.stream_wait(to, &event)
     }
 
     /// Blocks until everything that was issued to `stream` is done.
     pub(in crate::elastic) fn finish(&self, stream: D::Stream) -> Result<()> {
-        let mut state = self.ranges.lock();
+        let mut state = self.lock();
         let event = state.device.pages.record(stream)?;
         state.device.pages.wait(&event)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use crate::device::sim::{Actor, Order};
-    use crate::device::{Pages, Sim};
-    use crate::elastic::{DevicePool, Ranges};
-    use std::sync::Arc;
+/// Memory that is held. [`HeldUnits::end`] gives it back; without that it stays.
+pub(in crate::elastic) struct HeldUnits<D: UserStreams> {
+    pub ranges: Arc<Ranges<D>>,
+    /// Its first address.
+    id: DevicePtr,
+}
 
-    #[test]
-    fn only_what_is_held_shows_elsewhere() {
-        let pool = Arc::new(DevicePool::new("sim"));
-        let sim = Sim::new(Order::KernelsFirst);
-        let unit = sim.unit();
-        pool.set_cap(Some(unit)).unwrap();
-        let range = Ranges::new(sim, &pool).create("r", 2 * unit).unwrap();
-        let start = range.reserve_mirror().unwrap();
-        assert!(range.mirror(0, start).is_err(), "no memory");
-        range.hold_unit(0, Actor::Compute).unwrap();
-        range.mirror(0, start).unwrap();
-        range.end_mirror(start, 1).unwrap();
-        range.unpin(&[0], Actor::Compute).unwrap();
-        let start = range.reserve_mirror().unwrap();
-        assert!(range.mirror(0, start).is_err(), "nobody holds it");
-        range.end_mirror(start, 0).unwrap();
+impl<D: UserStreams> HeldUnits<D> {
+    fn with<R>(&self, work: impl FnOnce(&mut Holder, &mut Units<D>) -> R) -> Result<R> {
+        let mut state = self.ranges.lock();
+        let (memory, device) = state.holder(self.id)?;
+        Ok(work(memory, device))
+    }
+
+    /// The first address.
+    pub fn start(&self) -> DevicePtr {
+        self.id
+    }
+
+    /// The units that hold the first `bytes` bytes.
+    pub fn units_for(&self, bytes: u64) -> Result<usize> {
+        self.with(|memory, _| memory.units_for(bytes))
+    }
+
+    /// Bytes that are held.
+    pub fn held(&self) -> Result<u64> {
+        self.with(|memory, _| memory.held())
+    }
+
+    /// The first `count` units are held. Weights of ranges go for them.
+    pub fn grow(&self, count: usize) -> Result<()> {
+        let mut state = self.ranges.lock();
+        let (memory, _) = state.holder(self.id)?;
+        let (before, after) = (memory.held(), memory.bytes_of(count));
+        if after <= before {
+            return Ok(());
+        }
+        let bytes = after - before;
+        state.relieve()?;
+        if !state.claim(bytes)? {
+            let what = state.why_not(self.id)?;
+            return Err(Error::OutOfMemory { what, bytes });
+        }
+        let (memory, device) = state.holder(self.id)?;
+        let grown = memory.grow(device, count);
+        let now = memory.held();
+        state.pool.unclaim(after - now);
+        grown
+    }
+
+    /// Gives up all but the first `count` units, which nobody uses.
+    pub fn shrink(&self, count: usize) -> Result<()> {
+        let mut state = self.ranges.lock();
+        let (memory, device) = state.holder(self.id)?;
+        let before = memory.held();
+        let shrunk = memory.shrink(device, count);
+        let freed = before - memory.held();
+        state.pool.unclaim(freed);
+        shrunk
+    }
+
+    /// Further addresses, as many as it has.
+    pub fn reserve_mirror(&self) -> Result<DevicePtr> {
+        self.with(|memory, device| device.reserve(memory.bytes()))?
+    }
+
+    /// Shows a unit that is held in further addresses as well.
+    pub fn mirror(&self, unit: usize, start: DevicePtr) -> Result<()> {
+        self.with(|memory, device| memory.mirror(device, unit, start))?
+    }
+
+    /// Takes the first `count` units away from further addresses, and gives these back. Nobody uses them any more.
+    pub fn end_mirror(&self, start: DevicePtr, count: usize) -> Result<()> {
+        self.with(|memory, device| memory.end_mirror(device, start, count))?
+    }
+
+    /// Gives memory and addresses back, which nobody uses.
+    pub fn end(&self) -> Result<()> {
+        self.shrink(0)?;
+        let mut state = self.ranges.lock();
+        state.device.release(self.id)?;
+        state.holders.remove(&self.id);
+        Ok(())
     }
 }

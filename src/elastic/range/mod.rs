@@ -23,7 +23,7 @@
 //! | `ring` | slots for allocations whose fault was refused |
 //! | `slots` | the ring's memory, and slots for callers |
 //! | `lease` | leases that end on any thread |
-//! | `hold` | memory that its owner holds until it gives it up: graph pools and segments |
+//! | `hold` | memory beside ranges, which its owner holds until it gives it up: graph pools and segments |
 //! | `residency` | what a range holds, and why |
 
 mod alloc;
@@ -39,6 +39,7 @@ mod state;
 mod table;
 
 pub use answer::{Answer, Cause, Freed, Place, Refusal};
+pub(super) use hold::HeldUnits;
 pub use lease::Lease;
 pub use residency::{RangeReport, UnitState};
 pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
@@ -46,7 +47,7 @@ pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
 use super::pool::DevicePool;
 use super::range_share::RangeMemory;
 use crate::device::{AnyPages, DevicePtr, UserStreams};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::figures::DeviceId;
 use crate::memory::Units;
 use state::RangesState;
@@ -87,6 +88,7 @@ impl<D: UserStreams + 'static> Ranges<D> {
                 pool: pool.clone(),
                 ranges: BTreeMap::new(),
                 order: Vec::new(),
+                holders: BTreeMap::new(),
                 leases: Default::default(),
             }),
         });
@@ -100,16 +102,8 @@ impl<D: UserStreams + 'static> Ranges<D> {
     pub fn create(self: &Arc<Self>, name: &str, bytes: u64) -> Result<Range<D>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut state = self.lock();
-        if bytes == 0 {
-            return Err(Error::InvalidInput(format!("range '{name}': 0 bytes")));
-        }
-        let (page, unit) = (state.device.pages.page(), state.device.pages.unit());
-        let size = bytes
-            .checked_next_multiple_of(page)
-            .ok_or_else(|| Error::OutOfMemory {
-                what: format!("the addresses of range '{name}'"),
-                bytes,
-            })?;
+        let size = state.whole_pages(&format!("range '{name}'"), bytes)?;
+        let unit = state.device.pages.unit();
         let start = state.device.reserve(size)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let range = RangeTable::new(name.to_owned(), start, size, unit);

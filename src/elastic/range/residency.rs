@@ -75,7 +75,7 @@ impl<D: UserStreams> RangesState<D> {
             device,
             bytes: range.bytes,
             resident: range.resident,
-            ring: range.ring.as_ref().map_or(0, |ring| ring.bytes),
+            ring: range.ring.as_ref().map_or(0, |ring| ring.memory.bytes()),
             ring_leased: range.ring.as_ref().map_or(0, SlotRing::leased_bytes),
             limit: (range.limit < u64::MAX).then_some(range.limit),
             watermark: Watermark {

@@ -11,19 +11,16 @@
 //! - The ring's memory counts as the range's, and never goes while the ring is there.
 
 use super::alloc::{Alloc, AllocId, ALIGNMENT};
-use crate::device::{DevicePtr, UserStreams};
+use crate::device::UserStreams;
 use crate::error::Result;
-use crate::memory::Units;
+use crate::memory::{Holder, Units};
 
 /// Numbers from here up are those of slots.
 pub(super) const SLOTS: AllocId = 1 << 31;
 
 pub(super) struct SlotRing<D: UserStreams> {
-    pub start: DevicePtr,
-    pub bytes: u64,
-    pub unit: u64,
-    /// Bytes from the start that have memory: whole units, all of them once it is made.
-    pub held: u64,
+    /// All of it has memory, once it is made.
+    pub memory: Holder,
     /// Where the next slot begins, if it fits there.
     next: u64,
     last_number: AllocId,
@@ -45,13 +42,10 @@ impl<D: UserStreams> Slot<D> {
 }
 
 impl<D: UserStreams> SlotRing<D> {
-    /// Of addresses without memory.
-    pub fn new(start: DevicePtr, bytes: u64, unit: u64) -> Self {
+    /// Without slots.
+    pub fn new(memory: Holder) -> Self {
         SlotRing {
-            start,
-            bytes,
-            unit,
-            held: 0,
+            memory,
             next: 0,
             last_number: SLOTS,
             slots: Vec::new(),
@@ -87,7 +81,7 @@ impl<D: UserStreams> SlotRing<D> {
         starts.into_iter().find(|&start| {
             let end = start.saturating_add(bytes);
             // rule: leased-slot-is-given-to-nobody
-            end <= self.bytes && leased().all(|slot| !slot.overlaps(start, end))
+            end <= self.memory.bytes() && leased().all(|slot| !slot.overlaps(start, end))
         })
     }
 
@@ -121,7 +115,7 @@ impl<D: UserStreams> SlotRing<D> {
             // rule: slot-is-filled-after-its-readers
             slot.memory.order_after_uses(device, stream)?;
         }
-        let mut slot = Alloc::new(self.start, start, bytes);
+        let mut slot = Alloc::new(self.memory.start(), start, bytes);
         slot.begin_fill();
         self.next = end.next_multiple_of(ALIGNMENT);
         self.last_number = self.last_number.wrapping_add(1) | SLOTS;

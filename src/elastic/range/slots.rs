@@ -7,6 +7,7 @@ use super::state::RangesState;
 use super::Range;
 use crate::device::UserStreams;
 use crate::error::{bytes_text, Error, Result};
+use crate::memory::Holder;
 
 impl<D: UserStreams> RangesState<D> {
     fn slot(&mut self, id: u64, of: AllocId, stream: D::Stream) -> Result<(AllocId, Place)> {
@@ -16,11 +17,11 @@ impl<D: UserStreams> RangesState<D> {
         let Some(ring) = &mut range.ring else {
             return Err(Error::InvalidInput(format!("range '{name}' has no ring")));
         };
-        if bytes > ring.bytes {
+        if bytes > ring.memory.bytes() {
             return Err(Error::InvalidInput(format!(
                 "allocation {of} of range '{name}' has {}, and the range's ring {}",
                 bytes_text(bytes),
-                bytes_text(ring.bytes)
+                bytes_text(ring.memory.bytes())
             )));
         }
         ring.forget(device)?;
@@ -32,7 +33,7 @@ impl<D: UserStreams> RangesState<D> {
             return Err(Error::OutOfMemory {
                 what: format!(
                     "a slot for allocation {of} in the ring of range '{name}', which has {}; leased are {}",
-                    bytes_text(ring.bytes),
+                    bytes_text(ring.memory.bytes()),
                     leases.join(", ")
                 ),
                 bytes,
@@ -43,7 +44,7 @@ impl<D: UserStreams> RangesState<D> {
         Ok((number, range.get(number)?.place()))
     }
 
-    /// Memory of lower priority goes for a new ring, after its kernels.
+    /// Memory of ranges goes for a new ring, after its kernels.
     fn make_ring(&mut self, id: u64, bytes: u64) -> Result<()> {
         let unit = self.device.pages.unit();
         let name = self.range(id)?.name.clone();
@@ -52,28 +53,19 @@ impl<D: UserStreams> RangesState<D> {
             bytes,
         };
         let size = bytes.checked_next_multiple_of(unit).ok_or_else(none)?;
-        let granted = match self.make_room(size)? {
-            true => self.pool.claim(size),
-            false => 0,
-        };
-        if granted < size {
-            self.pool.unclaim(granted);
+        if !self.claim(size)? {
             return Err(none());
         }
-        let start = self
-            .device
-            .reserve(size)
-            .inspect_err(|_| self.pool.unclaim(size))?;
-        let mut ring = SlotRing::new(start, size, unit);
-        let mut made = Ok(());
-        while ring.held < size && made.is_ok() {
-            made = self.device.back(start.offset(ring.held), unit);
-            ring.held += if made.is_ok() { unit } else { 0 };
-        }
-        self.pool.unclaim(size - ring.held);
-        self.range(id)?.ring = Some(ring);
-        if made.is_err() {
-            self.end_ring(id, false)?;
+        let made = Holder::new(&mut self.device, size).and_then(|mut memory| {
+            let grown = memory.grow(&mut self.device, memory.units_for(size));
+            self.pool.unclaim(size - memory.held());
+            self.range(id)?.ring = Some(SlotRing::new(memory));
+            grown
+        });
+        match (&made, &self.range(id)?.ring) {
+            (Ok(()), _) => {}
+            (Err(_), None) => self.pool.unclaim(size),
+            (Err(_), Some(_)) => drop(self.end_ring(id, false)?),
         }
         made
     }
@@ -93,12 +85,10 @@ impl<D: UserStreams> RangesState<D> {
                 return Ok(false);
             }
         }
-        while ring.held > 0 {
-            device.take(ring.start.offset(ring.held - ring.unit), false)?;
-            ring.held -= ring.unit;
-            pool.unclaim(ring.unit);
-        }
-        device.release(ring.start)?;
+        let before = ring.memory.held();
+        let ended = ring.memory.end(device);
+        pool.unclaim(before - ring.memory.held());
+        ended?;
         range.ring = None;
         Ok(true)
     }

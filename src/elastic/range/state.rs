@@ -11,13 +11,19 @@ use super::alloc::Use;
 use super::answer::{Answer, Cause, Refusal};
 use super::lease::Leases;
 use super::table::{AllocId, RangeTable, Victim};
-use crate::device::UserStreams;
+use crate::device::{DevicePtr, UserStreams};
 use crate::elastic::pool::DevicePool;
 use crate::error::{Error, Result};
-use crate::memory::Units;
+use crate::memory::{Holder, Units};
 use std::collections::BTreeMap;
 use std::ops::Range as Span;
 use std::sync::Arc;
+
+/// Memory that is held, and for whom.
+pub(super) struct HeldMemory {
+    pub name: String,
+    pub memory: Holder,
+}
 
 pub(super) struct RangesState<D: UserStreams> {
     pub device: Units<D>,
@@ -25,6 +31,8 @@ pub(super) struct RangesState<D: UserStreams> {
     pub ranges: BTreeMap<u64, RangeTable<D>>,
     /// Highest priority first.
     pub order: Vec<u64>,
+    /// By first address.
+    pub holders: BTreeMap<DevicePtr, HeldMemory>,
     pub leases: Leases,
 }
 
@@ -41,9 +49,23 @@ impl<D: UserStreams> RangesState<D> {
         Ok((range, &mut self.device))
     }
 
-    /// Bytes that all ranges hold.
+    /// Bytes that ranges and holders hold.
     pub fn held(&self) -> u64 {
-        self.ranges.values().map(RangeTable::held).sum()
+        let holders = self.holders.values().map(|one| one.memory.held());
+        let ranges = self.ranges.values().map(RangeTable::held);
+        ranges.chain(holders).sum()
+    }
+
+    /// Bytes rounded up to whole pages of the device.
+    pub fn whole_pages(&self, name: &str, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Err(Error::InvalidInput(format!("{name}: 0 bytes")));
+        }
+        let size = bytes.checked_next_multiple_of(self.device.pages.page());
+        size.ok_or_else(|| Error::OutOfMemory {
+            what: format!("the addresses of {name}"),
+            bytes,
+        })
     }
 
     /// The contents of an allocation, or memory for them. On a hit by the stream that wrote them nothing is asked of the device.
@@ -133,7 +155,7 @@ impl<D: UserStreams> RangesState<D> {
     }
 
     /// The cap may have become smaller than what is held.
-    fn relieve(&mut self) -> Result<()> {
+    pub fn relieve(&mut self) -> Result<()> {
         let device = &self.device;
         let over = self.pool.excess(|| device.pages.free_bytes())?;
         if over == 0 {

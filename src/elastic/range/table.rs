@@ -58,7 +58,7 @@ pub(super) struct RangeTable<D: UserStreams> {
 impl<D: UserStreams> RangeTable<D> {
     /// Bytes of memory, those of its ring too.
     pub fn held(&self) -> u64 {
-        self.resident + self.ring.as_ref().map_or(0, |ring| ring.held)
+        self.resident + self.ring.as_ref().map_or(0, |ring| ring.memory.held())
     }
 
     pub fn new(name: String, start: DevicePtr, bytes: u64, unit: u64) -> Self {

@@ -259,14 +259,11 @@ fn logged(device: i32, work: impl FnOnce(DeviceId) -> Result<(), Error>) {
 }
 
 /// Memory of the capture that runs on the device.
-///
-/// # Safety
-/// `stream` is NULL or a stream.
 #[no_mangle]
-pub unsafe extern "C" fn ws_graph_pool_alloc(
+pub extern "C" fn ws_graph_pool_alloc(
     size: isize,
     device: i32,
-    stream: *mut c_void,
+    _stream: *mut c_void,
 ) -> *mut c_void {
     given(size, device, |device, bytes| {
         let open = known().open(device);
@@ -275,9 +272,7 @@ pub unsafe extern "C" fn ws_graph_pool_alloc(
                 "no capture of a graph pool runs, and nothing else gets its memory".to_owned(),
             )
         })?;
-        // SAFETY: by this function's contract.
-        let stream = unsafe { UserStream::new(stream) };
-        while_captured(device, || pool.alloc(bytes, stream))?
+        while_captured(device, || pool.alloc(bytes))?
     })
 }
 
@@ -304,20 +299,11 @@ pub extern "C" fn ws_graph_pool_free(
 }
 
 /// Memory under the device's budget.
-///
-/// # Safety
-/// `stream` is NULL or a stream that exists until [`ws_segment_free`] was called.
 #[no_mangle]
-pub unsafe extern "C" fn ws_segment_alloc(
-    size: isize,
-    device: i32,
-    stream: *mut c_void,
-) -> *mut c_void {
+pub extern "C" fn ws_segment_alloc(size: isize, device: i32, _stream: *mut c_void) -> *mut c_void {
     given(size, device, |device, bytes| {
         let segments = known().segments(device)?;
-        // SAFETY: by this function's contract.
-        let stream = unsafe { UserStream::new(stream) };
-        while_captured(device, || segments.alloc(bytes, stream))?
+        while_captured(device, || segments.alloc(bytes))?
     })
 }
 
