@@ -285,7 +285,7 @@ def test_a_pass_that_cannot_show_its_weights_ends(whole, monkeypatch):
         for _ in range(2):
             module(given())
         with monkeypatch.context() as patched:
-            patched.setattr("weightstream._eager.plan.set_data", lambda *_: 1 / 0)
+            patched.setattr("weightstream._eager.plan.show_all", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 module(given())
         for _ in range(3):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from .subclasses import flattens, plain_of
 from .weights import span
 
 
@@ -19,13 +20,17 @@ class Escaped:
     def __init__(self, shown: list[tuple[torch.Tensor, torch.Tensor]], modules: Iterable[nn.Module]):
         self._spans = sorted((one.data_ptr(), one.data_ptr() + span(one)) for _, one in shown if one.numel())
         self._starts = [start for start, _ in self._spans]
-        streaming = {id(one) for one, _ in shown if not isinstance(one, nn.Parameter)}
+        streaming = {id(one) for one, _ in shown}
         self._shown = {id(one) for one, _ in shown}
         self._with_buffers = [one for one in modules if any(id(buffer) in streaming for buffer in one._buffers.values())]
 
     def reaches(self, value: Any) -> bool:
         """Whether it is a tensor over this memory."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
+        if not isinstance(value, torch.Tensor):
+            return False
+        if flattens(value):
+            return any(map(self.reaches, plain_of(value)))
+        if value.layout is not torch.strided or not value.numel():
             return False
         at = value.data_ptr()
         before = bisect.bisect_right(self._starts, at) - 1

@@ -125,7 +125,7 @@ class Passes:
         if plan is not None and planned is not None and planned in plan.entries and planned.of is entry.recorded:
             return plan, planned
         recorded = entry.recorded or []
-        fresh = PlannedEntry([_of_weights(call, self.weights) for call in recorded])
+        fresh = PlannedEntry([_of_weights(call, self.weights) for call in recorded], self.weights)
         fresh.of = recorded
         if plan is None:
             plan = self._first_plan(fresh)
@@ -165,7 +165,7 @@ class Passes:
         finally:
             self.thread, self._running = 0, None
             plan.end(completed or resident)
-            self._keep_buffers({key: one for key, one in self._wrote.items() if not one.is_parameter()})
+            self._keep_buffers({key: one for key, one in self._wrote.items() if one.is_buffer})
         return result
 
     def _run_resident(
@@ -252,7 +252,7 @@ class Passes:
             return forward(*args, **kwargs)
         finally:
             self._note_written(writes.to_host(self.weights.lending))
-            show_host(shown)
+            show_host(self.weights, shown)
 
     # -- what has to hold before a pass --
 
@@ -275,7 +275,7 @@ class Passes:
         elif self.buffers.are_others(self.names):
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
-        known = [one for key, one in written.items() if key in self.weights.shown]
+        known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
         if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
             self._take_weights()
         elif known:
@@ -326,7 +326,7 @@ class Passes:
         """Buffers were replaced. The budget covers those that there are now."""
         before = self.buffers.bytes
         self.buffers.take(self.root)
-        if not all(one.is_parameter() or self.buffers.is_streaming(one.tensor) for one in self.weights.shown.values()):
+        if not all(not one.is_buffer or self.buffers.is_streaming(one.tensor) for one in self.weights.shown.values()):
             self._take_weights()
         elif self.buffers.bytes != before:
             self.close_plan()

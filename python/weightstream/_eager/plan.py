@@ -14,7 +14,8 @@ from .._native.bindings import OffloadEntry, OffloadEvent, OffloadPass, OffloadR
 from .._native.errors import Error
 from .escaped import Escaped
 from .recording import Call
-from .watch import set_data
+from .subclasses import Outer
+from .watch import show_all
 from .weights import Shown, Weights, Written, tensor_at
 
 # As in weightstream.h.
@@ -25,10 +26,15 @@ _READ, _KERNEL, _READ_END = 0, 1, 2
 class PlannedCall:
     """A call of a module: what it reads, and where that was when it was last called."""
 
-    __slots__ = ("_addresses", "_device", "_escaped", "_host", "_moved", "_reads", "count", "first", "module", "parent", "shown", "written")
+    __slots__ = (
+        *("_addresses", "_device", "_escaped", "_host", "_moved", "_outer", "_reads", "count", "first", "module", "parent", "shown"),
+        "written",
+    )
 
-    def __init__(self, module: nn.Module, parent: int | None, shown: list[Shown], first: int, reads: list[int]):
-        self.module, self.parent, self.shown = module, parent, shown
+    def __init__(
+        self, module: nn.Module, parent: int | None, shown: list[Shown], outer: list[Outer], first: int, reads: list[int]
+    ):
+        self.module, self.parent, self.shown, self._outer = module, parent, shown, outer
         self.first, self.count, self._reads = first, len(reads), reads
         self._addresses = (ctypes.c_uint64 * len(reads))()
         self._moved = ctypes.c_int32(1)
@@ -44,8 +50,9 @@ class PlannedCall:
             if self._moved.value or not self._device:
                 self._device = plan.on_device(self.shown, dict(zip(self._reads, self._addresses)))
                 self._escaped = Escaped(self._device, [self.module])
-            for shown, tensor in self._device:
-                set_data(shown, tensor)
+            show_all(self._device)
+            for outer in self._outer:
+                outer.show()
         except BaseException:
             self._hide(plan)
             raise
@@ -65,8 +72,9 @@ class PlannedCall:
 
     def _hide(self, plan: Plan) -> None:
         try:
-            for shown, tensor in self._host:
-                set_data(shown, tensor)
+            for outer in self._outer:
+                outer.hide()
+            show_all(self._host)
         finally:
             # Whatever else fails, a read that has begun ends.
             if plan.release(plan.handle, self.first, self.count):
@@ -79,23 +87,24 @@ class PlannedCall:
 class PlannedEntry:
     """The order of an entry, as the plan has it."""
 
-    def __init__(self, calls: list[Call]):
+    def __init__(self, calls: list[Call], weights: Weights):
         #: Its place among the entries of the plan; what was recorded of it.
         self.index, self.of = 0, calls
         #: The weight of each read, and the reads that take rows: they may find their weight in host memory.
         self.reads: list[int] = []
         self.rows: list[int] = []
-        self.calls = self._planned(calls)
+        self.calls = self._planned(calls, weights)
         self.called = {call.module for call in calls}
         #: Modules that ran and read nothing: their calls are no steps of the order.
         self.silent = self.called - {call.module for call in self.calls}
         shown = {id(one.tensor): one for call in self.calls for one in call.shown}
         self._shown, self._hosts = list(shown.values()), [(one.tensor, one.host) for one in shown.values()]
+        self._outer = weights.outer(self._shown)
         self._generation = -1
         self._everything: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.written = Written(self._shown)
 
-    def _planned(self, calls: list[Call]) -> list[PlannedCall]:
+    def _planned(self, calls: list[Call], weights: Weights) -> list[PlannedCall]:
         """The calls that read something, and the entry's own. What a caller holds, the calls in it do not show again."""
         planned: list[PlannedCall] = []
         held: list[set[int]] = []
@@ -112,7 +121,8 @@ class PlannedEntry:
             wholes = {one.weight for key, one in mine.items() if key not in call.rows or key in call.wholes}
             self.rows += [len(self.reads) + n for n, weight in enumerate(reads) if weight not in wholes]
             place.append(len(planned))
-            planned.append(PlannedCall(call.module, parent, list(mine.values()), len(self.reads), reads))
+            outer = weights.outer(mine.values())
+            planned.append(PlannedCall(call.module, parent, list(mine.values()), outer, len(self.reads), reads))
             self.reads += reads
         return planned
 
@@ -161,8 +171,9 @@ class PlannedEntry:
             at = {weight: address for weight, address, _ in by_read}
             self._everything, self._generation = plan.on_device(self._shown, at), generation
             self._escaped = Escaped(self._everything, self.called)
-        for shown, tensor in self._everything:
-            set_data(shown, tensor)
+        show_all(self._everything)
+        for outer in self._outer:
+            outer.show()
 
     def own(self, result: Any) -> Any:
         """What a pass returns that showed everything, without a view of a weight."""
@@ -173,8 +184,9 @@ class PlannedEntry:
         written = self.written.to_host(plan.weights.lending)
         if self._everything:
             self._escaped.keep_buffers()
-        for shown, tensor in self._hosts:
-            set_data(shown, tensor)
+        for outer in self._outer:
+            outer.hide()
+        show_all(self._hosts)
         return written
 
     def count_writes(self) -> None:

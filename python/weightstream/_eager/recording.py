@@ -6,7 +6,8 @@ parameter, it gets a copy, and the parameter is one of the running module's read
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from .._native.errors import Error
-from .watch import ours, set_data
+from .subclasses import plain_of, rebuilt
+from .watch import ours, set_data, show_all
 from .weights import Shown, Weights, span
 
 #: What `parameter.data = tensor` asks in inference mode: no operator of the module.
@@ -58,14 +60,15 @@ class Recorder(TorchDispatchMode):
         self.calls.append(call)
         before, self._now = self._now, len(self.calls) - 1
         mine = [one for one in call.reads.values() if one.is_on_host()]
-        for one in mine:
-            set_data(one.tensor, self._copy(call, one))
+        show_all([(one.tensor, self._copy(call, one)) for one in mine])
+        for outer in self._weights.outer(mine):
+            outer.show()
         try:
             result = forward(*args, **kwargs)
             self._keep_returned(call, result)
             return result
         finally:
-            show_host([one for one in mine if id(one.tensor) not in self.kept])
+            show_host(self._weights, [one for one in mine if id(one.tensor) not in self.kept])
             self._drop_copies(call)
             self._now = before
 
@@ -92,20 +95,20 @@ class Recorder(TorchDispatchMode):
             if id(one.tensor) in self.kept:
                 continue
             del self._copies[copy.untyped_storage().data_ptr()], self._live[id(one.tensor)]
-            if one.is_parameter() or torch.equal(_bytes(copy), _bytes(one.host)):
+            if not one.is_buffer or torch.equal(_bytes(copy), _bytes(one.host)):
                 storages.append((one, StorageWeakRef(copy.untyped_storage())))
             else:
                 self.kept[id(one.tensor)] = one
                 set_data(one.tensor, copy)
         call.copies.clear()
         copy = None
-        self.kept |= {id(one.tensor): one for one, storage in storages if not one.is_parameter() and not storage.expired()}
+        self.kept |= {id(one.tensor): one for one, storage in storages if one.is_buffer and not storage.expired()}
 
     def _keep_returned(self, call: Call, result: Any) -> None:
         """A module that returns a weight, or a view of one, leaves it to its caller, which then holds it."""
-        returned = {id(one.tensor): one for tensor in tree_flatten(result)[0] if (one := self._of(tensor))}
+        returned = {id(one.tensor): one for tensor in tree_flatten(result)[0] for one in self._of(tensor)}
         for key, one in returned.items():
-            if call.parent is None and not one.is_parameter():
+            if call.parent is None and one.is_buffer:
                 continue
             if call.parent is None:
                 name = type(call.module).__name__
@@ -116,11 +119,11 @@ class Recorder(TorchDispatchMode):
             caller.copies += kept
             call.copies = [pair for pair in call.copies if pair[0] is not one]
 
-    def _of(self, value: Any) -> Shown | None:
-        """The parameter whose copy a tensor shows."""
-        if not isinstance(value, torch.Tensor) or not self._copies or value.layout is not torch.strided:
-            return None
-        return self._copies.get(value.untyped_storage().data_ptr()) if value.numel() else None
+    def _of(self, value: Any) -> Iterator[Shown]:
+        """The weights whose copies a tensor shows."""
+        for one in plain_of(value) if isinstance(value, torch.Tensor) and self._copies else ():
+            if one.layout is torch.strided and one.numel() and (found := self._copies.get(one.untyped_storage().data_ptr())):
+                yield found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -132,16 +135,22 @@ class Recorder(TorchDispatchMode):
             self._keep(one)
         if self._now is not None:
             call = self.calls[self._now]
-            used = {id(one.tensor) for tensor in tree_flatten((args, kwargs))[0] if (one := self._of(tensor))}
+            used = {id(one.tensor) for tensor in tree_flatten((args, kwargs))[0] for one in self._of(tensor)}
             (call.rows if func is torch.ops.aten.embedding.default else call.wholes).update(used)
         return func(*args, **kwargs)
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        one = self._weights.shown.get(id(tensor))
-        if one is None or self._now is None or not one.is_on_host():
+        parts = self._weights.of(tensor)
+        if not parts or self._now is None:
             return tensor
-        call = self.calls[self._now]
-        call.reads[id(tensor)] = one
+        copies = {id(one.tensor): self._read(one) for one in parts if one.is_on_host()}
+        return copies.get(id(tensor), tensor) if parts[0].tensor is tensor else rebuilt(parts[0].name, tensor, copies)
+
+    def _read(self, one: Shown) -> torch.Tensor:
+        """A weight of another module, or what the running one's is a part of. One of a subclass is read with all that this consists of."""
+        call = self.calls[self._now or 0]
+        whole = [other for outer in self._weights.outer([one]) for other in self._weights.of(outer.tensor)]
+        call.reads |= {id(other.tensor): other for other in [one, *whole]}
         return self._copy(call, one)
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> list[Shown]:
@@ -151,11 +160,10 @@ class Recorder(TorchDispatchMode):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            for tensor in tree_flatten(value)[0]:
-                one = self._weights.shown.get(id(tensor)) or self._of(tensor)
-                if one is not None and one.is_parameter():
+            for one in itertools.chain(*([*self._weights.of(tensor), *self._of(tensor)] for tensor in tree_flatten(value)[0])):
+                if not one.is_buffer:
                     raise Error(f"offload: the forward writes to the weight '{one.name}' ({func}); what passes change has to be a buffer")
-                if one is not None and id(one.tensor) not in self.kept and self._now is not None:
+                if id(one.tensor) not in self.kept and self._now is not None:
                     written.append(one)
         return written
 
@@ -178,12 +186,15 @@ def copy_of(one: Shown, device: torch.device) -> torch.Tensor:
 
 def show_copies(weights: Weights, shown: list[Shown], device: torch.device) -> None:
     """Weights show copies from now on."""
-    for one in shown:
-        set_data(one.tensor, copy_of(one, device))
-        weights.lending.addresses.add(one.tensor.untyped_storage().data_ptr())
+    copies = [(one.tensor, copy_of(one, device)) for one in shown]
+    show_all(copies)
+    weights.lending.addresses.update(copy.untyped_storage().data_ptr() for _, copy in copies)
+    for outer in weights.outer(shown):
+        outer.show()
 
 
-def show_host(shown: list[Shown]) -> None:
+def show_host(weights: Weights, shown: list[Shown]) -> None:
     """Weights show their host bytes again."""
-    for one in shown:
-        set_data(one.tensor, one.host)
+    for outer in weights.outer(shown):
+        outer.hide()
+    show_all([(one.tensor, one.host) for one in shown])

@@ -19,6 +19,13 @@ set_data = torch.Tensor.data.__set__
 get_data = torch.Tensor.data.__get__
 
 
+def show_all(shown: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Each first tensor shows the bytes of its second one from now on."""
+    with torch._C.DisableTorchFunctionSubclass():
+        for tensor, bytes in shown:
+            set_data(tensor, bytes)
+
+
 class Lending:
     """The weights of one module whose ``.data`` was asked for since their bytes were last copied."""
 
@@ -146,6 +153,9 @@ def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
     for lent in () if "_shown_by_weightstream" in value.__dict__ else _LENT.get(id(tensor), ()):
         if not (lending := lent.lending()):
             continue
+        # bitsandbytes gives a weight the data of another tensor over the same bytes of the host.
+        if lending.in_pass and any(one.at == lent.at for one in _LENT.get(id(value), ())):
+            return
         if lending.in_pass:
             raise Error(
                 f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer that they assign or "

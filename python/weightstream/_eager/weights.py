@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
+from .subclasses import Inner, Outer, flattens, inner_of, is_plain
 from .watch import Lending, get_data, ours
 
 
@@ -25,17 +26,16 @@ class Weight(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A parameter, or a buffer that streams: what it shows between passes, and where that lies. Without elements it has no weight."""
+    """A parameter, a tensor that one consists of, or a buffer that streams: what it shows between passes, and where that lies. Without
+    elements it has no weight."""
 
     name: str
     tensor: torch.Tensor
     host: torch.Tensor
     weight: int | None
     offset: int
-
-    def is_parameter(self) -> bool:
-        """Passes may write to buffers, and not to these."""
-        return isinstance(self.tensor, nn.Parameter)
+    #: Passes may write to buffers, and to nothing else.
+    is_buffer: bool
 
     def mode(self) -> torch.inference_mode:
         """In which tensors are made that the parameter can show: PyTorch tells inference tensors from others."""
@@ -57,11 +57,11 @@ class Written:
 
     def count(self) -> None:
         """What was written so far is known."""
-        self._versions = [tensor._version for tensor in self._counted]
+        self._versions = _versions(self._counted)
 
     def found(self) -> list[Shown]:
         """Those that were written, as PyTorch counts it."""
-        if [tensor._version for tensor in self._counted] == self._versions:
+        if _versions(self._counted) == self._versions:
             return []
         written = {id(tensor) for tensor, before in zip(self._counted, self._versions) if tensor._version != before}
         return [one for one in self._shown if id(one.tensor) in written]
@@ -79,13 +79,27 @@ class Written:
 
 class Weights:
     """All parameters of a module, and buffers of it, by the identity of their objects; but for parameters that are on ``device``
-    already, which are their owner's."""
+    already, which are their owner's. One of a tensor subclass is the tensors that it consists of."""
 
     def __init__(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], device: torch.device | None = None):
         here = device if device is not None and device.type != "cpu" else None
-        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.device != here]
-        for name, parameter in named:
-            _check(name, parameter)
+        with torch._C.DisableTorchFunctionSubclass():
+            self._take(module, buffers, here)
+
+    def _take(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], here: torch.device | None) -> None:
+        self._inner: dict[int, list[Inner]] = {}
+        self._outer: dict[int, list[Outer]] = {}
+        named: list[tuple[str, torch.Tensor]] = []
+        holders: dict[int, list[nn.Module]] = {}
+        for one in module.modules():
+            for parameter in one._parameters.values():
+                holders.setdefault(id(parameter), []).append(one)
+        for name, parameter in module.named_parameters():
+            found = [(name, parameter)] if is_plain(parameter) else self._take_apart(name, parameter, holders[id(parameter)])
+            for part, tensor in found if parameter.device != here else ():
+                _check(part, tensor)
+                named.append((part, tensor))
+        of_buffers = {id(buffer) for _, buffer in buffers}
         named += buffers
         spans = sorted((tensor.data_ptr(), span(tensor), name) for name, tensor in named if tensor.numel())
         self.all: list[Weight] = []
@@ -96,34 +110,55 @@ class Weights:
             else:
                 self.all.append(Weight(name, start, size))
         self._starts = [weight.start for weight in self.all]
-        self.shown = {id(tensor): self._shown(name, tensor) for name, tensor in named}
+        self.shown = {id(tensor): self._shown(name, tensor, id(tensor) in of_buffers) for name, tensor in named}
         self._addresses = [tensor.data_ptr() for _, tensor in named]
         # Tensors that were made in inference mode count no writes.
         self._counted = [tensor for _, tensor in named if not tensor.is_inference()]
-        self._versions = [tensor._version for tensor in self._counted]
+        self._versions = _versions(self._counted)
         self.lending = Lending(named)
 
-    def _shown(self, name: str, tensor: torch.Tensor) -> Shown:
+    def _take_apart(self, name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[tuple[str, torch.Tensor]]:
+        """A parameter of a tensor subclass: the tensors that it consists of."""
+        inner = self._inner[id(parameter)] = inner_of(name, parameter, holders)
+        if flattens(parameter):
+            outer = Outer(name, parameter, holders)
+            for one in inner:
+                self._outer.setdefault(id(one.tensor), []).append(outer)
+        return [(one.name, one.tensor) for one in inner]
+
+    def _shown(self, name: str, tensor: torch.Tensor, is_buffer: bool) -> Shown:
         host = ours(get_data(tensor))
         if not host.numel():
-            return Shown(name, tensor, host, None, 0)
+            return Shown(name, tensor, host, None, 0, is_buffer)
         at = host.data_ptr()
         index = bisect.bisect_right(self._starts, at) - 1
-        return Shown(name, tensor, host, index, at - self.all[index].start)
+        return Shown(name, tensor, host, index, at - self.all[index].start, is_buffer)
+
+    def of(self, tensor: torch.Tensor) -> list[Shown]:
+        """What a parameter or a buffer consists of; nothing of others."""
+        keys = [id(one.tensor) for one in self._inner[id(tensor)]] if id(tensor) in self._inner else [id(tensor)]
+        return [self.shown[key] for key in keys if key in self.shown]
+
+    def outer(self, shown: Iterable[Shown]) -> list[Outer]:
+        """The parameters of subclasses that consist of some of these. They are shown as wholes."""
+        return list({id(outer): outer for one in shown for outer in self._outer.get(id(one.tensor), ())}.values())
 
     def own(self, module: nn.Module) -> Iterator[Shown]:
         """The tensors that a module has itself, each once."""
-        mine = {id(one) for held in (module._parameters, module._buffers) for one in held.values()}
-        yield from (self.shown[key] for key in mine if key in self.shown)
+        mine = {id(one): one for held in (module._parameters, module._buffers) for one in held.values() if one is not None}
+        yield from {id(one.tensor): one for tensor in mine.values() for one in self.of(tensor)}.values()
 
     def below(self, module: nn.Module) -> Iterator[Shown]:
         """Those of the module and of all modules in it."""
         below = itertools.chain(module.parameters(), module.buffers())
-        yield from (self.shown[id(one)] for one in below if id(one) in self.shown)
+        yield from {id(one.tensor): one for tensor in below for one in self.of(tensor)}.values()
 
     def are_elsewhere(self) -> bool:
-        """Whether one shows other memory than it did."""
-        return [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses
+        """Whether one shows other memory than it did, or a subclass consists of other tensors."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses:
+                return True
+        return any(not one.is_there() for parts in self._inner.values() for one in parts)
 
     def has_other_form(self, tensor: torch.Tensor) -> bool:
         """Whether it has other sizes or strides than it had: ``weight.t_()``."""
@@ -133,11 +168,17 @@ class Weights:
     def written(self) -> list[torch.Tensor]:
         """Those that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
         changed = self.lending.may_be_written() if self.lending.noted else []
-        versions = [tensor._version for tensor in self._counted]
+        versions = _versions(self._counted)
         if versions != self._versions:
             changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
             self._versions = versions
         return changed
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int]:
+    """How often each was written, as PyTorch counts it. Subclasses are not asked: they would make tensors of their own of it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return [tensor._version for tensor in tensors]
 
 
 def _check(name: str, parameter: torch.Tensor) -> None:
@@ -146,8 +187,6 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 
     if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
         refuse("has no sizes yet; run the module once before")
-    if type(parameter) not in (nn.Parameter, torch.Tensor):
-        refuse(f"is a {type(parameter).__name__}, which is more than memory with sizes; give a plain nn.Parameter")
     if parameter.device.type != "cpu":
         refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")
     if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():
