@@ -121,7 +121,8 @@ class Offloaded:
 
         ``passes``, and those that were ``recorded`` or left the recorded order (``astray``); ``plans``; ``bytes_copied`` by all plans;
         ``resident``: everything stays; ``buffer_bytes``: of the budget, for buffers; ``entries``: of each module that was called from
-        outside, by its name, its passes and bytes copied under the present plan.
+        outside, by its name, its passes and bytes copied under the present plan; ``largest_call``: the module whose call holds most weights
+        at once, and how many bytes: the least budget is about two of them.
         """
         passes = self._passes
         now = passes.plan.stats() if passes.plan else {}
@@ -134,6 +135,9 @@ class Offloaded:
             if passes.plan is not None and entry.planned in passes.plan.entries
         }
         own = {"bytes_copied": copied, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
+        if passes.plan is not None:
+            module, held = passes.plan.largest_call()
+            own["largest_call"] = {"module": passes.names[module] or self.name, "bytes": held}
         return now | passes.counted | own
 
     def set_budget(self, bytes: int) -> None:

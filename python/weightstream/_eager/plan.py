@@ -12,6 +12,7 @@ from torch import nn
 
 from .._native.bindings import OffloadEntry, OffloadEvent, OffloadPass, OffloadRecorded, OffloadWeight, last_error, library
 from .._native.errors import Error
+from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
 from .recording import Call
 from .subclasses import Outer
@@ -27,7 +28,7 @@ class PlannedCall:
     """A call of a module: what it reads, and where that was when it was last called."""
 
     __slots__ = (
-        *("_addresses", "_device", "_escaped", "_host", "_moved", "_outer", "_reads", "count", "first", "module", "parent", "shown"),
+        *("_addresses", "_device", "_escaped", "_host", "_moved", "_outer", "reads", "count", "first", "module", "parent", "shown"),
         "written",
     )
 
@@ -35,7 +36,7 @@ class PlannedCall:
         self, module: nn.Module, parent: int | None, shown: list[Shown], outer: list[Outer], first: int, reads: list[int]
     ):
         self.module, self.parent, self.shown, self._outer = module, parent, shown, outer
-        self.first, self.count, self._reads = first, len(reads), reads
+        self.first, self.count, self.reads = first, len(reads), reads
         self._addresses = (ctypes.c_uint64 * len(reads))()
         self._moved = ctypes.c_int32(1)
         self._host = [(one.tensor, one.host) for one in shown]
@@ -48,8 +49,8 @@ class PlannedCall:
             raise Error(plan.said())
         try:
             if self._moved.value or not self._device:
-                self._device = plan.on_device(self.shown, dict(zip(self._reads, self._addresses)))
-                self._escaped = Escaped(self._device, [self.module])
+                self._device = plan.on_device(self.shown, dict(zip(self.reads, self._addresses)))
+                self._escaped = Escaped(self._device, self.module.modules() if compiled_as(self.module) else [self.module])
             show_all(self._device)
             for outer in self._outer:
                 outer.show()
@@ -170,7 +171,7 @@ class PlannedEntry:
             by_read = sorted(zip(self.reads, addresses, range(len(self.reads))), key=lambda read: read[2] not in self.rows)
             at = {weight: address for weight, address, _ in by_read}
             self._everything, self._generation = plan.on_device(self._shown, at), generation
-            self._escaped = Escaped(self._everything, self.called)
+            self._escaped = Escaped(self._everything, self.called | inside_compiled(self.called))
         show_all(self._everything)
         for outer in self._outer:
             outer.show()
@@ -297,6 +298,12 @@ class Plan:
         counters = json.loads(text.value or b"{}")
         counters.pop("options", None)
         return counters
+
+    def largest_call(self) -> tuple[nn.Module, int]:
+        """The call that holds most weights at once, and their bytes: the least budget is about two of them."""
+        held = [(sum(self.weights.all[one].bytes for one in call.reads), call) for entry in self.entries for call in entry.calls]
+        bytes, call = max(held, key=lambda one: one[0])
+        return call.module, bytes
 
     def close(self) -> None:
         """Gives the device's memory back."""

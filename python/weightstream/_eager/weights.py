@@ -13,7 +13,7 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
-from .subclasses import Inner, Outer, flattens, inner_of, is_plain
+from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
 from .watch import Lending, get_data, ours
 
 
@@ -87,18 +87,16 @@ class Weights:
             self._take(module, buffers, here)
 
     def _take(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], here: torch.device | None) -> None:
+        self._holders = holders = holders_of(module)
         self._inner: dict[int, list[Inner]] = {}
         self._outer: dict[int, list[Outer]] = {}
         named: list[tuple[str, torch.Tensor]] = []
-        holders: dict[int, list[nn.Module]] = {}
-        for one in module.modules():
-            for parameter in one._parameters.values():
-                holders.setdefault(id(parameter), []).append(one)
         for name, parameter in module.named_parameters():
             found = [(name, parameter)] if is_plain(parameter) else self._take_apart(name, parameter, holders[id(parameter)])
-            for part, tensor in found if parameter.device != here else ():
-                _check(part, tensor)
-                named.append((part, tensor))
+            for part, tensor in found:
+                if tensor.device != here:
+                    _check(part, tensor)
+                    named.append((part, tensor))
         of_buffers = {id(buffer) for _, buffer in buffers}
         named += buffers
         spans = sorted((tensor.data_ptr(), span(tensor), name) for name, tensor in named if tensor.numel())
@@ -133,6 +131,24 @@ class Weights:
         at = host.data_ptr()
         index = bisect.bisect_right(self._starts, at) - 1
         return Shown(name, tensor, host, index, at - self.all[index].start, is_buffer)
+
+    def settle(self) -> set[int]:
+        """A pass was recorded. Tensors in attributes may be in other ones since; those that are gone are no weights, but what the forward
+        puts there each time, and are forgotten."""
+        gone: set[int] = set()
+        moved = [parts for parts in self._inner.values() if not all(one.is_there() for one in parts)]
+        for parts in moved:
+            name, parameter, *_ = parts[0]
+            if id(parameter) not in self._inner:
+                # Of a subclass that flattens: what it consists of now is looked at before the next pass.
+                continue
+            now = {id(one.tensor): one for one in inner_of(name, parameter, self._holders[id(parameter)])}
+            gone |= {id(one.tensor) for one in parts} - now.keys()
+            self._inner[id(parameter)] = [now[id(one.tensor)] for one in parts if id(one.tensor) in now]
+        for key in gone:
+            self.shown.pop(key, None)
+        self._addresses = [one.tensor.data_ptr() for one in self.shown.values()]
+        return gone
 
     def of(self, tensor: torch.Tensor) -> list[Shown]:
         """What a parameter or a buffer consists of; nothing of others."""
@@ -188,11 +204,9 @@ def _check(name: str, parameter: torch.Tensor) -> None:
     if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
         refuse("has no sizes yet; run the module once before")
     if parameter.device.type != "cpu":
-        refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")
+        refuse(f"is on {parameter.device}; offload a module whose weights are in host memory")
     if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():
         refuse("is sparse, quantized by PyTorch's own type, or a lazy conjugate; give a dense tensor")
-    if parameter.is_pinned():
-        refuse("is in pinned memory, or in another module that is offloaded; give ordinary memory, which is registered where it lies")
 
 
 def span(tensor: torch.Tensor) -> int:

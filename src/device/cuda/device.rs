@@ -135,7 +135,7 @@ impl Device for CudaDevice {
             return Ok(Some(DevicePtr(start)));
         }
         drop(entered);
-        let copied = self.copied_in_place(bytes)?;
+        let copied = self.kept_in_place(bytes)?;
         let range = copied.map(|start| start.0..start.0 + bytes.len());
         self.in_place.extend(range);
         Ok(copied)

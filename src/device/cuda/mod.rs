@@ -122,6 +122,8 @@ pub struct CudaDevice {
     in_place: Vec<Range<u64>>,
     /// Inputs of the call that runs, where they lie in the caller's memory.
     lent: Vec<DeviceBytes>,
+    /// Weights in memory that is not ours, and was pinned before.
+    pinned_by_caller: Vec<HostBytes>,
     events: Arc<Events>,
     copy: Arc<Stream>,
     compute: Arc<Stream>,
@@ -193,6 +195,7 @@ impl CudaDevice {
             times_link: false,
             in_place: Vec::new(),
             lent: Vec::new(),
+            pinned_by_caller: Vec::new(),
             events: Events::new(&context),
             copy,
             compute,
