@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Buffers of so many bytes stream: quantized layers keep their weights in them.
 _LARGE = 1 << 20
 
+
 class Forward:
     """What stands in the place of a module's forward, or of the compiled code that is called instead. A model calls a thousand of them in a
     pass: a partial function is called three times as fast as an object."""

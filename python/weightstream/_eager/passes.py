@@ -253,7 +253,7 @@ class Passes:
         known = {key: self.weights.shown[key] for call in recorded for key in call.reads}
         shown = [one for one in (known.values() if known else self.weights.below(module)) if one.is_on_host()]
         show_copies(self.weights, shown, self.device)
-        writes = Written(shown)
+        writes = Written(shown, self.weights)
         try:
             return forward(*args, **kwargs)
         finally:

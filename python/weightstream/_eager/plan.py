@@ -15,7 +15,6 @@ from .._native.errors import Error
 from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
 from .recording import Call
-from .subclasses import Outer
 from .watch import show_all
 from .weights import Shown, Weights, Written, tensor_at
 
@@ -32,16 +31,14 @@ class PlannedCall:
         "written",
     )
 
-    def __init__(
-        self, module: nn.Module, parent: int | None, shown: list[Shown], outer: list[Outer], first: int, reads: list[int]
-    ):
-        self.module, self.parent, self.shown, self._outer = module, parent, shown, outer
+    def __init__(self, module: nn.Module, parent: int | None, shown: list[Shown], weights: Weights, first: int, reads: list[int]):
+        self.module, self.parent, self.shown, self._outer = module, parent, shown, weights.outer(shown)
         self.first, self.count, self.reads = first, len(reads), reads
         self._addresses = (ctypes.c_uint64 * len(reads))()
         self._moved = ctypes.c_int32(1)
         self._host = [(one.tensor, one.host) for one in shown]
         self._device: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.written = Written(shown)
+        self.written = Written(shown, weights)
 
     def enter(self, plan: Plan) -> None:
         """Its parameters show the device's bytes from now on."""
@@ -103,7 +100,7 @@ class PlannedEntry:
         self._outer = weights.outer(self._shown)
         self._generation = -1
         self._everything: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.written = Written(self._shown)
+        self.written = Written(self._shown, weights)
 
     def _planned(self, calls: list[Call], weights: Weights) -> list[PlannedCall]:
         """The calls that read something, and the entry's own. What a caller holds, the calls in it do not show again."""
@@ -122,8 +119,7 @@ class PlannedEntry:
             wholes = {one.weight for key, one in mine.items() if key not in call.rows or key in call.wholes}
             self.rows += [len(self.reads) + n for n, weight in enumerate(reads) if weight not in wholes]
             place.append(len(planned))
-            outer = weights.outer(mine.values())
-            planned.append(PlannedCall(call.module, parent, list(mine.values()), outer, len(self.reads), reads))
+            planned.append(PlannedCall(call.module, parent, list(mine.values()), weights, len(self.reads), reads))
             self.reads += reads
         return planned
 

@@ -49,22 +49,25 @@ class Shown(NamedTuple):
 class Written:
     """Whether a pass has written to some weights since their writes were counted. PyTorch counts none of tensors of inference mode."""
 
-    __slots__ = ("_counted", "_shown", "_versions")
+    __slots__ = ("_counted", "_outer", "_shown", "_versions", "_writes")
 
-    def __init__(self, shown: list[Shown]):
+    def __init__(self, shown: list[Shown], weights: Weights):
         self._shown, self._counted = shown, [one.tensor for one in shown if not one.tensor.is_inference()]
+        self._outer = [(outer, weights.of(outer.tensor)) for outer in weights.outer(shown)]
         self.count()
 
     def count(self) -> None:
         """What was written so far is known."""
         self._versions = _versions(self._counted)
+        self._writes = [outer.writes() for outer, _ in self._outer]
 
     def found(self) -> list[Shown]:
         """Those that were written, as PyTorch counts it."""
+        inner = [one for (outer, parts), before in zip(self._outer, self._writes) if outer.writes() != before for one in parts]
         if _versions(self._counted) == self._versions:
-            return []
+            return inner
         written = {id(tensor) for tensor, before in zip(self._counted, self._versions) if tensor._version != before}
-        return [one for one in self._shown if id(one.tensor) in written]
+        return inner + [one for one in self._shown if id(one.tensor) in written]
 
     def to_host(self, lending: Lending) -> list[Shown]:
         """Those that were written while they showed the device's bytes, which the host has from now on."""
@@ -89,7 +92,8 @@ class Weights:
     def _take(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], here: torch.device | None) -> None:
         self._holders = holders = holders_of(module)
         self._inner: dict[int, list[Inner]] = {}
-        self._outer: dict[int, list[Outer]] = {}
+        self._outer: list[Outer] = []
+        self._outer_of: dict[int, list[Outer]] = {}
         named: list[tuple[str, torch.Tensor]] = []
         for name, parameter in module.named_parameters():
             found = [(name, parameter)] if is_plain(parameter) else self._take_apart(name, parameter, holders[id(parameter)])
@@ -113,6 +117,7 @@ class Weights:
         # Tensors that were made in inference mode count no writes.
         self._counted = [tensor for _, tensor in named if not tensor.is_inference()]
         self._versions = _versions(self._counted)
+        self._writes = [outer.writes() for outer in self._outer]
         self.lending = Lending(named)
 
     def _take_apart(self, name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[tuple[str, torch.Tensor]]:
@@ -120,8 +125,9 @@ class Weights:
         inner = self._inner[id(parameter)] = inner_of(name, parameter, holders)
         if flattens(parameter):
             outer = Outer(name, parameter, holders)
+            self._outer.append(outer)
             for one in inner:
-                self._outer.setdefault(id(one.tensor), []).append(outer)
+                self._outer_of.setdefault(id(one.tensor), []).append(outer)
         return [(one.name, one.tensor) for one in inner]
 
     def _shown(self, name: str, tensor: torch.Tensor, is_buffer: bool) -> Shown:
@@ -157,7 +163,7 @@ class Weights:
 
     def outer(self, shown: Iterable[Shown]) -> list[Outer]:
         """The parameters of subclasses that consist of some of these. They are shown as wholes."""
-        return list({id(outer): outer for one in shown for outer in self._outer.get(id(one.tensor), ())}.values())
+        return list({id(outer): outer for one in shown for outer in self._outer_of.get(id(one.tensor), ())}.values())
 
     def own(self, module: nn.Module) -> Iterator[Shown]:
         """The tensors that a module has itself, each once."""
@@ -184,6 +190,10 @@ class Weights:
     def written(self) -> list[torch.Tensor]:
         """Those that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
         changed = self.lending.may_be_written() if self.lending.noted else []
+        writes = [outer.writes() for outer in self._outer]
+        if writes != self._writes:
+            changed += [outer.tensor for outer, now, before in zip(self._outer, writes, self._writes) if now != before]
+            self._writes = writes
         versions = _versions(self._counted)
         if versions != self._versions:
             changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
