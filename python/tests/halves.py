@@ -47,6 +47,9 @@ class Halves(torch.Tensor):
             args[0].high.copy_(args[1].high)
             args[0].low.copy_(args[1].low)
             return args[0]
+        if func._schema.is_mutable:
+            args[0].high, args[0].low = (func(one, *args[1:]) for one in (args[0].high, args[0].low))
+            return args[0]
         args, kwargs = tree_map(lambda one: one.high + one.low if isinstance(one, Halves) else one, (args, kwargs or {}))
         return func(*args, **kwargs)
 

@@ -172,6 +172,7 @@ def test_what_is_compiled_as_a_whole_is_refused_with_what_to_write():
     inside[1].compile(backend="eager")
     text = error_of(lambda: ws.torch.offload(inside, device=DEVICE))
     assert "module '1' of Sequential is compiled as a whole" in text
+    assert "for block in model.1.layers: block.compile()" in text
     pipeline = {"transformer": Net()}
     pipeline["transformer"].compile(backend="eager")
     assert "'transformer'" in error_of(lambda: ws.torch.offload(pipeline, device=DEVICE))

@@ -15,6 +15,8 @@ from torch import nn
 from .._native.errors import Error
 from .subclasses import bytes_of
 
+#: A module that has such a part of all weights, and blocks to compile instead, is compiled as a whole.
+_MOST = 0.8
 #: Options of the compiler under which it keeps weights, or their addresses.
 _KEEPS = {
     "triton.cudagraphs": "keeps the addresses of weights in CUDA graphs (mode='reduce-overhead' or 'max-autotune')",
@@ -34,6 +36,17 @@ def inside_compiled(modules: Collection[nn.Module]) -> set[nn.Module]:
     return {one for module in modules if compiled_as(module) for one in module.modules() if one is not module}
 
 
+def beside_compiled(root: nn.Module) -> set[nn.Module]:
+    """The modules that code which is not compiled calls. Shared ones may be called by both."""
+    found, todo = set(), [root]
+    while todo:
+        module = todo.pop()
+        if module not in found:
+            found.add(module)
+            todo += [] if compiled_as(module) else module.children()
+    return found
+
+
 def check_compiled(root: nn.Module, names: dict[nn.Module, str]) -> None:
     """Refuses what is compiled as a whole, and compilers that keep addresses."""
     for module in names:
@@ -43,7 +56,7 @@ def check_compiled(root: nn.Module, names: dict[nn.Module, str]) -> None:
         where = f"module '{names[module]}' of {type(root).__name__}" if names[module] else type(module).__name__
         if _is_whole(root, module):
             raise Error(
-                f"offload: {where} is compiled as a whole by torch.compile, and would hold all its weights at once; {_instead(root, module)}"
+                f"offload: {where} is compiled as a whole by torch.compile, and would hold all its weights at once; {_instead(names[module], module)}"
             )
         keeps = _keeps(module.__dict__[attribute])
         if keeps:
@@ -56,7 +69,7 @@ def check_compiled(root: nn.Module, names: dict[nn.Module, str]) -> None:
 def _is_whole(root: nn.Module, module: nn.Module) -> bool:
     if module is root or (type(root).forward is nn.Module.forward and module in root.children()):
         return True
-    return _blocks(module) is not None and 2 * _bytes(module) > _bytes(root)
+    return _blocks(module) is not None and _bytes(module) > _MOST * _bytes(root)
 
 
 def _bytes(module: nn.Module) -> int:
@@ -73,13 +86,14 @@ def _blocks(module: nn.Module) -> str | None:
     return max(lists)[1] if lists else None
 
 
-def _instead(root: nn.Module, module: nn.Module) -> str:
+def _instead(place: str, module: nn.Module) -> str:
     if hasattr(module, "compile_repeated_blocks"):
         return "call compile_repeated_blocks() of it instead"
     name = _blocks(getattr(module, "_orig_mod", module))
     if name is None:
         return "compile the blocks that it consists of instead: block.compile()"
-    return f"compile its blocks instead: for block in model{'.' if name else ''}{name}: block.compile()"
+    blocks = ".".join(one for one in ("model", place, name) if one)
+    return f"compile its blocks instead: for block in {blocks}: block.compile()"
 
 
 def _keeps(compiled: Any) -> str | None:

@@ -32,14 +32,17 @@ class Forward:
     """What stands in the place of a module's forward, or of the compiled code that is called instead. A model calls a thousand of them in a
     pass: a partial function is called three times as fast as an object."""
 
-    def __init__(self, passes: Passes, module: nn.Module):
+    def __init__(self, passes: Passes, module: nn.Module, is_inside: bool):
         self.passes, self.module = passes, module
         #: Somebody may have kept it, and have compiled it.
         self.is_over = False
+        #: Compiled code calls it too, which has shown its weights.
+        self.is_inside = is_inside
         self._attribute = compiled_as(module) or "forward"
-        self.forward = getattr(module, self._attribute)
+        self.code = getattr(module, self._attribute)
+        self.forward = functools.partial(passes.run_compiled, self.code) if compiled_as(module) else self.code
         self._before = module.__dict__.get(self._attribute)
-        self._run = functools.update_wrapper(functools.partial(_run, self), self.forward)
+        self._run = functools.update_wrapper(functools.partial(_run, self), self.code)
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         """A copy of the module would call this one."""
@@ -71,8 +74,8 @@ class Forward:
 
 def _run(of: Forward, *args: Any, **kwargs: Any) -> Any:
     passes = of.passes
-    if of.is_over:
-        return of.forward(*args, **kwargs)
+    if of.is_over or (of.is_inside and passes.in_compiled):
+        return of.code(*args, **kwargs)
     if of.module in passes.through and passes.thread == get_ident() and compiler_at_work() is None:
         return of.forward(*args, **kwargs)
     return passes.enter(of.module, of.forward, args, kwargs)

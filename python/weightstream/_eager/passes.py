@@ -20,7 +20,7 @@ from torch import nn
 from .._native import progress
 from .._native.errors import Error
 from .arriving import bring_to_host
-from .compiled import check_compiled, inside_compiled
+from .compiled import beside_compiled, check_compiled, inside_compiled
 from .entries import Alone, Entry
 from .module import Buffers, Forward, check_module, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
@@ -48,6 +48,7 @@ class Passes:
         #: The thread of the pass that runs, and the modules whose calls need nothing in it.
         self.thread = 0
         self.through: Set[nn.Module] = frozenset()
+        self.in_compiled = False
         #: While a pass is recorded.
         self._recorder: Recorder | None = None
         #: In a pass by plan: its entry, the next call, the innermost one that has not returned, and whether the order was left.
@@ -209,6 +210,14 @@ class Passes:
 
     # -- calls of modules in a pass --
 
+    def run_compiled(self, code: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A block's compiled code. What it calls is shown already."""
+        before, self.in_compiled = self.in_compiled, True
+        try:
+            return code(*args, **kwargs)
+        finally:
+            self.in_compiled = before
+
     def _call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of a module, inside of a pass."""
         if self._recorder is not None:
@@ -349,8 +358,8 @@ class Passes:
         for module in fresh:
             if module in self._forwards:
                 self._forwards.pop(module).unwrap(module)
-        for module in fresh - inside:
-            self._forwards[module] = Forward(self, module)
+        for module in fresh & beside_compiled(self.root):
+            self._forwards[module] = Forward(self, module, module in inside)
             self._forwards[module].wrap(module)
         for entry in self.entries.values():
             if entry.recorded is not None and any(call.module in fresh for call in entry.recorded):
