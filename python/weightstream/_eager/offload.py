@@ -26,7 +26,7 @@ def offload(
 ) -> Offloaded:
     """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
 
-    ``module`` is an ``nn.Module`` on the CPU, or what consists of some: a pipeline of diffusers, or any object that has modules as
+    ``module`` is an ``nn.Module``, best on the CPU (weights on a GPU are brought to host memory first), or what consists of some: a pipeline of diffusers, or any object that has modules as
     ``components`` (a dictionary) or as attributes. Until :meth:`Offloaded.remove`, ``module.device`` is ``device``, and inputs on the CPU are
     moved there. Modules inside may be called too; each that is called from outside has an order of its own.
 
@@ -34,7 +34,8 @@ def offload(
     (:func:`weightstream.set_device_budget`); ``priority`` says whose bytes come first, and ``name`` what reports call it. The first pass is
     recorded; with ``example``, a tuple of arguments, that is done here. ``device`` is ``"cuda:0"`` unless there is no GPU, then ``"cpu"``.
     Buffers count in the budget. Those that passes write, and those under 1 MB, are on the device all the time; others stream as parameters
-    do. Inference only::
+    do. Weights may be tensor subclasses (torchao, GGUF, bitsandbytes, DTensor), and blocks may be compiled by ``torch.compile``, before or
+    after. Inference only::
 
         handle = ws.torch.offload(model, budget=4 << 30)
         with torch.inference_mode():
