@@ -283,3 +283,18 @@ def test_weights_that_are_elsewhere(kind: str | None, where: str):
         if where == "pinned" and kind is None:
             # Only what lies in ordinary memory is copied or registered: nothing.
             assert handle.stats()["host_pinned_bytes"] == 0
+
+
+@pytest.mark.skipif(not ON_GPU, reason="there is one memory")
+def test_rows_of_a_pinned_table_are_read_in_place():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(65536, WIDTH), *stack(4, WIDTH)).requires_grad_(False)
+    ids = torch.tensor([[3, 65535, 17]]).to(DEVICE)
+    wanted = copy.deepcopy(module).to(DEVICE)(ids)
+    table = module[0].weight
+    table.data = table.data.pin_memory()
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        for _ in range(3):
+            assert torch.equal(module(ids), wanted)
+        assert handle.stats()["gathered_bytes"] > 0
+        assert handle.stats()["floor_bytes"] < table.nbytes
