@@ -207,3 +207,13 @@ def test_compilers_that_keep_weights_are_refused_by_name(options: dict[str, obje
         net(given())
         net.layers[1].compile(**options)
         assert "layers.1" in error_of(lambda: net(given()))
+
+
+def test_a_module_that_is_compiled_afterwards_is_known_to_be_offloaded():
+    net = Net()
+    with ws.torch.offload(net, device=DEVICE) as handle:
+        in_place(net, "eager")
+        assert ws.torch.Offloaded.of(net.layers[0]) is handle
+        assert "offloaded already" in error_of(lambda: ws.torch.offload(net.layers[0], device=DEVICE))
+        net(given())
+        assert ws.torch.Offloaded.of(net.layers[0]) is handle

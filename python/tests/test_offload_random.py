@@ -51,6 +51,9 @@ class Node(nn.Module):
             node = Node(depth - 1, draw, pool)
             if depth < 3 and draw.random() < 0.2:
                 node.compile(backend="eager")
+                for one in node.modules():
+                    # What compiled code reads of a module outside is not seen.
+                    one.__dict__["other"] = None
             return node
         linear = nn.Linear(WIDTH, WIDTH, bias=draw.random() < 0.5)
         pool.append(halve(linear) if draw.random() < 0.2 else linear)

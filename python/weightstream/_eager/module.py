@@ -83,9 +83,9 @@ def _run(of: Forward, *args: Any, **kwargs: Any) -> Any:
 
 def passes_of(module: nn.Module) -> Passes | None:
     """Those of a module that is offloaded."""
-    forward = module.__dict__.get(compiled_as(module) or "forward")
-    passes = forward.args[0].passes if getattr(forward, "func", None) is _run else None
-    return None if passes is None or passes.left else passes
+    found = (module.__dict__.get(name) for name in ("forward", "_compiled_call_impl"))
+    wrapper = next((one.args[0] for one in found if getattr(one, "func", None) is _run), None)
+    return None if wrapper is None or wrapper.passes.left else wrapper.passes
 
 
 def refuse_compiler(name: str) -> None:

@@ -152,25 +152,22 @@ def rebuilt(name: str, tensor: torch.Tensor, by: dict[int, torch.Tensor]) -> tor
 class Outer:
     """A parameter or buffer that flattens, and its places in modules."""
 
-    __slots__ = ("_counted", "_name", "_places", "_stand_in", "tensor")
+    __slots__ = ("_name", "_places", "_stand_in", "counted", "tensor")
 
     def __init__(self, name: str, tensor: torch.Tensor, holders: list[nn.Module]):
         self._name, self.tensor = name, tensor
         held = [names for one in holders for names in (one._parameters, one._buffers)]
         self._places = [(names, key) for names in held for key, one in names.items() if one is tensor]
         self._stand_in: torch.Tensor | None = None
-        self._counted = list(_outer_of(tensor))
-
-    def writes(self) -> int:
-        """How often it was written, in its place or by itself. PyTorch counts what is written through it here, and not at its inner tensors."""
-        return sum(one._version for one in self._counted if not one.is_inference())
+        #: PyTorch counts what is written through these here, and not at their inner tensors.
+        self.counted = list(_outer_of(tensor))
 
     def shown(self) -> torch.Tensor:
         """The same parameter where its inner tensors are now: on the device."""
         if self._stand_in is None:
             self._stand_in = rebuilt(self._name, self.tensor, {})
             self._stand_in._is_param = isinstance(self.tensor, nn.Parameter)
-            self._counted += _outer_of(self._stand_in)
+            self.counted += [one for one in _outer_of(self._stand_in) if not one.is_inference()]
         return self._stand_in
 
     def show(self) -> None:

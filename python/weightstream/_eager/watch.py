@@ -26,6 +26,33 @@ def show_all(shown: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
             set_data(tensor, bytes)
 
 
+class Writes:
+    """Which groups of tensors were written since that was counted. PyTorch counts no writes to tensors of inference mode. A group may get more
+    tensors, which nobody has written yet."""
+
+    __slots__ = ("_each", "_groups", "_total")
+
+    def __init__(self, groups: list[list[torch.Tensor]]):
+        # The same lists, of which some grow.
+        self._groups = [group if not any(one.is_inference() for one in group) else [] for group in groups]
+        self.count()
+
+    def count(self) -> None:
+        """What was written so far is known."""
+        # Subclasses are not asked: they would look at each question in Python.
+        with torch._C.DisableTorchFunctionSubclass():
+            self._each = [sum([one._version for one in group]) for group in self._groups]
+        self._total = sum(self._each)
+
+    def found(self) -> list[int]:
+        """The places of the groups that were written."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if sum([one._version for group in self._groups for one in group]) == self._total:
+                return []
+            now = [sum([one._version for one in group]) for group in self._groups]
+        return [index for index, (one, before) in enumerate(zip(now, self._each)) if one != before]
+
+
 class Lending:
     """The weights of one module whose ``.data`` was asked for since their bytes were last copied."""
 
@@ -124,6 +151,9 @@ def ours(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _read(tensor: torch.Tensor) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        # The compiler would find this property again in what it makes of the next line.
+        return tensor.detach()
     alias = get_data(tensor)
     for lent in _LENT.get(id(tensor), ()):
         if not (lending := lent.lending()):

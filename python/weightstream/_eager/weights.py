@@ -14,7 +14,7 @@ from torch import nn
 from .._native.dlpack import consume
 from .._native.errors import Error
 from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
-from .watch import Lending, get_data, ours
+from .watch import Lending, Writes, get_data, ours
 
 
 class Weight(NamedTuple):
@@ -49,25 +49,20 @@ class Shown(NamedTuple):
 class Written:
     """Whether a pass has written to some weights since their writes were counted. PyTorch counts none of tensors of inference mode."""
 
-    __slots__ = ("_counted", "_outer", "_shown", "_versions", "_writes")
+    __slots__ = ("_parts", "_shown", "_writes")
 
     def __init__(self, shown: list[Shown], weights: Weights):
-        self._shown, self._counted = shown, [one.tensor for one in shown if not one.tensor.is_inference()]
-        self._outer = [(outer, weights.of(outer.tensor)) for outer in weights.outer(shown)]
-        self.count()
+        self._shown, outer = shown, weights.outer(shown)
+        self._parts = [*([one] for one in shown), *(weights.of(one.tensor) for one in outer)]
+        self._writes = Writes([*([one.tensor] for one in shown), *(one.counted for one in outer)])
 
     def count(self) -> None:
         """What was written so far is known."""
-        self._versions = _versions(self._counted)
-        self._writes = [outer.writes() for outer, _ in self._outer]
+        self._writes.count()
 
     def found(self) -> list[Shown]:
         """Those that were written, as PyTorch counts it."""
-        inner = [one for (outer, parts), before in zip(self._outer, self._writes) if outer.writes() != before for one in parts]
-        if _versions(self._counted) == self._versions:
-            return inner
-        written = {id(tensor) for tensor, before in zip(self._counted, self._versions) if tensor._version != before}
-        return inner + [one for one in self._shown if id(one.tensor) in written]
+        return [one for index in self._writes.found() for one in self._parts[index]]
 
     def to_host(self, lending: Lending) -> list[Shown]:
         """Those that were written while they showed the device's bytes, which the host has from now on."""
@@ -114,10 +109,8 @@ class Weights:
         self._starts = [weight.start for weight in self.all]
         self.shown = {id(tensor): self._shown(name, tensor, id(tensor) in of_buffers) for name, tensor in named}
         self._addresses = [tensor.data_ptr() for _, tensor in named]
-        # Tensors that were made in inference mode count no writes.
-        self._counted = [tensor for _, tensor in named if not tensor.is_inference()]
-        self._versions = _versions(self._counted)
-        self._writes = [outer.writes() for outer in self._outer]
+        self._counted = [*(tensor for _, tensor in named), *(outer.tensor for outer in self._outer)]
+        self._writes = Writes([*([tensor] for _, tensor in named), *(outer.counted for outer in self._outer)])
         self.lending = Lending(named)
 
     def _take_apart(self, name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[tuple[str, torch.Tensor]]:
@@ -180,7 +173,7 @@ class Weights:
         with torch._C.DisableTorchFunctionSubclass():
             if [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses:
                 return True
-        return any(not one.is_there() for parts in self._inner.values() for one in parts)
+            return not all([one.is_there() for parts in self._inner.values() for one in parts])
 
     def has_other_form(self, tensor: torch.Tensor) -> bool:
         """Whether it has other sizes or strides than it had: ``weight.t_()``."""
@@ -190,21 +183,11 @@ class Weights:
     def written(self) -> list[torch.Tensor]:
         """Those that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
         changed = self.lending.may_be_written() if self.lending.noted else []
-        writes = [outer.writes() for outer in self._outer]
-        if writes != self._writes:
-            changed += [outer.tensor for outer, now, before in zip(self._outer, writes, self._writes) if now != before]
-            self._writes = writes
-        versions = _versions(self._counted)
-        if versions != self._versions:
-            changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
-            self._versions = versions
+        written = self._writes.found()
+        if written:
+            changed += [self._counted[index] for index in written]
+            self._writes.count()
         return changed
-
-
-def _versions(tensors: list[torch.Tensor]) -> list[int]:
-    """How often each was written, as PyTorch counts it. Subclasses are not asked: they would make tensors of their own of it."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return [tensor._version for tensor in tensors]
 
 
 def _check(name: str, parameter: torch.Tensor) -> None:

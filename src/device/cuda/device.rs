@@ -306,7 +306,11 @@ impl Device for CudaDevice {
         let start = src.as_ptr() as usize;
         let pinned = self.pinned.iter().any(|one| one.begins_at(start));
         let registered = self.registrations().any(|one| one.begins_at(start));
-        !pinned && !registered && !self.edges.begins_at(start)
+        let callers = self
+            .pinned_by_caller
+            .iter()
+            .any(|one| one.as_ptr().addr() == start);
+        !pinned && !registered && !callers && !self.edges.begins_at(start)
     }
 
     fn record_compute(&mut self) -> Result<CudaEvent> {
