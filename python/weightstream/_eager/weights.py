@@ -173,7 +173,7 @@ class Weights:
         with torch._C.DisableTorchFunctionSubclass():
             if [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses:
                 return True
-            return not all([one.is_there() for parts in self._inner.values() for one in parts])
+            return not all(one.is_there() for parts in self._inner.values() for one in parts)
 
     def has_other_form(self, tensor: torch.Tensor) -> bool:
         """Whether it has other sizes or strides than it had: ``weight.t_()``."""
