@@ -108,7 +108,7 @@ class Weights:
                 self.all.append(Weight(name, start, size))
         self._starts = [weight.start for weight in self.all]
         self.shown = {id(tensor): self._shown(name, tensor, id(tensor) in of_buffers) for name, tensor in named}
-        self._addresses = [tensor.data_ptr() for _, tensor in named]
+        self._note_addresses()
         self._counted = [*(tensor for _, tensor in named), *(outer.tensor for outer in self._outer)]
         self._writes = Writes([*([tensor] for _, tensor in named), *(outer.counted for outer in self._outer)])
         self.lending = Lending(named)
@@ -146,8 +146,12 @@ class Weights:
             self._inner[id(parameter)] = [now[id(one.tensor)] for one in parts if id(one.tensor) in now]
         for key in gone:
             self.shown.pop(key, None)
-        self._addresses = [one.tensor.data_ptr() for one in self.shown.values()]
+        self._note_addresses()
         return gone
+
+    def _note_addresses(self) -> None:
+        self._tensors = [one.tensor for one in self.shown.values()]
+        self._addresses = list(map(torch.Tensor.data_ptr, self._tensors))
 
     def of(self, tensor: torch.Tensor) -> list[Shown]:
         """What a parameter or a buffer consists of; nothing of others."""
@@ -171,7 +175,7 @@ class Weights:
     def are_elsewhere(self) -> bool:
         """Whether one shows other memory than it did, or a subclass consists of other tensors."""
         with torch._C.DisableTorchFunctionSubclass():
-            if [one.tensor.data_ptr() for one in self.shown.values()] != self._addresses:
+            if list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses:
                 return True
             return not all(one.is_there() for parts in self._inner.values() for one in parts)
 
