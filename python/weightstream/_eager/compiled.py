@@ -26,9 +26,13 @@ _KEEPS = {
 
 def compiled_as(module: nn.Module) -> str | None:
     """The attribute whose call runs compiled code, if the module has one."""
+    own = module.__dict__.get("forward", type(module).forward)
+    if own is nn.Module.forward:
+        # A list of modules: who compiles it compiles nothing.
+        return None
     if module.__dict__.get("_compiled_call_impl") is not None:
         return "_compiled_call_impl"
-    return "forward" if hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable") else None
+    return "forward" if hasattr(own, "_torchdynamo_orig_callable") else None
 
 
 def inside_compiled(modules: Collection[nn.Module]) -> set[nn.Module]:
@@ -58,7 +62,7 @@ def check_compiled(root: nn.Module, names: dict[nn.Module, str]) -> None:
             raise Error(
                 f"offload: {where} is compiled as a whole by torch.compile, and would hold all its weights at once; {_instead(names[module], module)}"
             )
-        keeps = _keeps(module.__dict__[attribute])
+        keeps = _keeps(getattr(module, attribute))
         if keeps:
             raise Error(
                 f"offload: {where} is compiled by torch.compile in a way that {keeps}; compile it without: block.compile(), or "
@@ -115,7 +119,8 @@ def _backend(compiled: Any) -> str:
 
 def is_compiling() -> bool:
     """While torch.compile traces a module, and after it has given that up and runs the code as it is."""
-    return torch.compiler.is_compiling() or compiler_at_work() is not None
+    # Another thread may compile something else at this moment.
+    return torch.compiler.is_dynamo_compiling() or compiler_at_work() is not None
 
 
 #: What torch.compile has set while its code runs; None without it.

@@ -88,12 +88,13 @@ def passes_of(module: nn.Module) -> Passes | None:
     return None if wrapper is None or wrapper.passes.left else wrapper.passes
 
 
-def refuse_compiler(name: str) -> None:
-    """Of the whole module, or of a part that calls modules which are offloaded by themselves."""
+def refuse_compiler(name: str, module: str) -> None:
+    """Of the whole module, or of a function that calls modules which are offloaded by themselves."""
     if is_compiling():
+        called = f"its module '{module}'" if module else "it"
         raise Error(
-            f"offload: {name} is offloaded, and cannot be compiled as a whole by torch.compile: compile its blocks, block.compile(), and run "
-            "the module that has them"
+            f"offload: {name} is offloaded, and what torch.compile has compiled calls {called}: a model cannot be compiled as a whole, nor a "
+            "function that calls modules of it; compile blocks, block.compile(), and run the module that has them"
         )
 
 

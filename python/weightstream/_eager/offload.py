@@ -165,6 +165,8 @@ class Offloaded:
         with passes.alone:
             present: dict[str, torch.Tensor] = dict(passes.root.named_parameters(remove_duplicate=False))
             present |= passes.buffers.streaming(passes.root, every_name=True)
+            # Of a tensor subclass its inner tensors too.
+            present |= {one.name: one.tensor for one in passes.weights.shown.values() if one.name not in present}
             weights = list(present.values())
             for one in changed:
                 if isinstance(one, str) and one not in present:

@@ -84,7 +84,7 @@ class Passes:
 
     def enter(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a module: from outside, or in a pass on this thread."""
-        refuse_compiler(self.name)
+        refuse_compiler(self.name, self.names.get(module, ""))
         if self.thread == threading.get_ident():
             return self._call(module, forward, args, kwargs)
         with self.alone:
@@ -121,7 +121,7 @@ class Passes:
             self._plan_of(entry)
         except BaseException:
             entry.recorded = None
-            if self.plan is None:
+            if not self.counted["plans"]:
                 self.leave()
             raise
         return result
@@ -241,8 +241,8 @@ class Passes:
         """Whether the pass has written to the host's bytes of what the call is about to read."""
         written = call.written.found()
         if self.weights.lending.noted:
-            changed = {id(one) for one in self.weights.lending.may_be_written()}
-            written += [self.weights.shown[key] for key in changed]
+            changed = {id(one): one for one in self.weights.lending.may_be_written()}
+            written += [one for tensor in changed.values() for one in self.weights.of(tensor)]
         self._note_written(written)
         return bool(written)
 
@@ -278,6 +278,8 @@ class Passes:
     def _prepare(self, given: Any) -> None:
         if torch.is_grad_enabled():
             refuse_gradients(self.name, given, self.root)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise Error(f"offload: {self.name} cannot run inside of a transform of torch.func, as vmap or grad: its weights move")
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise Error(f"offload: {self.name} cannot be captured in a CUDA graph: its weights move")
         wrote, self._wrote = self._wrote, {}
@@ -324,7 +326,7 @@ class Passes:
 
     def _holds(self, call: Call) -> bool:
         """Whether a call reads what it did when it was recorded, as far as its module tells."""
-        own = {id(one.tensor) for one in self.weights.own(call.module)}
+        own = {id(one.tensor) for one in self.weights.of_call(call.module)}
         return call.module in self.names and own <= call.reads.keys() <= self.weights.shown.keys()
 
     def _take_modules(self) -> None:
@@ -365,8 +367,10 @@ class Passes:
         for module in fresh & beside_compiled(self.root):
             self._forwards[module] = Forward(self, module, module in inside)
             self._forwards[module].wrap(module)
+        added = {one for one in names if one not in self.names}
         for entry in self.entries.values():
-            if entry.recorded is not None and any(call.module in fresh for call in entry.recorded):
+            changed = any(call.module in fresh for call in entry.recorded or ())
+            if changed or any(one in added for one in entry.module.modules()):
                 entry.recorded = None
         self.names = names
         self._held = [held for module in names for held in (module._parameters, module._modules)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +59,7 @@ class Recorder(TorchDispatchMode):
     def call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a module's forward, with its own parameters on the device: of one that is compiled, with all below it."""
         is_compiled = compiled_as(module) is not None
-        read = self._weights.below(module) if is_compiled else self._weights.own(module)
-        call = Call(module, self._now, {id(one.tensor): one for one in read})
+        call = Call(module, self._now, {id(one.tensor): one for one in self._weights.of_call(module)})
         self.calls.append(call)
         before, self._now = self._now, len(self.calls) - 1
         mine = [one for one in call.reads.values() if one.is_on_host()]
@@ -68,7 +67,10 @@ class Recorder(TorchDispatchMode):
         for outer in self._weights.outer(mine):
             outer.show()
         try:
-            with self._aside() if is_compiled else nullcontext():
+            if is_compiled:
+                args, kwargs = tree_map_only(torch.Tensor, self._on_device, (args, kwargs))
+                result = self._run_compiled(call, mine, forward, args, kwargs)
+            else:
                 result = forward(*args, **kwargs)
             self._keep_returned(call, result)
             return result
@@ -76,6 +78,19 @@ class Recorder(TorchDispatchMode):
             show_host(self._weights, [one for one in mine if id(one.tensor) not in self.kept])
             self._drop_copies(call)
             self._now = before
+
+    def _run_compiled(
+        self, call: Call, mine: list[Shown], forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Nobody sees the operators of compiled code: whether it has written to weights is found out by comparing bytes."""
+        call.wholes |= call.reads.keys()
+        before = [(one, self._live[id(one.tensor)].clone()) for one in mine if not one.is_buffer]
+        with self._aside():
+            result = forward(*args, **kwargs)
+        for one, bytes in before:
+            if not torch.equal(_flat(self._live[id(one.tensor)]), _flat(bytes)):
+                raise Error(f"offload: the compiled forward writes to the weight '{one.name}'; what passes change has to be a buffer")
+        return result
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
@@ -187,8 +202,12 @@ class Recorder(TorchDispatchMode):
         return written
 
 
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().contiguous().view(torch.uint8)
+    return _flat(tensor.cpu())
 
 
 def copy_of(one: Shown, device: torch.device) -> torch.Tensor:

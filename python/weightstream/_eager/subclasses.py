@@ -152,10 +152,10 @@ def rebuilt(name: str, tensor: torch.Tensor, by: dict[int, torch.Tensor]) -> tor
 class Outer:
     """A parameter or buffer that flattens, and its places in modules."""
 
-    __slots__ = ("_name", "_places", "_stand_in", "counted", "tensor")
+    __slots__ = ("_places", "_stand_in", "counted", "name", "tensor")
 
     def __init__(self, name: str, tensor: torch.Tensor, holders: list[nn.Module]):
-        self._name, self.tensor = name, tensor
+        self.name, self.tensor = name, tensor
         held = [names for one in holders for names in (one._parameters, one._buffers)]
         self._places = [(names, key) for names in held for key, one in names.items() if one is tensor]
         self._stand_in: torch.Tensor | None = None
@@ -165,8 +165,9 @@ class Outer:
     def shown(self) -> torch.Tensor:
         """The same parameter where its inner tensors are now: on the device."""
         if self._stand_in is None:
-            self._stand_in = rebuilt(self._name, self.tensor, {})
+            self._stand_in = rebuilt(self.name, self.tensor, {})
             self._stand_in._is_param = isinstance(self.tensor, nn.Parameter)
+            self._share_attributes(self._stand_in)
             self.counted += [one for one in _outer_of(self._stand_in) if not one.is_inference()]
         return self._stand_in
 
@@ -174,7 +175,16 @@ class Outer:
         """From now on the modules have what is on the device."""
         stand_in = self.shown()
         for names, key in self._places:
-            names[key] = stand_in
+            # A forward may have put another one there.
+            if names.get(key) is self.tensor:
+                names[key] = stand_in
+
+    def _share_attributes(self, stand_in: torch.Tensor) -> None:
+        """What somebody has hung on the parameter is found in a pass too; where the inner tensors are the same objects, both ways."""
+        if all(is_plain(one) for _, one in _parts(self.tensor)):
+            stand_in.__dict__ = self.tensor.__dict__
+        for name, value in self.tensor.__dict__.items():
+            stand_in.__dict__.setdefault(name, value)
 
     def hide(self) -> None:
         """They have the parameter again, but where somebody has put another one."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from .._native.errors import Error
+from .subclasses import flattens, plain_of
 
 #: ``tensor.data`` as PyTorch has it.
 set_data = torch.Tensor.data.__set__
@@ -63,7 +64,7 @@ class Lending:
         #: Where weights are shown in passes; and what this pass was given of these bytes, with its count of writes then.
         self.addresses: set[int] = set()
         self.in_use: dict[int, list[tuple[torch.Tensor, int]]] = {}
-        lent = {id(one): _Lent(name, one.data_ptr(), self) for name, one in named}
+        lent = {id(one): _Lent(name, None if flattens(one) else one.data_ptr(), self) for name, one in named}
         for key, one in lent.items():
             _LENT.setdefault(key, []).append(one)
         self._end = weakref.finalize(self, _forget, {key: weakref.ref(one) for key, one in lent.items()})
@@ -96,7 +97,8 @@ class _Lent:
 
     __slots__ = ("__weakref__", "aliases", "at", "lending", "name", "warned", "written")
 
-    def __init__(self, name: str, at: int, lending: Lending):
+    def __init__(self, name: str, at: int | None, lending: Lending):
+        #: Where the bytes are; of what flattens nowhere, and nothing else looks like it.
         self.name, self.at, self.lending, self.written = name, at, weakref.ref(lending), False
         self.warned = False
         #: Each tensor, and its count of writes when it was given.
@@ -151,21 +153,22 @@ def ours(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _read(tensor: torch.Tensor) -> torch.Tensor:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         # The compiler would find this property again in what it makes of the next line.
         return tensor.detach()
     alias = get_data(tensor)
     for lent in _LENT.get(id(tensor), ()):
         if not (lending := lent.lending()):
             continue
-        if alias.device.type == "cpu" and alias.data_ptr() == lent.at:
+        if lent.at is None or (alias.device.type == "cpu" and alias.data_ptr() == lent.at):
             lent.aliases.append((weakref.ref(alias), _version(alias)))
             lending.noted[id(tensor)] = tensor
-    # Of a weight, or of a view of one.
-    at = _address(alias) if _RUNNING else 0
+    # Of a weight, or of a view of one; what flattens is its inner tensors, of which PyTorch counts no writes through it.
     for lending in _RUNNING:
-        if at in lending.addresses:
-            lending.in_use.setdefault(at, []).append((alias, _version(alias)))
+        for one in plain_of(tensor):
+            at = _address(one)
+            if at in lending.addresses:
+                lending.in_use.setdefault(at, []).append((alias, _version(alias)))
     return alias
 
 
@@ -184,12 +187,12 @@ def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
         if not (lending := lent.lending()):
             continue
         # bitsandbytes gives a weight the data of another tensor over the same bytes of the host.
-        if lending.in_pass and any(one.at == lent.at for one in _LENT.get(id(value), ())):
+        if lending.in_pass and lent.at is not None and any(one.at == lent.at for one in _LENT.get(id(value), ())):
             return
         if lending.in_pass:
             raise Error(
-                f"offload: the forward replaces the data of the weight '{lent.name}'; what passes change has to be a buffer that they assign or "
-                "write in place"
+                f"offload: the forward, or a hook of it, replaces the data of the weight '{lent.name}'; take off hooks that cast or move weights "
+                "(layerwise casting, group offloading); what passes change has to be a buffer that they assign or write in place"
             )
         lent.written = True
         lending.noted[id(tensor)] = tensor

@@ -13,6 +13,7 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
+from .compiled import compiled_as
 from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
 from .watch import Lending, Writes, get_data, ours
 
@@ -111,7 +112,7 @@ class Weights:
         self._note_addresses()
         self._counted = [*(tensor for _, tensor in named), *(outer.tensor for outer in self._outer)]
         self._writes = Writes([*([tensor] for _, tensor in named), *(outer.counted for outer in self._outer)])
-        self.lending = Lending(named)
+        self.lending = Lending([*named, *((outer.name, outer.tensor) for outer in self._outer)])
 
     def _take_apart(self, name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[tuple[str, torch.Tensor]]:
         """A parameter of a tensor subclass: the tensors that it consists of."""
@@ -171,6 +172,10 @@ class Weights:
         """Those of the module and of all modules in it."""
         below = itertools.chain(module.parameters(), module.buffers())
         yield from {id(one.tensor): one for tensor in below for one in self.of(tensor)}.values()
+
+    def of_call(self, module: nn.Module) -> Iterator[Shown]:
+        """Those that a call of the module reads: its own, or of one that is compiled all below it."""
+        return self.own(module) if compiled_as(module) is None else self.below(module)
 
     def are_elsewhere(self) -> bool:
         """Whether one shows other memory than it did, or a subclass consists of other tensors."""
