@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from .._native.errors import Error
 from .._native.gpus import gpu
+from .checkpoint import is_of_file, writable
 from .watch import ours, set_data
 from .weights import span
 
@@ -138,7 +139,7 @@ class Buffers:
             del self._streaming[id(one.tensor)]
             self._moved.append((one.tensor, one.host))
             if one.is_on_host():
-                set_data(one.tensor, ours(one.host.to(self._device)))
+                set_data(one.tensor, ours(one.host.to(self._device, copy=is_of_file(one.host))))
             self.bytes += one.tensor.nbytes
 
     def take(self, module: nn.Module) -> None:
@@ -150,9 +151,14 @@ class Buffers:
         self._streaming = {key: buffer for key, buffer in self._streaming.items() if key in present}
         named = [(name, buffer) for name, buffer in all_named if id(buffer) not in self._streaming]
         for name, buffer in named:
+            if buffer.device.type == "meta":
+                raise Error(f"offload: buffer '{name}' is on meta and has no bytes; give weights=, or make the module with real buffers")
             if buffer.device.type != "cpu" and buffer.device != self._device:
                 raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
         for _, buffer in named:
+            if buffer.device == self._device and is_of_file(buffer):
+                # Passes may write it.
+                set_data(buffer, buffer.clone())
             if buffer.device != self._device:
                 with torch.inference_mode(buffer.is_inference()), torch.no_grad():
                     self._moved.append((buffer, buffer.data))
@@ -168,7 +174,7 @@ class Buffers:
         """They are on the host again."""
         for buffer, host in self._moved:
             with torch.inference_mode(host.is_inference()), torch.no_grad():
-                buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
+                buffer.data = writable(host).copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
         self._moved = []
 
 
@@ -178,7 +184,7 @@ def _may_stream(buffer: torch.Tensor | None) -> bool:
         return False
     if buffer.is_quantized or buffer.is_conj() or buffer.is_neg() or buffer.requires_grad or buffer.device.type != "cpu":
         return False
-    return buffer.nbytes >= _LARGE and not buffer.is_pinned() and not _has_views(buffer)
+    return buffer.nbytes >= _LARGE and (is_of_file(buffer) or not buffer.is_pinned()) and not _has_views(buffer)
 
 
 def _has_views(buffer: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
+from .checkpoint import is_of_file, writable
 from .subclasses import Inner, Outer, flattens, inner_of, is_plain
 from .watch import Lending, get_data, ours
 
@@ -73,7 +74,7 @@ class Written:
             found += [one for one in self._shown if lending.was_written(one.tensor)]
         for one in found:
             with one.mode(), torch.no_grad():
-                one.host.copy_(get_data(one.tensor))
+                writable(one.host).copy_(get_data(one.tensor))
         return found
 
 
@@ -187,11 +188,14 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 
     if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
         refuse("has no sizes yet; run the module once before")
+    if parameter.device.type == "meta":
+        refuse("is on meta and has no bytes; give weights=, the safetensors files that have them")
     if parameter.device.type != "cpu":
         refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")
     if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():
         refuse("is sparse, quantized by PyTorch's own type, or a lazy conjugate; give a dense tensor")
-    if parameter.is_pinned():
+    # Files may be mapped and registered for several modules.
+    if parameter.is_pinned() and not is_of_file(parameter):
         refuse("is in pinned memory, or in another module that is offloaded; give ordinary memory, which is registered where it lies")
 
 

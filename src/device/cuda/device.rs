@@ -25,7 +25,9 @@ impl CudaDevice {
         src: HostBytes,
         entered: &Entered<'_>,
     ) -> Result<()> {
-        if let Some(stage) = &self.stage {
+        // Beside staged files there may be weights that are kept in memory.
+        let kept = !self.shared.is_empty() || !self.pinned.is_empty();
+        if let Some(stage) = self.stage.as_ref().filter(|one| !kept || one.has(src)) {
             // SAFETY: by the caller's promise.
             return unsafe { stage.copy_in(dst, src, &self.copy, entered) };
         }
@@ -306,7 +308,8 @@ impl Device for CudaDevice {
         let start = src.as_ptr() as usize;
         let pinned = self.pinned.iter().any(|one| one.begins_at(start));
         let registered = self.registrations().any(|one| one.begins_at(start));
-        !pinned && !registered && !self.edges.begins_at(start)
+        let staged = { self.stage.iter() }.any(|stage| stage.begins_at(start));
+        !pinned && !registered && !staged && !self.edges.begins_at(start)
     }
 
     fn record_compute(&mut self) -> Result<CudaEvent> {

@@ -19,7 +19,7 @@
 
 use super::kept_pages::{taken, Registered, Taken};
 use super::pinned::Pinned;
-use super::register::PAGE;
+use super::register::{RegisterAccess, PAGE};
 use super::CudaDevice;
 use crate::device::file::ReadAt;
 use crate::device::{DevicePtr, HostBytes};
@@ -87,7 +87,7 @@ fn own_mapping(part: HostBytes) -> Option<Range<u64>> {
     (size & 7 == HAS_MAPPING && first == pages.start && ends).then_some(pages)
 }
 
-fn addresses(bytes: HostBytes) -> Range<u64> {
+pub(super) fn addresses(bytes: HostBytes) -> Range<u64> {
     let start = bytes.as_ptr().addr() as u64;
     start..start + bytes.len()
 }
@@ -206,9 +206,10 @@ impl CudaDevice {
         for (part, cut) in order {
             let found = Cut::of(*part, &taken);
             if !found.in_place.is_empty() {
-                let pages = found.in_place.clone();
+                let (pages, access) = (found.in_place.clone(), RegisterAccess::ReadWrite);
                 // SAFETY: each of them has bytes of the part, which stay until the device is dropped (`HostBytes::new`).
-                let registration = unsafe { taken.register(&self.context, pages, &entered) };
+                let registration =
+                    unsafe { taken.register(&self.context, pages, &[], access, &entered) };
                 let during = || "registering weights where they lie in host memory".to_owned();
                 self.shared
                     .push(registration.map_err(|error| error.during(during))?);

@@ -70,7 +70,7 @@ use context::{Entered, PrimaryContext};
 use graph::Capture;
 pub use graph::Graph;
 use kept::Edges;
-use kept_pages::SharedRegistration;
+use kept_pages::{taken, SharedRegistration};
 use lasting::Lasting;
 use library::log_failure;
 use marks::Marks;
@@ -108,7 +108,7 @@ pub struct CudaDevice {
     weights: Option<MemPool>,
     activations: MemPool,
     registrations: Vec<Registration>,
-    /// Of weights that lie in memory of the process.
+    /// Of memory of the process, and of mapped files.
     shared: Vec<SharedRegistration>,
     pinned: Vec<Pinned>,
     edges: Edges,
@@ -211,6 +211,18 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// The same for the mapping of a file that others of this process may have registered: the driver takes its pages once.
+    pub(super) fn share_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
+        let entered = self.context.enter()?;
+        let pages = kept::addresses(bytes);
+        let access = RegisterAccess::ReadOnly;
+        // SAFETY: the bytes are mapped, and stay until the device is dropped (`HostBytes::new`), which ends its registrations first.
+        let registration =
+            unsafe { taken().register(&self.context, pages, cuts, access, &entered) }?;
+        self.shared.push(registration);
+        Ok(())
+    }
+
     /// Whether [`CudaDevice::register_host`] can work: not every device reads a mapping that is read-only.
     pub fn can_register_mapped(&self) -> Result<bool> {
         register::can_read_only(&self.context)
@@ -226,19 +238,20 @@ impl CudaDevice {
         Ok(places)
     }
 
-    /// From now on weights come from the file, through a ring of at most `ring_bytes` of pinned memory
-    /// ([`RING_LEAST`] at least): the bytes that are given to [`bring`](super::Device::bring) have to
-    /// lie in the file's mapping, and say which bytes of the file are meant; the mapping itself is not read.
+    /// From now on weights come from the files, through a ring of at most `ring_bytes` of pinned memory
+    /// ([`RING_LEAST`] at least): the bytes that are given to [`bring`](super::Device::bring) lie in a file's
+    /// mapping, and say which bytes of the file are meant; the mapping itself is not read. Bytes of other memory
+    /// are copied from there, if any is kept ([`CudaDevice::keep_parts`]).
     ///
     /// A read that fails is an error of every later call that copies, or that waits for copies.
-    pub fn stage_host(&mut self, file: HostFile, ring_bytes: u64) -> Result<()> {
+    pub fn stage_host(&mut self, files: Vec<HostFile>, ring_bytes: u64) -> Result<()> {
         if self.stage.is_some() {
             return Err(Error::Internal(
-                "the device was told twice which file to stage".to_string(),
+                "the device was told twice which files to stage".to_string(),
             ));
         }
         let entered = self.context.enter()?;
-        self.stage = Some(Stage::new(file, ring_bytes, &self.copy, &entered)?);
+        self.stage = Some(Stage::new(files, ring_bytes, &self.copy, &entered)?);
         Ok(())
     }
 
