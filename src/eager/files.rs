@@ -2,7 +2,7 @@
 
 use crate::config::Options;
 use crate::device::host_storage::{check_on_cpu, choose, Needs};
-use crate::device::{HostBytes, HostFile, HostStorage, WeightDevice};
+use crate::device::{HostBytes, HostFile, HostSource, HostStorage, WeightDevice};
 use crate::error::{Error, Result};
 use crate::system_memory;
 use crate::weights::MappedFile;
@@ -98,7 +98,83 @@ impl WeightFiles {
         { self.all.iter() }.any(|one| one.file.range_of(bytes).is_some())
     }
 
-    pub(super) fn into_host(self) -> Vec<HostFile> {
-        self.all.into_iter().map(|one| one.file).collect()
+    /// What these weights are copied from.
+    pub(super) fn source(self, weights: Vec<HostBytes>) -> HostSource {
+        HostSource {
+            files: self.all.into_iter().map(|one| one.file).collect(),
+            parts: weights,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eager::Entry;
+    use crate::schedule::{Event, WeightKind, WeightSpec};
+    use crate::store::Constants;
+    use std::io::Write;
+
+    /// A file, and memory that stands for its mapping.
+    fn file(bytes: usize) -> (tempfile::NamedTempFile, WeightFile, HostBytes) {
+        let content = vec![7; bytes];
+        let mut named = tempfile::NamedTempFile::new().unwrap();
+        named.write_all(&content).unwrap();
+        let mapping = HostBytes::from_static(Vec::leak(content));
+        let opened = WeightFile::open(named.path(), mapping).unwrap();
+        (named, opened, mapping)
+    }
+
+    #[test]
+    fn a_file_of_another_size_is_refused() {
+        let (named, _, mapping) = file(100);
+        let shorter = WeightFile::open(named.path(), mapping.slice(0..99));
+        let text = shorter.err().unwrap().to_string();
+        assert!(
+            text.contains("it has 100 bytes, and 99 were mapped"),
+            "{text}"
+        );
+        assert!(WeightFile::open(Path::new("/nowhere"), mapping).is_err());
+    }
+
+    /// Kernels read rows in place of what is in memory or in a mapped file, and of nothing that is staged.
+    #[test]
+    fn tables_in_staged_files_are_not_read_in_place() {
+        let ((_a, first, one), (_b, second, two)) = (file(100), file(50));
+        let memory = HostBytes::from_static(&[1; 30]);
+        let weights = [one.slice(10..100), memory, two, one.slice(0..10)];
+        let files = WeightFiles {
+            all: vec![first, second],
+            ..WeightFiles::default()
+        };
+        let staged = HostStorage::Staged { ring: 1 };
+        let absent = files.absent(staged, &weights);
+        assert_eq!(absent, [true, false, true, true]);
+        for held in [HostStorage::Mapped, HostStorage::Pinned] {
+            assert_eq!(files.absent(held, &weights), [false; 4]);
+        }
+        let spec = |bytes: &HostBytes| WeightSpec {
+            fqn: String::new(),
+            bytes: bytes.len(),
+            stored: bytes.len(),
+            kind: WeightKind::Weight,
+        };
+        let specs = weights.iter().map(spec).collect();
+        let reads = [3, 1, 0, 2];
+        let event = |read: u32| {
+            [
+                Event::Probe(read),
+                Event::Kernel(read),
+                Event::Release(read),
+            ]
+        };
+        let entry = Entry {
+            reads: reads.to_vec(),
+            events: (0..4).flat_map(event).collect(),
+            gather: vec![0, 1, 3],
+        };
+        let method = entry.method(&Constants { specs }, &absent).unwrap();
+        assert_eq!(method.gather, [1]);
+        assert_eq!(files.source(weights.to_vec()).files.len(), 2);
     }
 }

@@ -4,7 +4,7 @@ use super::shares::Shares;
 use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::device::{HostBytes, HostSource, WeightDevice};
+use crate::device::{HostBytes, WeightDevice};
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
@@ -90,11 +90,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
             ..StoreOptions::default()
         };
         let source = |device: &mut D| {
-            let source = HostSource {
-                files: files.into_host(),
-                parts: bytes,
-            };
-            let prepared = device.prepare_source(source, held);
+            let prepared = device.prepare_source(files.source(bytes), held);
             prepared.map_err(|error| error.during(|| "preparing all weights on the host".into()))
         };
         let session = Session::with_source(device, methods.clone(), source, options)?;

@@ -12,7 +12,7 @@
 //! - the bytes on its other two pages, the edges, are copied into pinned memory;
 //! - a copy of the weight to the device is one of up to three pieces, which takes 2 to 3 % longer than one at 18 MB;
 //! - an allocation that has a mapping of its own shares no page: it is registered as a whole, and has no edges;
-//! - weights of several loads or modules that are the same memory, or a part of it, share a registration;
+//! - weights of several loads or modules that are the same memory, or a part of it, share a registration, and so do mappings of files;
 //! - a weight that overlaps with what is registered in any other way is copied into pinned memory as a whole.
 //!
 //! So is a small weight: three copies would take longer than one.
@@ -87,7 +87,7 @@ fn own_mapping(part: HostBytes) -> Option<Range<u64>> {
     (size & 7 == HAS_MAPPING && first == pages.start && ends).then_some(pages)
 }
 
-pub(super) fn addresses(bytes: HostBytes) -> Range<u64> {
+fn addresses(bytes: HostBytes) -> Range<u64> {
     let start = bytes.as_ptr().addr() as u64;
     start..start + bytes.len()
 }
@@ -171,6 +171,17 @@ impl ReadAt for Parts<'_> {
 }
 
 impl CudaDevice {
+    /// As [`CudaDevice::register_host`], of the mapping of a file that others of this process may have registered.
+    pub(in crate::device) fn share_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
+        let (pages, access) = (addresses(bytes), RegisterAccess::ReadOnly);
+        let entered = self.context.enter()?;
+        // SAFETY: the bytes are mapped, and stay until the device is dropped (`HostBytes::new`), which ends its registrations first.
+        let registration =
+            unsafe { taken().register(&self.context, pages, cuts, access, &entered) }?;
+        self.shared.push(registration);
+        Ok(())
+    }
+
     /// Makes ready for copies from memory that weights were read into. Returns what each part is to be copied from.
     pub fn keep_parts(&mut self, parts: &[HostBytes]) -> Result<Vec<HostBytes>> {
         let cuts = self.register_parts(parts)?;

@@ -70,7 +70,7 @@ use context::{Entered, PrimaryContext};
 use graph::Capture;
 pub use graph::Graph;
 use kept::Edges;
-use kept_pages::{taken, SharedRegistration};
+use kept_pages::SharedRegistration;
 use lasting::Lasting;
 use library::log_failure;
 use marks::Marks;
@@ -208,18 +208,6 @@ impl CudaDevice {
         let access = RegisterAccess::ReadOnly;
         let registration = Registration::new(&self.context, bytes, cuts, access, &entered)?;
         self.registrations.push(registration);
-        Ok(())
-    }
-
-    /// The same for the mapping of a file that others of this process may have registered: the driver takes its pages once.
-    pub(super) fn share_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
-        let entered = self.context.enter()?;
-        let pages = kept::addresses(bytes);
-        let access = RegisterAccess::ReadOnly;
-        // SAFETY: the bytes are mapped, and stay until the device is dropped (`HostBytes::new`), which ends its registrations first.
-        let registration =
-            unsafe { taken().register(&self.context, pages, cuts, access, &entered) }?;
-        self.shared.push(registration);
         Ok(())
     }
 

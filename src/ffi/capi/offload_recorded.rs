@@ -193,3 +193,7 @@ unsafe fn files(given: &ws_offload_recorded) -> Result<WeightFiles, Failure> {
         options: Options::parse(&specs)?,
     })
 }
+
+#[cfg(test)]
+#[path = "offload_recorded_tests.rs"]
+mod tests;
