@@ -5,6 +5,7 @@ Runs on the CPU, and on a GPU with WEIGHTSTREAM_TEST_DEVICE=cuda. What is refuse
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import pickle
@@ -71,6 +72,7 @@ def test_a_removed_module_is_offloaded_again_without_weights(folder, expected):
             assert torch.equal(model(tokens()), expected)
     text = error_of(lambda: ws.torch.offload(model, device=DEVICE, weights=folder))
     assert "nothing of Model is on 'meta'" in text
+    assert "it has weights of files already" in text
 
 
 @pytest.mark.parametrize("form", ["folder", "index", "files", "text", "one file", "without index"])
@@ -114,13 +116,13 @@ def test_parts_of_one_checkpoint_are_offloaded_apart(folder, real):
     model = on_meta()
     ws.torch.offload(model, weights=folder, device=DEVICE).remove()
     x = torch.linspace(-1, 1, WIDTH, device=DEVICE)
+    wanted = copy.deepcopy(real.layers).to(DEVICE)(x)
     halves = [model.layers[:3], model.layers[3:]]
     handles = [ws.torch.offload(half, device=DEVICE) for half in halves]
     for _ in range(3):
-        assert torch.equal(halves[1](halves[0](x)), real.layers.to(DEVICE)(x))
+        assert torch.equal(halves[1](halves[0](x)), wanted)
     for handle in handles:
         handle.remove()
-    real.layers.cpu()
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -187,22 +189,36 @@ def test_buffers_that_passes_write(tmp_path):
     model.sums += 1
 
 
-def test_a_weight_that_a_pass_writes_leaves_its_file(tmp_path):
-    """Through `.data`, which no operator tells: the host's bytes are written, and those of a file cannot be."""
-    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+class Writer(nn.Linear):
+    """Writes its weight through `.data` when it is told to."""
+
+    writes = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.writes:
+            self.weight.data.mul_(2)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_weight_that_a_pass_writes_leaves_its_file(resident, tmp_path):
+    """No operator tells of `.data`: the host's bytes are written after the call, and those of a file cannot be."""
+    layers = nn.Sequential(*(Writer(WIDTH, WIDTH) for _ in range(6)))
     save(tmp_path / "m.safetensors", stored(layers))
     with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+        model = nn.Sequential(*(Writer(WIDTH, WIDTH) for _ in range(6)))
     x = torch.ones(WIDTH, device=DEVICE)
-    with ws.torch.offload(model, weights=tmp_path, device=DEVICE, example=(x,)):
-        model[1].register_forward_hook(lambda module, args, out: module.weight.data.mul_(2) if written else None)
-        written = False
+    budget = 1 << 28 if resident else None
+    with ws.torch.offload(model, weights=tmp_path, budget=budget, device=DEVICE, example=(x,)) as handle:
         first = model(x)
-        written = True
+        assert handle.stats()["resident"] == resident
+        model[1].writes = True
         model(x)
-        written = False
-        assert not torch.equal(model(x), first)
+        model[1].writes = False
+        for _ in range(3):
+            assert not torch.equal(model(x), first)
     assert torch.equal(model[1].weight, layers[1].weight * 2)
+    assert torch.equal(model[2].weight, layers[2].weight)
 
 
 def test_dtypes(tmp_path):
@@ -269,6 +285,23 @@ def test_a_file_that_changed_is_refused(real, tmp_path):
     path.unlink()
     with ws.torch.offload(model, device=DEVICE):
         assert "is gone" in error_of(lambda: model(tokens()))
+
+
+def test_a_model_of_transformers(tmp_path):
+    """Made as docs/eager.md says. Its rotary embedding has buffers that no checkpoint has."""
+    transformers, accelerate = pytest.importorskip("transformers"), pytest.importorskip("accelerate")
+    sizes = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(**sizes, tie_word_embeddings=True, dtype="bfloat16")
+    real = transformers.AutoModelForCausalLM.from_config(config).eval()
+    real.save_pretrained(tmp_path, max_shard_size="100KB")
+    ids = torch.tensor([[1, 2, 3]], device=DEVICE)
+    wanted = real.to(DEVICE).generate(ids, max_new_tokens=8, do_sample=False)
+    with accelerate.init_empty_weights(include_buffers=False):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
+    model.tie_weights()
+    with ws.torch.offload(model.eval(), weights=tmp_path, device=DEVICE) as handle:
+        assert torch.equal(model.generate(ids, max_new_tokens=8, do_sample=False), wanted)
+        assert handle.stats()["plans"] >= 1
 
 
 def test_mappings_end_with_their_modules(folder):

@@ -302,10 +302,10 @@ def load(root: nn.Module, weights: Any, convert: bool) -> Callable[[], None]:
         if place.tensor.device.type == "meta":
             absent.setdefault(id(place.tensor), []).append(place)
     if not absent:
-        raise Error(
-            f"offload: nothing of {type(root).__name__} is on 'meta', so that weights= would have no effect; make it under torch.device('meta') or "
-            "accelerate.init_empty_weights(include_buffers=False)"
-        )
+        way_out = "make it with accelerate.init_empty_weights(include_buffers=False)"
+        if any(is_of_file(place.tensor) for place in places):
+            way_out = "it has weights of files already, so leave it out"
+        raise Error(f"offload: nothing of {type(root).__name__} is on 'meta', so that weights= would have no effect; {way_out}")
     _check(root, stored, places, absent, convert)
     fresh = {}
     with torch.inference_mode(False), torch.no_grad():

@@ -156,13 +156,13 @@ class Buffers:
             if buffer.device.type != "cpu" and buffer.device != self._device:
                 raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
         for _, buffer in named:
-            if buffer.device == self._device and is_of_file(buffer):
-                # Passes may write it.
-                set_data(buffer, buffer.clone())
-            if buffer.device != self._device:
-                with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+            with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+                if buffer.device != self._device:
                     self._moved.append((buffer, buffer.data))
                     buffer.data = buffer.data.to(self._device)
+                elif is_of_file(buffer):
+                    # Passes may write it.
+                    set_data(buffer, buffer.clone())
         self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
         self._seen = _buffers_of(module.modules())
 
