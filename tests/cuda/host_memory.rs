@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::cuda::{RING_DEFAULT, RING_LEAST};
-use weightstream::device::{CudaDevice, Device, HostBytes, HostFile};
+use weightstream::device::{
+    CudaDevice, Device, HostBytes, HostFile, HostSource, HostStorage, WeightDevice,
+};
 use weightstream::session::Session;
 use weightstream::store::StoreOptions;
 use weightstream::{Error, Result};
@@ -227,6 +229,65 @@ fn what_is_held_is_counted() {
         .stage_host(vec![source.host_file()], RING_DEFAULT)
         .unwrap();
     assert_eq!(device.host_pinned_bytes(), RING_DEFAULT + PAGE);
+}
+
+/// As modules of eager code have them: tensors of several files that begin anywhere, and memory beside them. Another device of
+/// the process takes the same files meanwhile.
+#[test]
+fn several_files_and_memory_arrive_together() {
+    let Some(_gpu) = gpu("several_files_and_memory_arrive_together") else {
+        return;
+    };
+    within(120, || {
+        let files = [
+            Source::noise(20 * MB as usize + 5),
+            Source::noise(3 * MB as usize),
+        ];
+        let memory: &'static [u8] = Vec::leak(files[0].bytes(0..5 * MB).to_vec());
+        let memory = [&memory[17..], &memory[..1000]];
+        let of_files = [
+            (0, 8..9 * MB + 3),
+            (1, 100..2 * MB),
+            (0, 9 * MB + 3..20 * MB + 5),
+            (1, 2 * MB..2 * MB + 1),
+        ];
+        let mut expected: Vec<&[u8]> = memory.to_vec();
+        let mut parts = memory.map(HostBytes::from_static).to_vec();
+        for (file, range) in of_files {
+            expected.push(files[file].bytes(range.clone()));
+            parts.push(files[file].host(range));
+        }
+        for held in [
+            HostStorage::Mapped,
+            HostStorage::Pinned,
+            HostStorage::Staged { ring: RING_LEAST },
+        ] {
+            let open = || {
+                let mut device = CudaDevice::open(128 * MB);
+                let source = HostSource {
+                    files: files.iter().map(Source::host_file).collect(),
+                    parts: parts.clone(),
+                };
+                let places = device.prepare_source(source, held).unwrap();
+                (device, places)
+            };
+            let (mut one, mut other) = (open(), open());
+            for _ in 0..2 {
+                for (device, places) in [&mut one, &mut other] {
+                    for (at, (place, expected)) in places.iter().zip(&expected).enumerate() {
+                        let found = copied(device, *place).unwrap();
+                        assert!(found == *expected, "{held:?}, part {at}");
+                    }
+                }
+            }
+            drop(one);
+            let (device, places) = &mut other;
+            assert!(
+                copied(device, places[2]).unwrap() == expected[2],
+                "{held:?}"
+            );
+        }
+    });
 }
 
 /// How much of the mapping at this address this process has touched, in kB.

@@ -295,13 +295,15 @@ def _places(root: nn.Module) -> list[_Place]:
 
 
 def load(root: nn.Module, weights: Any, convert: bool) -> Callable[[], None]:
-    """All that is on ``meta`` in a module gets its bytes from files. What is returned makes the module what it was."""
+    """All that is on ``meta`` in a module gets its bytes from files, and so do buffers that these have: whoever makes a module without
+    weights has made such buffers with what they begin with. What is returned makes the module what it was."""
     stored, places = tensors_of(weights), _places(root)
-    absent: dict[int, list[_Place]] = {}
+    found = [place for place in places if place.tensor.is_meta or (place.is_buffer and place.is_saved and place.name in stored)]
+    absent: dict[int, list[_Place]] = {id(place.tensor): [] for place in found}
     for place in places:
-        if place.tensor.device.type == "meta":
-            absent.setdefault(id(place.tensor), []).append(place)
-    if not absent:
+        if id(place.tensor) in absent:
+            absent[id(place.tensor)].append(place)
+    if not any(place.tensor.is_meta for place in found):
         way_out = "make it with accelerate.init_empty_weights(include_buffers=False)"
         if any(is_of_file(place.tensor) for place in places):
             way_out = "it has weights of files already, so leave it out"

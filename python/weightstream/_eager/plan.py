@@ -24,7 +24,7 @@ from .._native.bindings import (
     options_of,
 )
 from .._native.errors import Error
-from .checkpoint import files_of
+from .checkpoint import Mapping, files_of
 from .escaped import Escaped
 from .recording import Call
 from .subclasses import Outer
@@ -223,8 +223,10 @@ class Plan:
         self.weights, self.stream, self.entries = weights, stream, [first]
         self._device, self._name = device, options["name"].decode()
         self.generation, self.is_resident = -1, False
-        self.handle = self._create(native, first, options, of_files)
-        hosts = [one.host for one in weights.shown.values()]
+        files = files_of(one.start for one in weights.all)
+        self.handle = self._create(native, first, options, of_files, files)
+        # A weight that a pass writes shows other memory than its file's from then on, and the plan has the file until its end.
+        hosts = [*(one.host for one in weights.shown.values()), *files]
         self._end = weakref.finalize(self, _destroy, self.handle, hosts)
         self.read, self.release = native.ws_offload_read, native.ws_offload_release
 
@@ -232,9 +234,10 @@ class Plan:
         """The runtime's last error, and whose it is."""
         return f"offload: {self._name}: {as_arguments(last_error())}"
 
-    def _create(self, native: ctypes.CDLL, first: PlannedEntry, options: dict[str, Any], of_files: dict[str, Any]) -> ctypes.c_void_p:
+    def _create(
+        self, native: ctypes.CDLL, first: PlannedEntry, options: dict[str, Any], of_files: dict[str, Any], files: list[Mapping]
+    ) -> ctypes.c_void_p:
         weights = self.weights.all
-        files = files_of(one.start for one in weights)
         for file in files:
             file.check_unchanged()
         # Of a module that has lost its files since `offload` took these, nobody asks for them.
@@ -331,6 +334,6 @@ def as_arguments(said: str) -> str:
     return said.replace("weight_offload_host", "host").replace("weight_offload_staging_mb", "staging_mb")
 
 
-def _destroy(handle: ctypes.c_void_p, _hosts: list[torch.Tensor]) -> None:
+def _destroy(handle: ctypes.c_void_p, _hosts: list[Any]) -> None:
     """The bytes on the host live until here: copies may be reading them."""
     library().ws_offload_destroy(handle)
