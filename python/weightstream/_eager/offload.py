@@ -111,7 +111,7 @@ def _loaded(module: Any, weights: Any, convert: bool) -> Iterator[None]:
             undo.callback(load(module, weights, convert))
         else:
             parts = _modules_of(module)
-            if not isinstance(weights, dict) or weights.keys() - parts.keys():
+            if not isinstance(weights, dict) or not weights or weights.keys() - parts.keys():
                 raise Error(
                     f"offload: weights of {type(module).__name__} is a dictionary of folders or files by part, of {', '.join(parts)}; "
                     f"found {weights!r}"

@@ -171,11 +171,13 @@ impl ReadAt for Parts<'_> {
 }
 
 impl CudaDevice {
-    /// As [`CudaDevice::register_host`], of the mapping of a file that others of this process may have registered.
+    /// As [`CudaDevice::register_host`], of the mapping of a whole file, which others of this process may have registered.
     pub(in crate::device) fn share_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
-        let (pages, access) = (addresses(bytes), RegisterAccess::ReadOnly);
-        let entered = self.context.enter()?;
-        // SAFETY: the bytes are mapped, and stay until the device is dropped (`HostBytes::new`), which ends its registrations first.
+        let Range { start, end } = addresses(bytes);
+        // A mapping has its last page as a whole.
+        let pages = start..end.next_multiple_of(PAGE);
+        let (access, entered) = (RegisterAccess::ReadOnly, self.context.enter()?);
+        // SAFETY: the pages are mapped, and stay until the device is dropped (`HostBytes::new`), which ends its registrations first.
         let registration =
             unsafe { taken().register(&self.context, pages, cuts, access, &entered) }?;
         self.shared.push(registration);
