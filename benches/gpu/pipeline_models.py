@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel
-from pipeline_table import NAMES
+from pipeline_table import FORMS, NAMES
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM, T5Config, T5EncoderModel
 
@@ -36,8 +37,38 @@ def to_host(module: nn.Module) -> None:
     torch.cuda.empty_cache()
 
 
+def inner_bytes(tensor: torch.Tensor) -> int:
+    """Of a quantized weight, those of the tensors in it."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor.nbytes
+    return sum(inner_bytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+
+
 def bytes_of(module: nn.Module) -> int:
-    return sum(parameter.nbytes for parameter in module.parameters())
+    return sum(map(inner_bytes, module.parameters()))
+
+
+def formed(module: nn.Module, form: str) -> nn.Module:
+    """Quantized on the GPU where it lies; its blocks compiled."""
+    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+
+    if "int8" in form:
+        quantize_(module, Int8WeightOnlyConfig())
+    if "int4" in form:
+        # Of a shape that the kernel takes: others stay as they are.
+        fits = lambda one, _: isinstance(one, nn.Linear) and one.in_features % 1024 == 0 and one.out_features % 16 == 0  # noqa: E731
+        quantize_(module, Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d"), filter_fn=fits)
+    torch.cuda.empty_cache()
+    if "compiled" in form:
+        for block in blocks_of(module):
+            block.compile()
+    return module
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, FluxTransformer2DModel):
+        return [*module.transformer_blocks, *module.single_transformer_blocks]
+    return [layer.mlp for layer in module.model.layers]
 
 
 def flux() -> nn.Module:
@@ -137,6 +168,10 @@ class Subject:
     def __post_init__(self) -> None:
         self.whole = sum(map(bytes_of, self.modules))
 
+    def is_plain(self) -> bool:
+        """Whether all weights are plain tensors; others are brought to the host by whoever offloads them."""
+        return all(type(one) is nn.Parameter for module in self.modules for one in module.parameters())
+
     def on_gpu(self) -> tuple[list[torch.Tensor], int]:
         """Outputs of the first passes, and the bytes that a pass takes beside weights: the peak without them."""
         self.ready()
@@ -147,15 +182,17 @@ class Subject:
         return expected, max(0, torch.cuda.max_memory_allocated() - self.whole)
 
 
-def transformer() -> Subject:
-    model, given = drawn(flux), flux_inputs()
-    return Subject(NAMES["transformer"], [model], lambda: model(**given, return_dict=False)[0].cpu(), stack=model)
+def transformer(form: str = "") -> Subject:
+    model, given = formed(drawn(flux), form) if form else drawn(flux), flux_inputs()
+    return Subject(
+        NAMES[f"transformer-{form}" if form else "transformer"], [model], lambda: model(**given, return_dict=False)[0].cpu(), stack=model
+    )
 
 
-def decoder() -> Subject:
-    model = drawn(qwen)
+def decoder(form: str = "") -> Subject:
+    model = formed(drawn(qwen), form) if form else drawn(qwen)
     speech = Speech(model)
-    return Subject(NAMES["decoder"], [model], speech.token, speech.begin, model.model)
+    return Subject(NAMES[f"decoder-{form}" if form else "decoder"], [model], speech.token, speech.begin, model.model)
 
 
 def pipeline() -> Subject:
@@ -163,4 +200,6 @@ def pipeline() -> Subject:
     return Subject(NAMES["pipeline"], list(parts.modules().values()), parts.picture, parts=parts)
 
 
-SUBJECTS = {"transformer": transformer, "decoder": decoder, "pipeline": pipeline}
+SUBJECTS: dict[str, Callable[[], Subject]] = {"transformer": transformer, "decoder": decoder, "pipeline": pipeline}
+SUBJECTS |= {f"transformer-{form}": partial(transformer, form) for form in FORMS}
+SUBJECTS |= {f"decoder-{form}": partial(decoder, form) for form in FORMS}

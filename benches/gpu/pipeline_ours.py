@@ -11,6 +11,12 @@ from pipeline_models import DEVICE, STEPS, SUBJECTS, Subject, bytes_of, to_host
 from pipeline_table import OURS, compared, limit_ms
 
 PASSES = {"transformer": 6, "decoder": 10}
+
+
+def passes_of(part: str) -> int:
+    return PASSES[part.partition("-")[0]]
+
+
 #: Of the pipeline.
 BUDGET = int(12 * GB)
 
@@ -27,7 +33,7 @@ def link_now() -> float:
 
 def whole(subject: Subject, results: Results, activations: int, steps: dict[str, dict[str, float]]) -> dict:
     """Writes what everything is compared with, and brings the weights to host memory."""
-    for module in subject.modules:
+    for module in subject.modules if subject.is_plain() else ():
         to_host(module)
     speed = link_now()
     line = {"ms": sum(step["ms"] for step in steps.values()), "steps": steps, "activations_gb": activations / GB, "link_gb_s": speed}
@@ -40,7 +46,7 @@ def model(part: str, results: Results, percents: list[int]) -> bool:
     subject, good = SUBJECTS[part](), True
     expected, activations = subject.on_gpu()
     # The processor's speed changes, and small kernels wait for it.
-    eager = min(back_to_back_ms(subject.step, PASSES[part]) for _ in range(3))
+    eager = min(back_to_back_ms(subject.step, passes_of(part)) for _ in range(3))
     line = whole(subject, results, activations, {part: {"ms": eager, "gb": subject.whole / GB, "times": 1}})
     began = time.monotonic()
     with ws.torch.offload(subject.modules[0], device=DEVICE) as handle:
@@ -52,7 +58,7 @@ def model(part: str, results: Results, percents: list[int]) -> bool:
         for percent in percents:
             budget = max(floor, subject.whole * percent // 100)
             handle.set_budget(budget)
-            good = at(subject, handle, expected, line, budget, results, percent, PASSES[part]) and good
+            good = at(subject, handle, expected, line, budget, results, percent, passes_of(part)) and good
     return good
 
 

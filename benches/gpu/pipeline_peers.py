@@ -60,6 +60,18 @@ def said(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {text}"[:200]
 
 
+class OnHost:
+    """Modules with quantized weights in host memory, and back there after anything that was done to them."""
+
+    def __init__(self, modules: list[nn.Module]):
+        self.modules = modules
+        self.back()
+
+    def back(self) -> None:
+        for module in self.modules:
+            to_host(module)
+
+
 class Pinned:
     """Parameters in pinned memory, and back there after anything that was done to them. Buffers stay on the GPU."""
 
@@ -153,7 +165,8 @@ def diffusers(job: Job) -> None:
     leaf by leaf, so that the others fill a budget: its one setting of memory is how many blocks make a group, and with streams that is
     one."""
     subject = job.subject
-    pinned, several = Pinned(subject.modules), subject.parts is not None
+    pinned = Pinned(subject.modules) if subject.is_plain() else OnHost(subject.modules)
+    several = subject.parts is not None
     passes, checked = (1, 1) if several else (4, 3)
 
     def tried(system: str, apply: Callable[[], None], **about: Any) -> None:

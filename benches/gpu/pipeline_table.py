@@ -11,7 +11,12 @@ from typing import Any
 Line = dict[str, Any]
 #: What a part is called in lines, and in tables.
 NAMES = {"transformer": "flux transformer", "decoder": "qwen3-8b token", "pipeline": "flux pipeline"}
-TITLES = {"flux transformer": "Flux", "qwen3-8b token": "Qwen3-8B"}
+#: Parts of other weights, or of compiled blocks: `transformer-int8`, `decoder-compiled`.
+FORMS = ("int8", "int4", "compiled", "int8-compiled", "int4-compiled")
+NAMES |= {f"{part}-{form}": f"{NAMES[part]} {form}" for part in ("transformer", "decoder") for form in FORMS}
+TITLES = {
+    name: name.replace("flux transformer", "Flux").replace("qwen3-8b token", "Qwen3-8B") for name in NAMES.values() if "pipe" not in name
+}
 #: Columns of a model: the least budget, and budgets in percent of the weights.
 COLUMNS = (0, 25, 50, 75)
 OURS = "WeightStream"

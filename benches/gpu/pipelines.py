@@ -4,7 +4,11 @@ pipeline of Flux's sizes.
 
     python benches/gpu/pipelines.py --out results.jsonl                  # everything: five minutes on an H200, 80 GB of host memory
     python benches/gpu/pipelines.py --who ours --parts pipeline --out results.jsonl
+    python benches/gpu/pipelines.py --parts transformer-int8,decoder-int8-compiled --who ours,diffusers --out results.jsonl
     python benches/gpu/pipelines.py --table results.jsonl                # only print the tables of files
+
+`int8` and `int4` are torchao's weight-only quantization; `compiled` is torch.compile of each block of Flux, and of each block's MLP of the
+decoder (its attention would be compiled again for each layer, since that is given its number in the cache).
 
 Needs torch, transformers, diffusers and the runtime library; accelerate and comfy-aimdo where they are peers. Each system has a process for
 each part, with a time limit: what fails has a line that says why. Peers compare with lines of `ours`, which come first; with `--who` of
@@ -36,7 +40,7 @@ TITLES = {"ours": OURS, "diffusers": "diffusers group offloading", "accelerate":
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(NAMES), help="comma-separated (default: all)")
+    parser.add_argument("--parts", default="transformer,decoder,pipeline", help=f"comma-separated, of {', '.join(NAMES)}")
     parser.add_argument("--who", default=",".join(WHO), help="comma-separated (default: all)")
     parser.add_argument("--out", type=Path, default=Path("pipelines.jsonl"), help="a line for each figure, as soon as it is known")
     parser.add_argument("--percent", type=int, nargs="+", default=PERCENT, help="budgets, of all weights (default: 0 25 50 75 90)")

@@ -482,30 +482,6 @@ def test_weights_that_a_forward_returns_or_writes_are_refused():
     assert "writes to the weight 'weight'" in error_of(lambda: ws.torch.offload(Writes(), device=DEVICE, example=(given(),)))
 
 
-@pytest.mark.parametrize("when", ["before", "after", "in place", "layer"])
-def test_compiled_modules_are_refused(when):
-    torch._dynamo.reset()
-    module = stack()
-    if when == "before":
-        assert "compiled by torch.compile" in error_of(lambda: ws.torch.offload(torch.compile(module), device=DEVICE))
-        return
-    with ws.torch.offload(module, device=DEVICE) as handle:
-        module(given())
-        if when == "after":
-            run = torch.compile(module, backend="eager")
-        elif when == "in place":
-            module.compile(backend="eager")
-            run = module
-        else:
-            module[1].compile(backend="eager")
-            run = module
-        assert "cannot be compiled by torch.compile" in error_of(lambda: run(given()))
-        for one in module.modules():
-            one._compiled_call_impl = None
-        assert torch.equal(module(given()), module(given()))
-        handle.remove()
-
-
 def test_saving_between_passes_saves_the_weights():
     module = stack()
     before = {name: value.clone() for name, value in module.state_dict().items()}

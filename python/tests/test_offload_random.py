@@ -1,5 +1,5 @@
-"""Random modules under random budgets: shared and nested modules, weights read from elsewhere, entries; orders, weights, layers, buffers
-and budgets that change.
+"""Random modules under random budgets: shared, nested and compiled modules, tensor subclasses, weights read from elsewhere, entries;
+orders, weights, layers, buffers and budgets that change.
 
 PROPTEST_CASES says how many modules are drawn (12 without it).
 """
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 import weightstream as ws
 from device_under_test import ON_GPU
+from halves import Halves, halve
 from torch import nn
 
 pytestmark = pytest.mark.no_export
@@ -47,8 +48,12 @@ class Node(nn.Module):
         if pool and kind < 0.15:
             return draw.choice(pool)
         if depth and kind < 0.5:
-            return Node(depth - 1, draw, pool)
-        pool.append(nn.Linear(WIDTH, WIDTH, bias=draw.random() < 0.5))
+            node = Node(depth - 1, draw, pool)
+            if depth < 3 and draw.random() < 0.2:
+                node.compile(backend="eager")
+            return node
+        linear = nn.Linear(WIDTH, WIDTH, bias=draw.random() < 0.5)
+        pool.append(halve(linear) if draw.random() < 0.2 else linear)
         return pool[-1]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +94,9 @@ def change(draw: random.Random, pair: tuple[Node, Node], handle: ws.torch.Offloa
                 one[number].mul_(1.5)
         case 4:
             for one in weights:
-                one[number].data.mul_(0.5)
+                # Of a subclass that flattens, what `data` gives is another one of the same inner tensors.
+                inner = one[number].high if isinstance(one[number], Halves) else one[number]
+                inner.data.mul_(0.5)
         case 5 if "floor_bytes" in (stats := handle.stats()):
             handle.set_budget(stats["floor_bytes"] + draw.randrange(24 * WEIGHT))
         case 6:

@@ -125,7 +125,7 @@ def files_of(addresses: Iterable[int]) -> list[Mapping]:
 
 def is_of_file(tensor: torch.Tensor) -> bool:
     """Whether its bytes are a file's."""
-    return bool(_MAPPED) and tensor.device.type == "cpu" and bool(files_of([tensor.data_ptr()]))
+    return bool(_MAPPED) and is_plain(tensor) and tensor.device.type == "cpu" and bool(files_of([tensor.data_ptr()]))
 
 
 def writable(host: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_flatten
 from .._native.errors import Error
 from .._native.gpus import gpu
 from .checkpoint import is_of_file, writable
+from .compiled import compiled_as, compiler_at_work, is_compiling
+from .subclasses import Outer, bytes_of, flattens, holders_of, plain_of
 from .watch import ours, set_data
 from .weights import span
 
@@ -26,18 +28,22 @@ if TYPE_CHECKING:
 #: Buffers of so many bytes stream: quantized layers keep their weights in them.
 _LARGE = 1 << 20
 
-#: What torch.compile has set while its code runs; None without it.
-_compiler_at_work = torch._C._dynamo.eval_frame.get_eval_frame_callback
-
 
 class Forward:
-    """What stands in the place of a module's forward. A model calls a thousand of them in a pass: a partial function is called three times as
-    fast as an object."""
+    """What stands in the place of a module's forward, or of the compiled code that is called instead. A model calls a thousand of them in a
+    pass: a partial function is called three times as fast as an object."""
 
-    def __init__(self, passes: Passes, module: nn.Module):
-        self.passes, self.module, self.forward = passes, module, module.forward
-        self._before = module.__dict__.get("forward")
-        self._run = functools.update_wrapper(functools.partial(_run, self), self.forward)
+    def __init__(self, passes: Passes, module: nn.Module, is_inside: bool):
+        self.passes, self.module = passes, module
+        #: Somebody may have kept it, and have compiled it.
+        self.is_over = False
+        #: Compiled code calls it too, which has shown its weights.
+        self.is_inside = is_inside
+        self._attribute = compiled_as(module) or "forward"
+        self.code = getattr(module, self._attribute)
+        self.forward = functools.partial(passes.run_compiled, self.code) if compiled_as(module) else self.code
+        self._before = module.__dict__.get(self._attribute)
+        self._run = functools.update_wrapper(functools.partial(_run, self), self.code)
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         """A copy of the module would call this one."""
@@ -51,39 +57,45 @@ class Forward:
 
     def wrap(self, module: nn.Module) -> None:
         """The module's forward is this from now on."""
-        module.__dict__["forward"] = self._run
+        module.__dict__[self._attribute] = self._run
 
     def wraps(self, module: nn.Module) -> bool:
-        """Whether nobody has given the module another forward."""
-        return module.__dict__.get("forward") is self._run
+        """Whether nobody has given the module another forward, or compiled it."""
+        return module.__dict__.get(self._attribute) is self._run and self._attribute == (compiled_as(module) or "forward")
 
     def unwrap(self, module: nn.Module) -> None:
         """It is what it was."""
-        if not self.wraps(module):
+        self.is_over = True
+        if module.__dict__.get(self._attribute) is not self._run:
             return
-        del module.__dict__["forward"]
+        del module.__dict__[self._attribute]
         if self._before is not None:
-            module.__dict__["forward"] = self._before
+            module.__dict__[self._attribute] = self._before
 
 
 def _run(of: Forward, *args: Any, **kwargs: Any) -> Any:
     passes = of.passes
-    if of.module in passes.through and passes.thread == get_ident() and _compiler_at_work() is None:
+    if of.is_over or (of.is_inside and passes.in_compiled):
+        return of.code(*args, **kwargs)
+    if of.module in passes.through and passes.thread == get_ident() and compiler_at_work() is None:
         return of.forward(*args, **kwargs)
     return passes.enter(of.module, of.forward, args, kwargs)
 
 
 def passes_of(module: nn.Module) -> Passes | None:
     """Those of a module that is offloaded."""
-    forward = module.__dict__.get("forward")
+    forward = module.__dict__.get(compiled_as(module) or "forward")
     passes = forward.args[0].passes if getattr(forward, "func", None) is _run else None
     return None if passes is None or passes.left else passes
 
 
 def refuse_compiler(name: str) -> None:
-    """While torch.compile traces a module, and after it has given that up and runs the code as it is."""
-    if torch.compiler.is_compiling() or _compiler_at_work() is not None:
-        raise Error(f"offload: {name} is offloaded, and cannot be compiled by torch.compile: run it as it is")
+    """Of the whole module, or of a part that calls modules which are offloaded by themselves."""
+    if is_compiling():
+        raise Error(
+            f"offload: {name} is offloaded, and cannot be compiled as a whole by torch.compile: compile its blocks, block.compile(), and run "
+            "the module that has them"
+        )
 
 
 def refuse_gradients(name: str, values: Any, root: nn.Module | None = None) -> None:
@@ -108,6 +120,8 @@ class Buffers:
     def __init__(self, device: torch.device):
         self._device, self.bytes = device, 0
         self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        #: Those of subclasses, and what stands in their places.
+        self._outer: list[Outer] = []
         self._seen: list[int] = []
         #: Modules that were looked at, and the buffers of them that stream.
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -155,15 +169,22 @@ class Buffers:
                 raise Error(f"offload: buffer '{name}' is on meta and has no bytes; give weights=, or make the module with real buffers")
             if buffer.device.type != "cpu" and buffer.device != self._device:
                 raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
-        for _, buffer in named:
-            with torch.inference_mode(buffer.is_inference()), torch.no_grad():
-                if buffer.device != self._device:
-                    self._moved.append((buffer, buffer.data))
-                    buffer.data = buffer.data.to(self._device)
-                elif is_of_file(buffer):
-                    # Passes may write it.
+        holders = holders_of(module) if any(flattens(buffer) for _, buffer in named) else {}
+        for name, buffer in named:
+            if is_of_file(buffer) and buffer.device == self._device:
+                # Passes may write it.
+                with torch.inference_mode(buffer.is_inference()), torch.no_grad():
                     set_data(buffer, buffer.clone())
-        self.bytes = sum(buffer.numel() * buffer.element_size() for _, buffer in named)
+            if buffer.device == self._device:
+                continue
+            for one in plain_of(buffer):
+                with torch.inference_mode(one.is_inference()), torch.no_grad():
+                    self._moved.append((one, one.data))
+                    one.data = one.data.to(self._device)
+            if flattens(buffer):
+                self._outer.append(Outer(name, buffer, holders[id(buffer)]))
+                self._outer[-1].show()
+        self.bytes = sum(bytes_of(buffer) for _, buffer in named)
         self._seen = _buffers_of(module.modules())
 
     def are_others(self, modules: Iterable[nn.Module]) -> bool:
@@ -172,10 +193,12 @@ class Buffers:
 
     def give_back(self) -> None:
         """They are on the host again."""
+        for outer in self._outer:
+            outer.hide()
         for buffer, host in self._moved:
             with torch.inference_mode(host.is_inference()), torch.no_grad():
                 buffer.data = writable(host).copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
-        self._moved = []
+        self._moved, self._outer = [], []
 
 
 def _may_stream(buffer: torch.Tensor | None) -> bool:
@@ -184,7 +207,7 @@ def _may_stream(buffer: torch.Tensor | None) -> bool:
         return False
     if buffer.is_quantized or buffer.is_conj() or buffer.is_neg() or buffer.requires_grad or buffer.device.type != "cpu":
         return False
-    return buffer.nbytes >= _LARGE and (is_of_file(buffer) or not buffer.is_pinned()) and not _has_views(buffer)
+    return buffer.nbytes >= _LARGE and not _has_views(buffer)
 
 
 def _has_views(buffer: torch.Tensor) -> bool:
@@ -235,8 +258,6 @@ def check_module(module: nn.Module, names: dict[nn.Module, str]) -> None:
             what = "is offloaded already; remove() its handle first, which ws.torch.Offloaded.of(module) finds"
         elif isinstance(one, torch.jit.ScriptModule):
             what = "is a ScriptModule, whose calls cannot be seen; offload the module that it was made of"
-        elif type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None:
-            what = "is compiled by torch.compile; offload the module as it was before"
         if what:
             where = f"module '{name}' of {type(module).__name__}" if name else type(module).__name__
             raise Error(f"offload: {where} {what}")

@@ -33,7 +33,7 @@ def offload(
 ) -> Offloaded:
     """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
 
-    ``module`` is an ``nn.Module`` on the CPU, or what consists of some: a pipeline of diffusers, or any object that has modules as
+    ``module`` is an ``nn.Module``, best on the CPU (weights on a GPU are brought to host memory first), or what consists of some: a pipeline of diffusers, or any object that has modules as
     ``components`` (a dictionary) or as attributes. Until :meth:`Offloaded.remove`, ``module.device`` is ``device``, and inputs on the CPU are
     moved there. Modules inside may be called too; each that is called from outside has an order of its own.
 
@@ -41,7 +41,8 @@ def offload(
     (:func:`weightstream.set_device_budget`); ``priority`` says whose bytes come first, and ``name`` what reports call it. The first pass is
     recorded; with ``example``, a tuple of arguments, that is done here. ``device`` is ``"cuda:0"`` unless there is no GPU, then ``"cpu"``.
     Buffers count in the budget. Those that passes write, and those under 1 MB, are on the device all the time; others stream as parameters
-    do.
+    do. Weights may be tensor subclasses (torchao, GGUF, bitsandbytes, DTensor), and blocks may be compiled by ``torch.compile``, before or
+    after.
 
     ``weights`` has the bytes of a module that was made on ``meta``: a folder of safetensors files, a file, or a list of files; of a pipeline
     a dictionary of these by the names of its parts. Files are mapped, not read, and must not change. Names, shapes and dtypes have to be the
@@ -180,7 +181,8 @@ class Offloaded:
 
         ``passes``, and those that were ``recorded`` or left the recorded order (``astray``); ``plans``; ``bytes_copied`` by all plans;
         ``resident``: everything stays; ``buffer_bytes``: of the budget, for buffers; ``entries``: of each module that was called from
-        outside, by its name, its passes and bytes copied under the present plan.
+        outside, by its name, its passes and bytes copied under the present plan; ``largest_call``: the module whose call holds most weights
+        at once, and how many bytes: the least budget is about two of them.
         """
         passes = self._passes
         now = passes.plan.stats() if passes.plan else {}
@@ -193,6 +195,9 @@ class Offloaded:
             if passes.plan is not None and entry.planned in passes.plan.entries
         }
         own = {"bytes_copied": copied, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
+        if passes.plan is not None:
+            module, held = passes.plan.largest_call()
+            own["largest_call"] = {"module": passes.names[module] or self.name, "bytes": held}
         return now | passes.counted | own
 
     def set_budget(self, bytes: int) -> None:

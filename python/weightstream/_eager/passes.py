@@ -19,6 +19,8 @@ from torch import nn
 
 from .._native import progress
 from .._native.errors import Error
+from .arriving import bring_to_host
+from .compiled import beside_compiled, check_compiled, inside_compiled
 from .entries import Alone, Entry
 from .module import Buffers, Forward, check_module, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
@@ -48,6 +50,7 @@ class Passes:
         #: The thread of the pass that runs, and the modules whose calls need nothing in it.
         self.thread = 0
         self.through: Set[nn.Module] = frozenset()
+        self.in_compiled = False
         #: While a pass is recorded.
         self._recorder: Recorder | None = None
         #: In a pass by plan: its entry, the next call, the innermost one that has not returned, and whether the order was left.
@@ -63,6 +66,8 @@ class Passes:
         self.handle: Any = None
         names = _names_of(root)
         check_module(root, names)
+        check_compiled(root, names)
+        bring_to_host(root, name)
         self.buffers = Buffers(device)
         self.buffers.look(root)
         self.weights = _weights_of(root, self.buffers)
@@ -77,9 +82,6 @@ class Passes:
 
     def enter(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a module: from outside, or in a pass on this thread."""
-        if self.left:
-            # Somebody kept the wrapped forward.
-            return forward(*args, **kwargs)
         refuse_compiler(self.name)
         if self.thread == threading.get_ident():
             return self._call(module, forward, args, kwargs)
@@ -109,6 +111,7 @@ class Passes:
                 result = recorder.call(entry.module, forward, args, kwargs)
         finally:
             self._recorder, self.thread = None, 0
+            self._forget_reads(self.weights.settle(), recorder.calls)
             self._keep_buffers(recorder.kept, recorder.calls)
         entry.recorded = recorder.calls
         self.counted["recorded"] += 1
@@ -191,10 +194,14 @@ class Passes:
         if not kept:
             return
         self.buffers.keep(kept.values())
-        recorded = [call for entry in self.entries.values() for call in entry.recorded or []]
-        for call in [*recorded, *calls]:
-            call.reads = {key: one for key, one in call.reads.items() if key not in kept}
+        self._forget_reads(kept.keys(), calls)
         self._take_weights()
+
+    def _forget_reads(self, gone: Set[int], calls: Iterable[Call]) -> None:
+        """No call reads these any more."""
+        recorded = [call for entry in self.entries.values() for call in entry.recorded or []]
+        for call in [*recorded, *calls] if gone else ():
+            call.reads = {key: one for key, one in call.reads.items() if key not in gone}
 
     def _note_order(self, entry: Entry, kept: bool) -> None:
         """Where passes leave the order again and again, the next one is recorded. Not where one does now and then."""
@@ -204,6 +211,14 @@ class Passes:
             entry.astray_in_a_row, entry.recorded = 0, None
 
     # -- calls of modules in a pass --
+
+    def run_compiled(self, code: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A block's compiled code. What it calls is shown already."""
+        before, self.in_compiled = self.in_compiled, True
+        try:
+            return code(*args, **kwargs)
+        finally:
+            self.in_compiled = before
 
     def _call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of a module, inside of a pass."""
@@ -249,7 +264,7 @@ class Passes:
         known = {key: self.weights.shown[key] for call in recorded for key in call.reads}
         shown = [one for one in (known.values() if known else self.weights.below(module)) if one.is_on_host()]
         show_copies(self.weights, shown, self.device)
-        writes = Written(shown)
+        writes = Written(shown, self.weights)
         try:
             return forward(*args, **kwargs)
         finally:
@@ -296,7 +311,7 @@ class Passes:
 
     def _take_weights(self) -> None:
         """The weights as they are now; a plan of them before the next read."""
-        # What the plan has registered with the driver would be taken for pinned memory.
+        # What it has registered with the driver would be taken for memory that its owner has pinned.
         self.close_plan()
         fresh = _weights_of(self.root, self.buffers, self.device)
         self.weights.lending.end()
@@ -314,6 +329,7 @@ class Passes:
         """The modules and parameters as they are now: layers were replaced, adapters came or went."""
         names = _names_of(self.root)
         check_module(self.root, {one: name for one, name in names.items() if one not in self.names})
+        check_compiled(self.root, names)
         self.close_plan()
         self._take_names(names)
         try:
@@ -336,11 +352,16 @@ class Passes:
     def _take_names(self, names: dict[nn.Module, str]) -> None:
         gone = [one for one in self.names if one not in names]
         for module in gone:
-            self._forwards.pop(module).unwrap(module)
+            if module in self._forwards:
+                self._forwards.pop(module).unwrap(module)
         forget_where(gone)
-        fresh = {one for one in names if one not in self._forwards or not self._forwards[one].wraps(one)}
+        inside = inside_compiled(names)
+        fresh = {one for one in names if one in inside or one not in self._forwards or not self._forwards[one].wraps(one)}
         for module in fresh:
-            self._forwards[module] = Forward(self, module)
+            if module in self._forwards:
+                self._forwards.pop(module).unwrap(module)
+        for module in fresh & beside_compiled(self.root):
+            self._forwards[module] = Forward(self, module, module in inside)
             self._forwards[module].wrap(module)
         for entry in self.entries.values():
             if entry.recorded is not None and any(call.module in fresh for call in entry.recorded):
@@ -355,7 +376,7 @@ class Passes:
         modules = self.names
         found = [id(one) for module in modules for one in module._parameters.values()]
         found += [id(one) for module in modules for one in module._modules.values()]
-        return found + [id(module.__dict__.get("forward")) for module in modules]
+        return found + [id(module.__dict__.get(name)) for module in modules for name in ("forward", "_compiled_call_impl")]
 
     def _stream(self) -> int:
         return 0 if self.device.type == "cpu" else torch._C._cuda_getCurrentRawStream(self.device.index)

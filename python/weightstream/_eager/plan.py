@@ -25,9 +25,9 @@ from .._native.bindings import (
 )
 from .._native.errors import Error
 from .checkpoint import Mapping, files_of
+from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
 from .recording import Call
-from .subclasses import Outer
 from .watch import show_all
 from .weights import Shown, Weights, Written, tensor_at
 
@@ -40,18 +40,18 @@ class PlannedCall:
     """A call of a module: what it reads, and where that was when it was last called."""
 
     __slots__ = (
-        *("_addresses", "_device", "_escaped", "_host", "_moved", "_outer", "_reads", "count", "first", "module", "parent", "shown"),
+        *("_addresses", "_device", "_escaped", "_host", "_moved", "_outer", "reads", "count", "first", "module", "parent", "shown"),
         "written",
     )
 
-    def __init__(self, module: nn.Module, parent: int | None, shown: list[Shown], outer: list[Outer], first: int, reads: list[int]):
-        self.module, self.parent, self.shown, self._outer = module, parent, shown, outer
-        self.first, self.count, self._reads = first, len(reads), reads
+    def __init__(self, module: nn.Module, parent: int | None, shown: list[Shown], weights: Weights, first: int, reads: list[int]):
+        self.module, self.parent, self.shown, self._outer = module, parent, shown, weights.outer(shown)
+        self.first, self.count, self.reads = first, len(reads), reads
         self._addresses = (ctypes.c_uint64 * len(reads))()
         self._moved = ctypes.c_int32(1)
         self._host = [(one.tensor, one.host) for one in shown]
         self._device: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.written = Written(shown)
+        self.written = Written(shown, weights)
 
     def enter(self, plan: Plan) -> None:
         """Its parameters show the device's bytes from now on."""
@@ -59,8 +59,8 @@ class PlannedCall:
             raise Error(plan.said())
         try:
             if self._moved.value or not self._device:
-                self._device = plan.on_device(self.shown, dict(zip(self._reads, self._addresses)))
-                self._escaped = Escaped(self._device, [self.module])
+                self._device = plan.on_device(self.shown, dict(zip(self.reads, self._addresses)))
+                self._escaped = Escaped(self._device, self.module.modules() if compiled_as(self.module) else [self.module])
             show_all(self._device)
             for outer in self._outer:
                 outer.show()
@@ -113,7 +113,7 @@ class PlannedEntry:
         self._outer = weights.outer(self._shown)
         self._generation = -1
         self._everything: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.written = Written(self._shown)
+        self.written = Written(self._shown, weights)
 
     def _planned(self, calls: list[Call], weights: Weights) -> list[PlannedCall]:
         """The calls that read something, and the entry's own. What a caller holds, the calls in it do not show again."""
@@ -132,8 +132,7 @@ class PlannedEntry:
             wholes = {one.weight for key, one in mine.items() if key not in call.rows or key in call.wholes}
             self.rows += [len(self.reads) + n for n, weight in enumerate(reads) if weight not in wholes]
             place.append(len(planned))
-            outer = weights.outer(mine.values())
-            planned.append(PlannedCall(call.module, parent, list(mine.values()), outer, len(self.reads), reads))
+            planned.append(PlannedCall(call.module, parent, list(mine.values()), weights, len(self.reads), reads))
             self.reads += reads
         return planned
 
@@ -181,7 +180,7 @@ class PlannedEntry:
             by_read = sorted(zip(self.reads, addresses, range(len(self.reads))), key=lambda read: read[2] not in self.rows)
             at = {weight: address for weight, address, _ in by_read}
             self._everything, self._generation = plan.on_device(self._shown, at), generation
-            self._escaped = Escaped(self._everything, self.called)
+            self._escaped = Escaped(self._everything, self.called | inside_compiled(self.called))
         show_all(self._everything)
         for outer in self._outer:
             outer.show()
@@ -321,6 +320,12 @@ class Plan:
         counters = json.loads(text.value or b"{}")
         counters.pop("options", None)
         return counters
+
+    def largest_call(self) -> tuple[nn.Module, int]:
+        """The call that holds most weights at once, and their bytes: the least budget is about two of them."""
+        held = [(sum(self.weights.all[one].bytes for one in call.reads), call) for entry in self.entries for call in entry.calls]
+        bytes, call = max(held, key=lambda one: one[0])
+        return call.module, bytes
 
     def close(self) -> None:
         """Gives the device's memory back."""

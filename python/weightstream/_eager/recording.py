@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from .._native.errors import Error
+from .compiled import compiled_as
 from .subclasses import plain_of, rebuilt
 from .watch import ours, set_data, show_all
 from .weights import Shown, Weights, span
@@ -55,8 +57,10 @@ class Recorder(TorchDispatchMode):
         self.kept: dict[int, Shown] = {}
 
     def call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a module's forward, with its own parameters on the device."""
-        call = Call(module, self._now, {id(one.tensor): one for one in self._weights.own(module)})
+        """Runs a module's forward, with its own parameters on the device: of one that is compiled, with all below it."""
+        is_compiled = compiled_as(module) is not None
+        read = self._weights.below(module) if is_compiled else self._weights.own(module)
+        call = Call(module, self._now, {id(one.tensor): one for one in read})
         self.calls.append(call)
         before, self._now = self._now, len(self.calls) - 1
         mine = [one for one in call.reads.values() if one.is_on_host()]
@@ -64,13 +68,28 @@ class Recorder(TorchDispatchMode):
         for outer in self._weights.outer(mine):
             outer.show()
         try:
-            result = forward(*args, **kwargs)
+            with self._aside() if is_compiled else nullcontext():
+                result = forward(*args, **kwargs)
             self._keep_returned(call, result)
             return result
         finally:
             show_host(self._weights, [one for one in mine if id(one.tensor) not in self.kept])
             self._drop_copies(call)
             self._now = before
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """While operators are looked at, PyTorch does not run compiled code, but what it was compiled of, which computes other bits. And what it
+        compiles while a mode is only disabled, it compiles again later."""
+        if _get_current_dispatch_mode() is not self:
+            with _disable_current_modes():
+                yield
+            return
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     def _copy(self, call: Call, one: Shown) -> torch.Tensor:
         """The copy that lives, or a new one. It lives as long as the call, so that nothing else lies at its address."""

@@ -50,18 +50,41 @@ def flattens(tensor: torch.Tensor) -> bool:
     return not is_plain(tensor) and is_traceable_wrapper_subclass(tensor)
 
 
+def _parts(tensor: Any) -> list[tuple[str, torch.Tensor]]:
+    """The inner tensors of one that flattens. A DTensor flattens to its mesh too, which is none."""
+    named = ((one, getattr(tensor, one)) for one in tensor.__tensor_flatten__()[0])
+    return [(name, one) for name, one in named if isinstance(one, torch.Tensor)]
+
+
 def plain_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors with bytes that a tensor consists of."""
     if not flattens(tensor):
         yield tensor
         return
-    for attribute in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-        yield from plain_of(getattr(tensor, attribute))
+    for _, one in _parts(tensor):
+        yield from plain_of(one)
+
+
+def _outer_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """It, and those of its inner tensors that have some themselves."""
+    if flattens(tensor):
+        yield tensor
+        for _, one in _parts(tensor):
+            yield from _outer_of(one)
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
     """Those of all that it consists of."""
     return sum(one.numel() * one.element_size() for one in plain_of(tensor))
+
+
+def holders_of(module: nn.Module) -> dict[int, list[nn.Module]]:
+    """Of each parameter and buffer, by identity, the modules that have it."""
+    holders: dict[int, list[nn.Module]] = {}
+    for one in module.modules():
+        for tensor in (*one._parameters.values(), *one._buffers.values()):
+            holders.setdefault(id(tensor), []).append(one)
+    return holders
 
 
 def inner_of(name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[Inner]:
@@ -77,8 +100,8 @@ def inner_of(name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> li
 
 def _inner(name: str, tensor: torch.Tensor, owner: Any, attribute: str) -> Iterator[Inner]:
     if flattens(tensor):
-        for part in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-            yield from _inner(f"{name}.{part}", getattr(tensor, part), tensor, part)
+        for part, one in _parts(tensor):
+            yield from _inner(f"{name}.{part}", one, tensor, part)
         return
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise Error(
@@ -89,13 +112,13 @@ def _inner(name: str, tensor: torch.Tensor, owner: Any, attribute: str) -> Itera
 
 
 def _in_attributes(name: str, owner: Any, package: str, seen: set[int], depth: int) -> Iterator[Inner]:
-    """Tensors of the host that an object has as attributes, and those of objects of the same library below it."""
+    """Tensors that an object has as attributes, and those of objects of the same library below it."""
     for attribute, value in list(vars(owner).items()):
         if id(value) in seen or isinstance(value, (nn.Module, nn.Parameter)):
             continue
         if isinstance(value, torch.Tensor):
             seen.add(id(value))
-            if is_plain(value) and value.device.type == "cpu":
+            if is_plain(value):
                 yield Inner(f"{name}.{attribute}", value, owner, attribute)
         elif depth > 1 and hasattr(value, "__dict__") and _package(value) == package:
             seen.add(id(value))
@@ -111,7 +134,8 @@ def rebuilt(name: str, tensor: torch.Tensor, by: dict[int, torch.Tensor]) -> tor
     if not flattens(tensor):
         return by.get(id(tensor), tensor)
     attributes, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    inner = {one: rebuilt(name, getattr(tensor, one), by) for one in attributes}
+    inner = {one: getattr(tensor, one) for one in attributes}
+    inner |= {part: rebuilt(name, one, by) for part, one in _parts(tensor)}
     try:
         made = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
     except Exception as error:
@@ -126,30 +150,37 @@ def rebuilt(name: str, tensor: torch.Tensor, by: dict[int, torch.Tensor]) -> tor
 
 
 class Outer:
-    """A parameter that flattens, and its places in modules."""
+    """A parameter or buffer that flattens, and its places in modules."""
 
-    __slots__ = ("_name", "_places", "_stand_in", "tensor")
+    __slots__ = ("_counted", "_name", "_places", "_stand_in", "tensor")
 
     def __init__(self, name: str, tensor: torch.Tensor, holders: list[nn.Module]):
         self._name, self.tensor = name, tensor
-        self._places = [(one._parameters, key) for one in holders for key, held in one._parameters.items() if held is tensor]
+        held = [names for one in holders for names in (one._parameters, one._buffers)]
+        self._places = [(names, key) for names in held for key, one in names.items() if one is tensor]
         self._stand_in: torch.Tensor | None = None
+        self._counted = list(_outer_of(tensor))
+
+    def writes(self) -> int:
+        """How often it was written, in its place or by itself. PyTorch counts what is written through it here, and not at its inner tensors."""
+        return sum(one._version for one in self._counted if not one.is_inference())
 
     def shown(self) -> torch.Tensor:
         """The same parameter where its inner tensors are now: on the device."""
         if self._stand_in is None:
             self._stand_in = rebuilt(self._name, self.tensor, {})
-            self._stand_in._is_param = True
+            self._stand_in._is_param = isinstance(self.tensor, nn.Parameter)
+            self._counted += _outer_of(self._stand_in)
         return self._stand_in
 
     def show(self) -> None:
         """From now on the modules have what is on the device."""
         stand_in = self.shown()
-        for parameters, key in self._places:
-            parameters[key] = stand_in
+        for names, key in self._places:
+            names[key] = stand_in
 
     def hide(self) -> None:
         """They have the parameter again, but where somebody has put another one."""
-        for parameters, key in self._places:
-            if parameters.get(key) is self._stand_in:
-                parameters[key] = self.tensor
+        for names, key in self._places:
+            if names.get(key) is self._stand_in:
+                names[key] = self.tensor

@@ -13,8 +13,8 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
-from .checkpoint import is_of_file, writable
-from .subclasses import Inner, Outer, flattens, inner_of, is_plain
+from .checkpoint import writable
+from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
 from .watch import Lending, get_data, ours
 
 
@@ -50,22 +50,25 @@ class Shown(NamedTuple):
 class Written:
     """Whether a pass has written to some weights since their writes were counted. PyTorch counts none of tensors of inference mode."""
 
-    __slots__ = ("_counted", "_shown", "_versions")
+    __slots__ = ("_counted", "_outer", "_shown", "_versions", "_writes")
 
-    def __init__(self, shown: list[Shown]):
+    def __init__(self, shown: list[Shown], weights: Weights):
         self._shown, self._counted = shown, [one.tensor for one in shown if not one.tensor.is_inference()]
+        self._outer = [(outer, weights.of(outer.tensor)) for outer in weights.outer(shown)]
         self.count()
 
     def count(self) -> None:
         """What was written so far is known."""
         self._versions = _versions(self._counted)
+        self._writes = [outer.writes() for outer, _ in self._outer]
 
     def found(self) -> list[Shown]:
         """Those that were written, as PyTorch counts it."""
+        inner = [one for (outer, parts), before in zip(self._outer, self._writes) if outer.writes() != before for one in parts]
         if _versions(self._counted) == self._versions:
-            return []
+            return inner
         written = {id(tensor) for tensor, before in zip(self._counted, self._versions) if tensor._version != before}
-        return [one for one in self._shown if id(one.tensor) in written]
+        return inner + [one for one in self._shown if id(one.tensor) in written]
 
     def to_host(self, lending: Lending) -> list[Shown]:
         """Those that were written while they showed the device's bytes, which the host has from now on."""
@@ -88,18 +91,17 @@ class Weights:
             self._take(module, buffers, here)
 
     def _take(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], here: torch.device | None) -> None:
+        self._holders = holders = holders_of(module)
         self._inner: dict[int, list[Inner]] = {}
-        self._outer: dict[int, list[Outer]] = {}
+        self._outer: list[Outer] = []
+        self._outer_of: dict[int, list[Outer]] = {}
         named: list[tuple[str, torch.Tensor]] = []
-        holders: dict[int, list[nn.Module]] = {}
-        for one in module.modules():
-            for parameter in one._parameters.values():
-                holders.setdefault(id(parameter), []).append(one)
         for name, parameter in module.named_parameters():
             found = [(name, parameter)] if is_plain(parameter) else self._take_apart(name, parameter, holders[id(parameter)])
-            for part, tensor in found if parameter.device != here else ():
-                _check(part, tensor)
-                named.append((part, tensor))
+            for part, tensor in found:
+                if tensor.device != here:
+                    _check(part, tensor)
+                    named.append((part, tensor))
         of_buffers = {id(buffer) for _, buffer in buffers}
         named += buffers
         spans = sorted((tensor.data_ptr(), span(tensor), name) for name, tensor in named if tensor.numel())
@@ -116,6 +118,7 @@ class Weights:
         # Tensors that were made in inference mode count no writes.
         self._counted = [tensor for _, tensor in named if not tensor.is_inference()]
         self._versions = _versions(self._counted)
+        self._writes = [outer.writes() for outer in self._outer]
         self.lending = Lending(named)
 
     def _take_apart(self, name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[tuple[str, torch.Tensor]]:
@@ -123,8 +126,9 @@ class Weights:
         inner = self._inner[id(parameter)] = inner_of(name, parameter, holders)
         if flattens(parameter):
             outer = Outer(name, parameter, holders)
+            self._outer.append(outer)
             for one in inner:
-                self._outer.setdefault(id(one.tensor), []).append(outer)
+                self._outer_of.setdefault(id(one.tensor), []).append(outer)
         return [(one.name, one.tensor) for one in inner]
 
     def _shown(self, name: str, tensor: torch.Tensor, is_buffer: bool) -> Shown:
@@ -135,6 +139,24 @@ class Weights:
         index = bisect.bisect_right(self._starts, at) - 1
         return Shown(name, tensor, host, index, at - self.all[index].start, is_buffer)
 
+    def settle(self) -> set[int]:
+        """A pass was recorded. Tensors in attributes may be in other ones since; those that are gone are no weights, but what the forward
+        puts there each time, and are forgotten."""
+        gone: set[int] = set()
+        moved = [parts for parts in self._inner.values() if not all(one.is_there() for one in parts)]
+        for parts in moved:
+            name, parameter, *_ = parts[0]
+            if id(parameter) not in self._inner:
+                # Of a subclass that flattens: what it consists of now is looked at before the next pass.
+                continue
+            now = {id(one.tensor): one for one in inner_of(name, parameter, self._holders[id(parameter)])}
+            gone |= {id(one.tensor) for one in parts} - now.keys()
+            self._inner[id(parameter)] = [now[id(one.tensor)] for one in parts if id(one.tensor) in now]
+        for key in gone:
+            self.shown.pop(key, None)
+        self._addresses = [one.tensor.data_ptr() for one in self.shown.values()]
+        return gone
+
     def of(self, tensor: torch.Tensor) -> list[Shown]:
         """What a parameter or a buffer consists of; nothing of others."""
         keys = [id(one.tensor) for one in self._inner[id(tensor)]] if id(tensor) in self._inner else [id(tensor)]
@@ -142,7 +164,7 @@ class Weights:
 
     def outer(self, shown: Iterable[Shown]) -> list[Outer]:
         """The parameters of subclasses that consist of some of these. They are shown as wholes."""
-        return list({id(outer): outer for one in shown for outer in self._outer.get(id(one.tensor), ())}.values())
+        return list({id(outer): outer for one in shown for outer in self._outer_of.get(id(one.tensor), ())}.values())
 
     def own(self, module: nn.Module) -> Iterator[Shown]:
         """The tensors that a module has itself, each once."""
@@ -169,6 +191,10 @@ class Weights:
     def written(self) -> list[torch.Tensor]:
         """Those that may have been written since the last call: as PyTorch counts it, or through ``.data``."""
         changed = self.lending.may_be_written() if self.lending.noted else []
+        writes = [outer.writes() for outer in self._outer]
+        if writes != self._writes:
+            changed += [outer.tensor for outer, now, before in zip(self._outer, writes, self._writes) if now != before]
+            self._writes = writes
         versions = _versions(self._counted)
         if versions != self._versions:
             changed += [one for one, now, before in zip(self._counted, versions, self._versions) if now != before]
@@ -191,12 +217,9 @@ def _check(name: str, parameter: torch.Tensor) -> None:
     if parameter.device.type == "meta":
         refuse("is on meta and has no bytes; give weights=, the safetensors files that have them")
     if parameter.device.type != "cpu":
-        refuse(f"is on {parameter.device}; offload a module whose weights are in host memory (module.cpu())")
+        refuse(f"is on {parameter.device}; offload a module whose weights are in host memory")
     if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():
         refuse("is sparse, quantized by PyTorch's own type, or a lazy conjugate; give a dense tensor")
-    # Files may be mapped and registered for several modules.
-    if parameter.is_pinned() and not is_of_file(parameter):
-        refuse("is in pinned memory, or in another module that is offloaded; give ordinary memory, which is registered where it lies")
 
 
 def span(tensor: torch.Tensor) -> int:

@@ -13,7 +13,7 @@
 use super::context::{Entered, PrimaryContext};
 use super::library::check;
 use super::CudaDevice;
-use crate::device::{Device, DeviceBytes, DevicePtr};
+use crate::device::{Device, DeviceBytes, DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUcontext, CUmemorytype, CUpointer_attribute as Attribute, CUresult,
@@ -224,6 +224,15 @@ impl PointerInfo {
     fn end(&self) -> Option<u64> {
         self.start.checked_add(self.bytes as u64)
     }
+}
+
+/// Whether somebody has pinned all of these bytes, as one allocation. Copies from them run at full speed as they are.
+pub(super) fn is_pinned(bytes: HostBytes, entered: &Entered<'_>) -> Result<bool> {
+    let start = bytes.as_ptr().addr() as u64;
+    let place = ask(start, entered)?;
+    let inside =
+        |end| place.start <= start && start.checked_add(bytes.len()).is_some_and(|it| it <= end);
+    Ok(place.kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 && place.end().is_some_and(inside))
 }
 
 fn ask(ptr: u64, _entered: &Entered<'_>) -> Result<PointerInfo> {

@@ -4,6 +4,7 @@ use super::context::Entered;
 use super::graph::Graph;
 use super::pinned::Pinned;
 use super::pool::MemPool;
+use super::stage::Stage;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, CudaPages, BYTES_PER_COPY, GRANULE};
 use crate::device::{
@@ -26,8 +27,8 @@ impl CudaDevice {
         entered: &Entered<'_>,
     ) -> Result<()> {
         // Beside staged files there may be weights that are kept in memory.
-        let kept = !self.shared.is_empty() || !self.pinned.is_empty();
-        if let Some(stage) = self.stage.as_ref().filter(|one| !kept || one.has(src)) {
+        let staged = |one: &&Stage| !self.keeps_memory || one.has(src);
+        if let Some(stage) = self.stage.as_ref().filter(staged) {
             // SAFETY: by the caller's promise.
             return unsafe { stage.copy_in(dst, src, &self.copy, entered) };
         }
@@ -137,7 +138,7 @@ impl Device for CudaDevice {
             return Ok(Some(DevicePtr(start)));
         }
         drop(entered);
-        let copied = self.copied_in_place(bytes)?;
+        let copied = self.kept_in_place(bytes)?;
         let range = copied.map(|start| start.0..start.0 + bytes.len());
         self.in_place.extend(range);
         Ok(copied)

@@ -13,13 +13,15 @@
 //! - a copy of the weight to the device is one of up to three pieces, which takes 2 to 3 % longer than one at 18 MB;
 //! - an allocation that has a mapping of its own shares no page: it is registered as a whole, and has no edges;
 //! - weights of several loads or modules that are the same memory, or a part of it, share a registration, and so do mappings of files;
+//! - memory that the caller has pinned is copied from as it is;
 //! - a weight that overlaps with what is registered in any other way is copied into pinned memory as a whole.
 //!
 //! So is a small weight: three copies would take longer than one.
 
+use super::caller::is_pinned;
 use super::kept_pages::{taken, Registered, Taken};
 use super::pinned::Pinned;
-use super::register::{RegisterAccess, PAGE};
+use super::register::{mapped_address, RegisterAccess, PAGE};
 use super::CudaDevice;
 use crate::device::file::ReadAt;
 use crate::device::{DevicePtr, HostBytes};
@@ -44,6 +46,15 @@ struct Cut {
 }
 
 impl Cut {
+    /// Memory that is pinned already.
+    fn pinned(part: HostBytes) -> Cut {
+        let Range { start, end } = addresses(part);
+        Cut {
+            in_place: start..end,
+            copied: [start..start, end..end],
+        }
+    }
+
     fn of(part: HostBytes, taken: &Taken) -> Cut {
         let Range { start, end } = addresses(part);
         let inside = start.next_multiple_of(PAGE)..end / PAGE * PAGE;
@@ -186,6 +197,7 @@ impl CudaDevice {
 
     /// Makes ready for copies from memory that weights were read into. Returns what each part is to be copied from.
     pub fn keep_parts(&mut self, parts: &[HostBytes]) -> Result<Vec<HostBytes>> {
+        self.keeps_memory |= !parts.is_empty();
         let cuts = self.register_parts(parts)?;
         let copied = cuts.iter().flat_map(|(part, cut)| {
             let start = addresses(*part).start;
@@ -217,6 +229,13 @@ impl CudaDevice {
         let entered = self.context.enter()?;
         let mut taken = taken();
         for (part, cut) in order {
+            let pages = addresses(*part);
+            let unknown = matches!(taken.of(&pages), Registered::Nothing);
+            if unknown && !part.is_empty() && is_pinned(*part, &entered)? {
+                self.pinned_by_caller.push(*part);
+                *cut = Some(Cut::pinned(*part));
+                continue;
+            }
             let found = Cut::of(*part, &taken);
             if !found.in_place.is_empty() {
                 let (pages, access) = (found.in_place.clone(), RegisterAccess::ReadWrite);
@@ -245,8 +264,17 @@ impl CudaDevice {
         }
     }
 
-    /// Where kernels read these bytes in place, if they are a weight with edges: a copy, since a kernel takes one address.
-    pub(super) fn copied_in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
+    /// Where kernels read these bytes in place: of a weight with edges in a copy, since a kernel takes one address.
+    pub(super) fn kept_in_place(&mut self, bytes: HostBytes) -> Result<Option<DevicePtr>> {
+        let range = addresses(bytes);
+        let has = |one: &HostBytes| {
+            let all = addresses(*one);
+            all.start <= range.start && range.end <= all.end
+        };
+        if self.pinned_by_caller.iter().any(has) {
+            let entered = self.context.enter()?;
+            return mapped_address(bytes.as_ptr(), &entered).map(|at| Some(DevicePtr(at)));
+        }
         if self.edges.pieces(bytes).nth(1).is_none() {
             return Ok(None);
         }

@@ -112,6 +112,8 @@ pub struct CudaDevice {
     shared: Vec<SharedRegistration>,
     pinned: Vec<Pinned>,
     edges: Edges,
+    /// Some weights lie in memory of the process.
+    keeps_memory: bool,
     stage: Option<Stage>,
     returns: OutputStaging,
     /// What copies cost, once that was given or measured.
@@ -122,6 +124,8 @@ pub struct CudaDevice {
     in_place: Vec<Range<u64>>,
     /// Inputs of the call that runs, where they lie in the caller's memory.
     lent: Vec<DeviceBytes>,
+    /// Weights in memory that is not ours, and was pinned before.
+    pinned_by_caller: Vec<HostBytes>,
     events: Arc<Events>,
     copy: Arc<Stream>,
     compute: Arc<Stream>,
@@ -187,12 +191,14 @@ impl CudaDevice {
             shared: Vec::new(),
             pinned: Vec::new(),
             edges: Edges::default(),
+            keeps_memory: false,
             stage: None,
             returns: OutputStaging::default(),
             link: None,
             times_link: false,
             in_place: Vec::new(),
             lent: Vec::new(),
+            pinned_by_caller: Vec::new(),
             events: Events::new(&context),
             copy,
             compute,

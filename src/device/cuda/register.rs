@@ -52,6 +52,16 @@ pub(super) fn can_read_only(context: &PrimaryContext) -> Result<bool> {
     Ok(context.attribute(able)? != 0)
 }
 
+/// The device's address of memory that is pinned or registered.
+pub(super) fn mapped_address(host: *const u8, _entered: &Entered<'_>) -> Result<u64> {
+    let mut at = 0;
+    // SAFETY: the driver reads nothing at the address, and writes one of the device; of memory that it does not know it says so.
+    check("cuMemHostGetDevicePointer", unsafe {
+        sys::cuMemHostGetDevicePointer_v2(&mut at, host.cast_mut().cast(), 0)
+    })?;
+    Ok(at)
+}
+
 /// What one call registered.
 struct Chunk {
     start: usize,
@@ -118,7 +128,7 @@ impl Registration {
     pub(super) fn device_address(
         &self,
         bytes: HostBytes,
-        _entered: &Entered<'_>,
+        entered: &Entered<'_>,
     ) -> Result<Option<u64>> {
         let (start, end) = (
             bytes.as_ptr() as usize,
@@ -128,11 +138,7 @@ impl Registration {
         let Some(chunk) = self.chunks.iter().find(inside) else {
             return Ok(None);
         };
-        let mut address = 0;
-        // SAFETY: the start of memory that is registered, mapped for the device; the driver writes one address.
-        check("cuMemHostGetDevicePointer", unsafe {
-            sys::cuMemHostGetDevicePointer_v2(&mut address, chunk.start as *mut c_void, 0)
-        })?;
+        let address = mapped_address(chunk.start as *const u8, entered)?;
         Ok(Some(address + (start - chunk.start) as u64))
     }
 

@@ -8,6 +8,7 @@
 use super::context::{Entered, PrimaryContext};
 use super::library::check;
 use super::pinned::{readers, Pinned};
+use super::register::mapped_address;
 use super::stage_ring::{Area, Readers, StagePiece};
 use super::stage_shape::{pieces, Shape};
 use super::stream::Stream;
@@ -54,7 +55,7 @@ impl Stage {
         let marks = slots.wrapping_add(shape.bytes() as usize);
         // SAFETY: the ring is zeroed, holds both, begins at a page, and is dropped after the readers.
         let area = unsafe { Area::new(slots, marks, shape) };
-        let marks = device_address(marks, entered)?;
+        let marks = mapped_address(marks, entered)?;
         try_marks(area, marks, copy, entered)?;
         let files = HostFiles::new(files);
         let readers = Readers::start(area, Arc::new(files.clone()), readers())?;
@@ -153,16 +154,6 @@ impl Stage {
     pub(super) fn end(&mut self) {
         self.readers.stop();
     }
-}
-
-/// The device's address of registered memory.
-fn device_address(host: *mut u8, _entered: &Entered<'_>) -> Result<u64> {
-    let mut at = 0;
-    // SAFETY: the memory was just registered; the driver writes one address.
-    check("cuMemHostGetDevicePointer", unsafe {
-        sys::cuMemHostGetDevicePointer_v2(&mut at, host.cast(), 0)
-    })?;
-    Ok(at)
 }
 
 /// Lets everything that is issued later wait until the mark at `at` has come to `value`, cyclically.
