@@ -8,7 +8,6 @@ use super::code::MethodCode;
 use super::delegate_device::{self, DelegateDevice};
 use super::engine::Engine;
 use super::graph_shapes::shapes_of;
-use super::host_storage;
 use super::open::open as open_program;
 use super::option_checks::{
     check_graph, check_link, check_no_pin, check_offloads, check_shared, check_stream, check_sync,
@@ -20,7 +19,7 @@ use super::{signature_of, Delegate, Live};
 use crate::config::{Applies, Budget, Options};
 #[cfg(any(test, feature = "sim"))]
 use crate::device::faulty::{Faults, Faulty};
-use crate::device::CallerStream;
+use crate::device::{host_storage, CallerStream};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::Record;
 use crate::weights::{check_target, Host};
@@ -119,7 +118,10 @@ fn engine<D: DelegateDevice + 'static>(
     let (records, record) = (&request.records, request.records.own());
     check_offloads(record, options)?;
     check_shared(options)?;
-    host_storage::check(record, options)?;
+    if record.device == "cpu" {
+        let whose = format!("method '{}' was exported for 'cpu'", record.method);
+        host_storage::check_on_cpu(options, &whose)?;
+    }
     check_sync(record, options)?;
     check_link(record, options)?;
     check_graph(record, options)?;

@@ -18,7 +18,6 @@
 //! | `graph_shapes` | the shapes whose graphs are captured at load, held against the record |
 //! | `engine` | the compiled code and its session, joined for a pass; the only unsafe code here |
 //! | `delegate_device` | what the two kinds of devices do differently here |
-//! | `host_storage` | the choice how weights are held on the host for a GPU's copies |
 //! | `place` | which loaded program an address of ExecuTorch's belongs to |
 //! | `mapped` | which file an address of ExecuTorch's named data belongs to |
 
@@ -31,7 +30,6 @@ mod engine;
 mod faulty;
 mod gather;
 pub mod graph_shapes;
-mod host_storage;
 mod inputs;
 mod keep;
 mod load;

@@ -6,13 +6,13 @@ use super::delegate_device::DelegateDevice;
 use super::engine::new_session;
 use super::gather;
 use super::graph_shapes::graph_room;
-use super::host_storage::{self, Needs};
 use super::keep;
 use super::request::{Data, DataSource, LoadRequest};
 use super::shared::Shared;
 use super::tenant;
 use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
+use crate::device::host_storage::{choose, Needs};
 use crate::device::{CallerStream, HostStorage};
 use crate::elastic::Membership;
 use crate::error::{bytes_text, Error, Result};
@@ -132,7 +132,7 @@ fn hold<D: DelegateDevice>(
         in_memory: mapped.is_in_memory(),
         used_bytes: catalog.distinct_bytes(),
     };
-    let (held, why) = host_storage::choose(options, &needs, &access, &system_memory::available()?)?;
+    let (held, why) = choose(options, &needs, &access, &system_memory::available()?)?;
     log::info!(
         "method '{}': weights are held '{}' on the host: {why}",
         record.method,

@@ -31,6 +31,7 @@ pub mod cuda;
 pub mod faulty;
 pub(crate) mod file;
 pub mod host;
+pub mod host_storage;
 mod models;
 mod pages;
 #[cfg(feature = "sim")]

@@ -1,7 +1,7 @@
 //! A device as those use it who copy weights to it from the host: how they are held there, and what is free on the device.
 #![deny(unsafe_code)]
 
-use super::{CudaDevice, Device, HostBytes, HostDevice, HostFile, HostSource};
+use super::{CudaDevice, Device, HostBytes, HostDevice, HostSource};
 use crate::error::Result;
 use crate::figures::DeviceId;
 use crate::system_memory;
@@ -10,11 +10,11 @@ use std::ops::Range;
 /// How weights are held on the host for copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostStorage {
-    /// In the mapped file, which is registered with the device if that copies by itself.
+    /// In the mapped files, which are registered with the device if that copies by itself.
     Mapped,
     /// In a pinned copy.
     Pinned,
-    /// In the file, which is read during the passes, through a ring of pinned buffers.
+    /// In the files, which are read during the passes, through a ring of pinned buffers.
     Staged {
         /// Size of the ring, bytes.
         ring: u64,
@@ -55,7 +55,7 @@ pub trait WeightDevice: Device {
     /// What the device does with host memory; `None` if it needs nothing to be prepared.
     fn host_access(&self) -> Result<Option<HostAccess>>;
 
-    /// Makes ready for copies from `source`, held as `held` says. Returns what each of its parts is to be copied from.
+    /// Makes ready for copies from `source`; what lies in files is held as `held` says. Returns what each of its parts is to be copied from.
     fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>>;
 
     /// Host memory that is pinned, and mapped memory that is registered, bytes.
@@ -80,7 +80,8 @@ impl WeightDevice for HostDevice {
     }
 
     fn prepare_source(&mut self, source: HostSource, _held: HostStorage) -> Result<Vec<HostBytes>> {
-        Ok(in_place(source))
+        // Where they are already.
+        Ok(source.parts)
     }
 
     fn host_bytes(&self) -> (u64, u64) {
@@ -110,40 +111,41 @@ impl WeightDevice for CudaDevice {
     }
 
     fn prepare_source(&mut self, source: HostSource, held: HostStorage) -> Result<Vec<HostBytes>> {
-        let (file, ranges) = match source {
-            HostSource::File(file, ranges) => (file, ranges),
-            HostSource::Memory(parts) => return self.keep_parts(&parts),
-        };
-        match held {
-            HostStorage::Mapped => {
-                let mut cuts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
-                cuts.sort_unstable();
-                self.register_host(file.bytes(), &cuts)?;
-                Ok(mapped(&file, &ranges))
-            }
-            HostStorage::Pinned => self.pin_host(&file, &ranges),
-            HostStorage::Staged { ring } => {
-                let bytes = mapped(&file, &ranges);
-                self.stage_host(file, ring).map(|()| bytes)
+        let HostSource { files, mut parts } = source;
+        let (mut in_memory, mut staged) = ((0..parts.len()).collect::<Vec<_>>(), Vec::new());
+        for file in files {
+            let (of_file, others): (Vec<usize>, Vec<usize>) =
+                { in_memory.into_iter() }.partition(|&at| file.offset_of(parts[at]).is_some());
+            in_memory = others;
+            let ranges = { of_file.iter() }.filter_map(|&at| file.range_of(parts[at]));
+            let ranges: Vec<Range<u64>> = ranges.collect();
+            match held {
+                _ if of_file.is_empty() => {}
+                HostStorage::Mapped => {
+                    let mut cuts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
+                    cuts.sort_unstable();
+                    self.share_host(file.bytes(), &cuts)?;
+                }
+                HostStorage::Pinned => {
+                    for (at, copy) in of_file.into_iter().zip(self.pin_host(&file, &ranges)?) {
+                        parts[at] = copy;
+                    }
+                }
+                HostStorage::Staged { .. } => staged.push(file),
             }
         }
+        let kept: Vec<HostBytes> = in_memory.iter().map(|&at| parts[at]).collect();
+        for (at, place) in in_memory.into_iter().zip(self.keep_parts(&kept)?) {
+            parts[at] = place;
+        }
+        match held {
+            HostStorage::Staged { ring } if !staged.is_empty() => self.stage_host(staged, ring)?,
+            _ => {}
+        }
+        Ok(parts)
     }
 
     fn host_bytes(&self) -> (u64, u64) {
         (self.host_pinned_bytes(), self.host_mapped_bytes())
     }
-}
-
-/// Where the bytes are already.
-fn in_place(source: HostSource) -> Vec<HostBytes> {
-    match source {
-        HostSource::File(file, ranges) => mapped(&file, &ranges),
-        HostSource::Memory(parts) => parts,
-    }
-}
-
-/// The ranges in the file's mapping.
-fn mapped(file: &HostFile, ranges: &[Range<u64>]) -> Vec<HostBytes> {
-    let bytes = |range: &Range<u64>| file.bytes().slice(range.clone());
-    ranges.iter().map(bytes).collect()
 }

@@ -11,7 +11,8 @@ pub struct Entry {
     pub reads: Vec<WeightIndex>,
     /// Reads, kernels, and where reads end.
     pub events: Vec<Event>,
-    /// Reads that take some rows of a table, ascending: they are done in place, in host memory, unless everything stays.
+    /// Reads that take some rows of a table, ascending: they are done in place, in host memory, unless everything stays or the
+    /// table's file is staged.
     pub gather: Vec<ProbeId>,
 }
 
@@ -36,8 +37,8 @@ impl EntryStats {
 }
 
 impl Entry {
-    /// As a method over these constants.
-    pub(super) fn method(self, constants: &Constants) -> Result<Method> {
+    /// As a method over these constants, of which some cannot be read in place.
+    pub(super) fn method(self, constants: &Constants, absent: &[bool]) -> Result<Method> {
         let (count, reads) = (constants.specs.len(), self.reads.len());
         let ascending = self.gather.windows(2).all(|pair| pair[0] < pair[1]);
         let last = self.gather.last();
@@ -47,11 +48,16 @@ impl Entry {
                 self.gather
             )));
         }
+        let is_there = |read: &ProbeId| {
+            let weight = self.reads[*read as usize];
+            absent.get(weight as usize) != Some(&true)
+        };
+        let gather = { self.gather.iter() }.copied().filter(is_there).collect();
         Ok(Method {
             // Dtypes and sizes are the caller's.
             layouts: vec![WeightLayout::default(); count],
             trace: Trace::new(self.events, self.reads, count)?,
-            gather: self.gather,
+            gather,
             share: 1,
         })
     }

@@ -12,7 +12,7 @@ impl<D: WeightDevice> Weights<D> {
     /// An entry has this order from now on: a new one, or that of this number.
     pub(super) fn put_entry(&self, at: Option<u32>, entry: Entry) -> Result<usize> {
         let mut state = self.idle()?;
-        let mut method = entry.method(&state.methods.constants)?;
+        let mut method = entry.method(&state.methods.constants, &self.absent)?;
         let at = state.place(at)?;
         let mut methods = state.methods.clone();
         match methods.all.get_mut(at) {

@@ -19,11 +19,13 @@
 #![deny(unsafe_code)]
 
 mod entries;
+mod files;
 mod join;
 mod shares;
 mod weights;
 
 pub use entries::{Entry, EntryStats};
+pub use files::{WeightFile, WeightFiles};
 
 use crate::counters::Stats;
 use crate::device::{CallerStream, CudaDevice, HostBytes, HostDevice};
@@ -44,6 +46,8 @@ pub struct Recorded {
     pub stream: CallerStream,
     /// Name and bytes of each weight.
     pub weights: Vec<(String, HostBytes)>,
+    /// Files that some weights lie in.
+    pub files: WeightFiles,
     /// The first entry.
     pub entry: Entry,
     /// Bytes for weights, and for what lies beside them.

@@ -4,7 +4,7 @@ use super::shares::Shares;
 use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::device::{HostBytes, HostSource, HostStorage, WeightDevice};
+use crate::device::{HostBytes, WeightDevice};
 use crate::elastic::{Membership, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
@@ -20,6 +20,8 @@ pub(super) struct Weights<D: WeightDevice> {
     pub(super) membership: Option<Membership>,
     /// Of the budget, and not the session's.
     pub(super) beside: u64,
+    /// By weight: no kernel can read it in place.
+    pub(super) absent: Vec<bool>,
 }
 
 pub(super) struct WeightsState<D: WeightDevice> {
@@ -53,7 +55,10 @@ impl<D: WeightDevice + 'static> Weights<D> {
     pub(super) fn open(device: D, recorded: Recorded) -> Result<Arc<Weights<D>>> {
         let Recorded { beside, budget, .. } = recorded;
         let (constants, bytes) = constants_of(&recorded.weights);
-        let method = recorded.entry.method(&constants)?;
+        let (name, files) = (recorded.name, recorded.files);
+        let held = files.hold(&device, &name, &bytes)?;
+        let absent = files.absent(held, &bytes);
+        let method = recorded.entry.method(&constants, &absent)?;
         let methods = Methods::from((constants, method));
         let needed = ElasticBytes::of(&methods, &device)?;
         let least = needed.least.saturating_add(beside);
@@ -62,7 +67,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
                 &device,
                 Joining {
                     device: recorded.device,
-                    name: recorded.name,
+                    name,
                     priority: recorded.priority,
                     total: needed.everything.saturating_add(beside),
                     floor: least,
@@ -85,7 +90,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
             ..StoreOptions::default()
         };
         let source = |device: &mut D| {
-            let prepared = device.prepare_source(HostSource::Memory(bytes), HostStorage::Mapped);
+            let prepared = device.prepare_source(files.source(bytes), held);
             prepared.map_err(|error| error.during(|| "preparing all weights on the host".into()))
         };
         let session = Session::with_source(device, methods.clone(), source, options)?;
@@ -102,6 +107,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
             }),
             membership,
             beside,
+            absent,
         });
         if let Some(membership) = &weights.membership {
             let tenant: Weak<Weights<D>> = Arc::downgrade(&weights);

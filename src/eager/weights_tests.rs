@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::{CallerStream, HostBytes, HostDevice};
-use crate::eager::Eager;
+use crate::eager::{Eager, WeightFiles};
 use crate::figures::DeviceId;
 use crate::schedule::Event;
 
@@ -14,6 +14,7 @@ fn opened(budget: OffloadBudget) -> Arc<Weights<HostDevice>> {
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
+        files: WeightFiles::default(),
         entry: Entry {
             reads: vec![0],
             events: vec![Event::Probe(0), Event::Kernel(0), Event::Release(0)],

@@ -35,7 +35,7 @@ class Offload : public ::testing::Test {
   ws_offload_entry entry() const { return {reads_.data(), reads_.size(), events_.data(), events_.size(), nullptr, 0}; }
 
   ws_offload_recorded recorded(std::uint64_t budget) const {
-    return {"cpu", "module", nullptr, weights_.data(), kLayers, entry(), budget, 0, 0};
+    return {"cpu", "module", nullptr, weights_.data(), kLayers, entry(), budget, 0, 0, nullptr, 0, nullptr};
   }
 
   // One pass of an entry, which reads all layers in turn, that compares all bytes.

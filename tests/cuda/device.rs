@@ -318,7 +318,7 @@ fn staged_weights_arrive_in_views() {
     let source = Source::noise(48 * MB as usize);
     let mut device = Mapping::on(CudaDevice::open(64 * MB));
     device
-        .stage_host(source.host_file(), cuda::RING_LEAST)
+        .stage_host(vec![source.host_file()], cuda::RING_LEAST)
         .unwrap();
     let page = device.page().expect("this GPU maps memory");
     let view = streamed(4, 6, 11, page);

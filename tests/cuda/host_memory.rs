@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::cuda::{RING_DEFAULT, RING_LEAST};
-use weightstream::device::{CudaDevice, Device, HostBytes, HostFile};
+use weightstream::device::{
+    CudaDevice, Device, HostBytes, HostFile, HostSource, HostStorage, WeightDevice,
+};
 use weightstream::session::Session;
 use weightstream::store::StoreOptions;
 use weightstream::{Error, Result};
@@ -47,7 +49,7 @@ impl Mode {
             }
             Mode::Pinned => device.pin_host(&source.host_file(), ranges),
             Mode::Staged => device
-                .stage_host(source.host_file(), RING_LEAST)
+                .stage_host(vec![source.host_file()], RING_LEAST)
                 .map(|()| mapped),
         }
     }
@@ -223,8 +225,69 @@ fn what_is_held_is_counted() {
     assert_eq!(counted(Mode::Pinned), (0, end));
     assert_eq!(counted(Mode::Staged), (0, RING_LEAST + PAGE));
     let mut device = CudaDevice::open(MB);
-    device.stage_host(source.host_file(), RING_DEFAULT).unwrap();
+    device
+        .stage_host(vec![source.host_file()], RING_DEFAULT)
+        .unwrap();
     assert_eq!(device.host_pinned_bytes(), RING_DEFAULT + PAGE);
+}
+
+/// As modules of eager code have them: tensors of several files that begin anywhere, and memory beside them. Another device of
+/// the process takes the same files meanwhile.
+#[test]
+fn several_files_and_memory_arrive_together() {
+    let Some(_gpu) = gpu("several_files_and_memory_arrive_together") else {
+        return;
+    };
+    within(120, || {
+        let files = [
+            Source::noise(20 * MB as usize + 5),
+            Source::noise(3 * MB as usize),
+        ];
+        let memory: &'static [u8] = Vec::leak(files[0].bytes(0..5 * MB).to_vec());
+        let memory = [&memory[17..], &memory[..1000]];
+        let of_files = [
+            (0, 8..9 * MB + 3),
+            (1, 100..2 * MB),
+            (0, 9 * MB + 3..20 * MB + 5),
+            (1, 2 * MB..2 * MB + 1),
+        ];
+        let mut expected: Vec<&[u8]> = memory.to_vec();
+        let mut parts = memory.map(HostBytes::from_static).to_vec();
+        for (file, range) in of_files {
+            expected.push(files[file].bytes(range.clone()));
+            parts.push(files[file].host(range));
+        }
+        for held in [
+            HostStorage::Mapped,
+            HostStorage::Pinned,
+            HostStorage::Staged { ring: RING_LEAST },
+        ] {
+            let open = || {
+                let mut device = CudaDevice::open(128 * MB);
+                let source = HostSource {
+                    files: files.iter().map(Source::host_file).collect(),
+                    parts: parts.clone(),
+                };
+                let places = device.prepare_source(source, held).unwrap();
+                (device, places)
+            };
+            let (mut one, mut other) = (open(), open());
+            for _ in 0..2 {
+                for (device, places) in [&mut one, &mut other] {
+                    for (at, (place, expected)) in places.iter().zip(&expected).enumerate() {
+                        let found = copied(device, *place).unwrap();
+                        assert!(found == *expected, "{held:?}, part {at}");
+                    }
+                }
+            }
+            drop(one);
+            let (device, places) = &mut other;
+            assert!(
+                copied(device, places[2]).unwrap() == expected[2],
+                "{held:?}"
+            );
+        }
+    });
 }
 
 /// How much of the mapping at this address this process has touched, in kB.
@@ -328,7 +391,9 @@ fn a_file_that_was_cut_is_an_error_and_no_hang() {
         let source = Source::noise(64 * MB as usize);
         source.truncate(33 * MB + 5);
         let mut device = CudaDevice::open(256 * MB);
-        device.stage_host(source.host_file(), RING_LEAST).unwrap();
+        device
+            .stage_host(vec![source.host_file()], RING_LEAST)
+            .unwrap();
         let expected = |error: &Error| {
             let text = error.to_string();
             assert!(
@@ -361,7 +426,7 @@ fn what_the_system_says_of_a_read_is_in_the_error() {
         let file = HostFile::new("weights.ptd", Arc::new(unreadable.unwrap()), source.all());
         let mut device = CudaDevice::open(64 * MB);
         let pinned = device.pin_host(&file, &[0..MB, MB..20 * MB]).err().unwrap();
-        device.stage_host(file, RING_LEAST).unwrap();
+        device.stage_host(vec![file], RING_LEAST).unwrap();
         let staged = copied(&mut device, source.host(0..20 * MB)).unwrap_err();
         for error in [pinned, staged] {
             let text = error.to_string();
@@ -430,7 +495,9 @@ fn a_device_that_is_dropped_with_queued_copies_ends() {
         let source = Source::noise(64 * MB as usize);
         for copies in [0, 1, 40] {
             let mut device = CudaDevice::open(64 * MB);
-            device.stage_host(source.host_file(), RING_LEAST).unwrap();
+            device
+                .stage_host(vec![source.host_file()], RING_LEAST)
+                .unwrap();
             let at = device.alloc(64 * MB).unwrap();
             for _ in 0..copies {
                 device.bring(at, source.all()).unwrap();
@@ -447,7 +514,9 @@ fn a_device_that_is_dropped_with_queued_copies_ends() {
         }
         // And while the copy stream is held by somebody else.
         let mut device = CudaDevice::open(64 * MB);
-        device.stage_host(source.host_file(), RING_LEAST).unwrap();
+        device
+            .stage_host(vec![source.host_file()], RING_LEAST)
+            .unwrap();
         let at = device.alloc(64 * MB).unwrap();
         let gate = device.hold_copies();
         device.bring(at, source.all()).unwrap();
@@ -466,7 +535,9 @@ fn issuing_copies_waits_for_nothing() {
     };
     let source = Source::noise(64 * MB as usize);
     let mut device = CudaDevice::open(64 * MB);
-    device.stage_host(source.host_file(), RING_LEAST).unwrap();
+    device
+        .stage_host(vec![source.host_file()], RING_LEAST)
+        .unwrap();
     let at = device.alloc(64 * MB).unwrap();
     let gate = device.hold_copies();
     let began = Instant::now();
@@ -488,14 +559,16 @@ fn what_cannot_be_held_is_refused_by_name() {
     let source = Source::noise(2 * MB as usize);
     let other = Source::noise(MB as usize);
     let mut device = CudaDevice::open(16 * MB);
-    let small = device.stage_host(source.host_file(), RING_LEAST - 1);
+    let small = device.stage_host(vec![source.host_file()], RING_LEAST - 1);
     let text = small.unwrap_err().to_string();
     assert!(
         text.contains("weight_offload_staging_mb") && text.contains("at least 8 MB"),
         "{text}"
     );
-    device.stage_host(source.host_file(), RING_LEAST).unwrap();
-    let twice = device.stage_host(source.host_file(), RING_LEAST);
+    device
+        .stage_host(vec![source.host_file()], RING_LEAST)
+        .unwrap();
+    let twice = device.stage_host(vec![source.host_file()], RING_LEAST);
     assert!(matches!(twice, Err(Error::Internal(_))));
     // Bytes of which the file knows nothing.
     let at = device.alloc(MB).unwrap();

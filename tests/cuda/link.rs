@@ -90,7 +90,7 @@ fn what_is_given_or_would_say_nothing_is_not_measured() {
     drop(told);
     let mut staged = CudaDevice::open(256 * MB);
     let file: HostFile = source.host_file();
-    staged.stage_host(file, 8 * MB).unwrap();
+    staged.stage_host(vec![file], 8 * MB).unwrap();
     staged.time_link();
     assert_eq!(staged.calibrate(source.all()).unwrap(), None);
 }

@@ -3,7 +3,7 @@
 use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded};
+use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded, WeightFiles};
 use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
@@ -40,6 +40,7 @@ fn recorded(name: &str, layers: usize, budget: OffloadBudget) -> (Recorded, Vec<
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
         weights: weights.collect(),
+        files: WeightFiles::default(),
         entry: Entry {
             reads,
             events,

@@ -6,7 +6,7 @@ use crate::session_support::draw::{Draw, Seeded};
 use proptest::prelude::*;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded};
+use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded, WeightFiles};
 use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
@@ -80,6 +80,7 @@ impl Module {
             // SAFETY: null is the default stream.
             stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
             weights: weights.collect(),
+            files: WeightFiles::default(),
             entry: first.entry.clone(),
             budget,
             priority: 0,

@@ -903,6 +903,13 @@ typedef struct ws_offload_entry {
   size_t num_rows;
 } ws_offload_entry;
 
+/* A file that weights lie in, which the caller has mapped as a whole. */
+typedef struct ws_offload_file {
+  const char* path;
+  const void* data;
+  uint64_t nbytes;
+} ws_offload_file;
+
 /* The first entry, and what is wanted. */
 typedef struct ws_offload_recorded {
   /* "cpu", "cuda:0" and so on; the module's name in messages and reports. */
@@ -919,6 +926,12 @@ typedef struct ws_offload_recorded {
   uint64_t beside;
   /* With WS_OFFLOAD_SHARED: whose bytes come first. */
   int64_t priority;
+  /* Files that some of the weights lie in, each once; weights whose bytes are of no file's mapping lie in memory. */
+  const ws_offload_file* files;
+  size_t num_files;
+  /* How weights of files are held on the host: weight_offload_host and weight_offload_staging_mb, and no others. NULL:
+     'auto'. Staged files are read, not their mappings, and tables in them are not read in place. */
+  const ws_options* options;
 } ws_offload_recorded;
 
 /* A pass that has begun. */
@@ -937,9 +950,11 @@ typedef struct ws_offload_pass {
  *   recorded: what was recorded; read during the call only, but for the bytes of weights and the stream.
  *   offload:  receives the handle.
  * Returns: WS_OK; WS_BUDGET_TOO_SMALL with the least budget in the message; WS_MALFORMED if the events are no pass;
- *   WS_UNSUPPORTED on a device that maps no memory.
- * Memory and lifetimes: the bytes of weights must stay readable and unchanged until ws_offload_destroy, and the stream
- *   must exist. On a GPU they are registered with the driver where they lie.
+ *   WS_UNSUPPORTED on a device that maps no memory; WS_INVALID_OPTION for an option that can have no effect; WS_IO for
+ *   a file that is not there or has another size.
+ * Memory and lifetimes: the bytes of weights and of files must stay readable and unchanged until ws_offload_destroy,
+ *   and the stream must exist. On a GPU they are registered with the driver where they lie; the mappings of files as a
+ *   whole, read-only, unless the options say otherwise.
  */
 ws_status ws_offload_create(const ws_offload_recorded* recorded, ws_offload** offload);
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from .._native.errors import Error
 from .._native.gpus import gpu
+from .checkpoint import is_of_file, writable
 from .compiled import compiled_as, compiler_at_work, is_compiling
 from .subclasses import Outer, bytes_of, flattens, holders_of, plain_of
 from .watch import ours, set_data
@@ -153,7 +154,7 @@ class Buffers:
             del self._streaming[id(one.tensor)]
             self._moved.append((one.tensor, one.host))
             if one.is_on_host():
-                set_data(one.tensor, ours(one.host.to(self._device)))
+                set_data(one.tensor, ours(one.host.to(self._device, copy=is_of_file(one.host))))
             self.bytes += one.tensor.nbytes
 
     def take(self, module: nn.Module) -> None:
@@ -165,10 +166,16 @@ class Buffers:
         self._streaming = {key: buffer for key, buffer in self._streaming.items() if key in present}
         named = [(name, buffer) for name, buffer in all_named if id(buffer) not in self._streaming]
         for name, buffer in named:
+            if buffer.device.type == "meta":
+                raise Error(f"offload: buffer '{name}' is on meta and has no bytes; give weights=, or make the module with real buffers")
             if buffer.device.type != "cpu" and buffer.device != self._device:
                 raise Error(f"offload: buffer '{name}' is on {buffer.device}; offload a module that is in host memory (module.cpu())")
         holders = holders_of(module) if any(flattens(buffer) for _, buffer in named) else {}
         for name, buffer in named:
+            if is_of_file(buffer) and buffer.device == self._device:
+                # Passes may write it.
+                with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+                    set_data(buffer, buffer.clone())
             if buffer.device == self._device:
                 continue
             for one in plain_of(buffer):
@@ -191,7 +198,7 @@ class Buffers:
             outer.hide()
         for buffer, host in self._moved:
             with torch.inference_mode(host.is_inference()), torch.no_grad():
-                buffer.data = host.copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
+                buffer.data = writable(host).copy_(buffer.data) if host.shape == buffer.shape else buffer.data.to(host.device)
         self._moved, self._outer = [], []
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._native.bindings import whole
+from .._native.bindings import check_defaults, whole
 from .._native.errors import Error
+from .checkpoint import is_of_file, load
 from .module import device_of, passes_of
 from .passes import Passes
-from .plan import FLOOR, SHARED
+from .plan import FLOOR, SHARED, as_arguments
 
 
 def offload(
@@ -23,6 +26,10 @@ def offload(
     device: Any = None,
     name: str | None = None,
     example: tuple[Any, ...] | None = None,
+    weights: Any = None,
+    convert: bool = False,
+    host: str = "auto",
+    staging_mb: float | None = None,
 ) -> Offloaded:
     """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
 
@@ -35,7 +42,14 @@ def offload(
     recorded; with ``example``, a tuple of arguments, that is done here. ``device`` is ``"cuda:0"`` unless there is no GPU, then ``"cpu"``.
     Buffers count in the budget. Those that passes write, and those under 1 MB, are on the device all the time; others stream as parameters
     do. Weights may be tensor subclasses (torchao, GGUF, bitsandbytes, DTensor), and blocks may be compiled by ``torch.compile``, before or
-    after. Inference only::
+    after.
+
+    ``weights`` has the bytes of a module that was made on ``meta``: a folder of safetensors files, a file, or a list of files; of a pipeline
+    a dictionary of these by the names of its parts. Files are mapped, not read, and must not change. Names, shapes and dtypes have to be the
+    module's; ``convert=True`` copies what has another dtype. ``host`` says what a GPU copies such weights from, and ``staging_mb`` the size
+    of the ring of ``"staged"``, as ``weight_offload_host`` and ``weight_offload_staging_mb`` do for programs.
+
+    Inference only::
 
         handle = ws.torch.offload(model, budget=4 << 30)
         with torch.inference_mode():
@@ -53,15 +67,60 @@ def offload(
     bytes = SHARED if shared else FLOOR if budget is None else whole("offload: budget", budget)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    handle = Offloaded(module, Passes(root, bytes, priority, device_of(device), name or type(module).__name__))
-    if example is not None:
-        try:
-            with torch.no_grad():
-                root(*example)
-        except BaseException:
-            handle.remove()
-            raise
+    device = device_of(device)
+    of_files = _of_files(device, host, staging_mb)
+    with _loaded(module, weights, convert):
+        if of_files and not any(is_of_file(one) for one in [*root.parameters(), *root.buffers()]):
+            raise Error("offload: host and staging_mb are about weights of files; give weights=")
+        handle = Offloaded(module, Passes(root, bytes, priority, device, name or type(module).__name__, of_files))
+        if example is not None:
+            try:
+                with torch.no_grad():
+                    root(*example)
+            except BaseException:
+                handle.remove()
+                raise
     return handle
+
+
+def _of_files(device: torch.device, host: Any, staging_mb: Any) -> dict[str, Any]:
+    """How weights of files are held on the host, as options of the runtime. What is wrong is said before a pass is recorded."""
+    specs = {"weight_offload_host": host} if host != "auto" else {}
+    specs |= {"weight_offload_staging_mb": staging_mb} if staging_mb is not None else {}
+    if specs:
+        try:
+            check_defaults(specs)
+        except Error as error:
+            raise Error(f"offload: {as_arguments(str(error))}") from None
+    if device.type == "cpu" and (host in ("pinned", "staged") or staging_mb is not None):
+        raise Error(f"offload: host='pinned', host='staged' and staging_mb prepare copies to a GPU, and the device is '{device}'")
+    if staging_mb is not None and host in ("mapped", "pinned"):
+        raise Error(f"offload: staging_mb is the size of the ring of 'staged', and host is '{host}'")
+    return specs
+
+
+@contextmanager
+def _loaded(module: Any, weights: Any, convert: bool) -> Iterator[None]:
+    """The module, or parts of it, with the bytes of files. After an error it is as it was."""
+    if weights is None:
+        if convert:
+            raise Error("offload: convert is about weights of files; give weights=")
+        yield
+        return
+    with ExitStack() as undo:
+        if isinstance(module, nn.Module):
+            undo.callback(load(module, weights, convert))
+        else:
+            parts = _modules_of(module)
+            if not isinstance(weights, dict) or not weights or weights.keys() - parts.keys():
+                raise Error(
+                    f"offload: weights of {type(module).__name__} is a dictionary of folders or files by part, of {', '.join(parts)}; "
+                    f"found {weights!r}"
+                )
+            for part, files in weights.items():
+                undo.callback(load(parts[part], files, convert))
+        yield
+        undo.pop_all()
 
 
 def _modules_of(value: Any) -> dict[str, nn.Module]:

@@ -39,8 +39,10 @@ _SLOW = 1 << 30
 class Passes:
     """Runs the passes of all modules below ``root``. The caller sees to it that one thing happens at a time."""
 
-    def __init__(self, root: nn.Module, budget: int, priority: int, device: torch.device, name: str):
+    def __init__(self, root: nn.Module, budget: int, priority: int, device: torch.device, name: str, of_files: dict[str, Any]):
         self.root, self.budget, self.priority, self.device, self.name = root, budget, priority, device, name
+        #: How weights of files are held on the host.
+        self.of_files = of_files
         self.alone = Alone(name)
         self.names: dict[nn.Module, str] = {}
         self.entries: dict[nn.Module, Entry] = {}
@@ -148,10 +150,10 @@ class Passes:
         options = {"name": self.name.encode(), "budget": self.budget, "beside": self.buffers.bytes, "priority": self.priority}
         whole = sum(weight.bytes for weight in self.weights.all)
         if self.device.type == "cpu" or whole < _SLOW:
-            self.plan = Plan(self.weights, entry, self.device, self._stream(), options)
+            self.plan = Plan(self.weights, entry, self.device, self._stream(), options, self.of_files)
         else:
             with progress.step(f"{self.name}: taking {whole / (1 << 30):.1f} GB of weights in host memory under the driver, and loading"):
-                self.plan = Plan(self.weights, entry, self.device, self._stream(), options)
+                self.plan = Plan(self.weights, entry, self.device, self._stream(), options, self.of_files)
         return self.plan
 
     def _run_by_plan(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import weakref
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._native.bindings import OffloadEntry, OffloadEvent, OffloadPass, OffloadRecorded, OffloadWeight, last_error, library
+from .._native.bindings import (
+    OffloadEntry,
+    OffloadEvent,
+    OffloadFile,
+    OffloadPass,
+    OffloadRecorded,
+    OffloadWeight,
+    Options,
+    last_error,
+    library,
+    options_of,
+)
 from .._native.errors import Error
+from .checkpoint import Mapping, files_of
 from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
 from .recording import Call
@@ -202,28 +215,41 @@ class PlannedEntry:
 class Plan:
     """The weights of a module on its device. It ends with :meth:`close`, or when it is collected."""
 
-    def __init__(self, weights: Weights, first: PlannedEntry, device: torch.device, stream: int, options: dict[str, Any]):
+    def __init__(
+        self, weights: Weights, first: PlannedEntry, device: torch.device, stream: int, options: dict[str, Any], of_files: dict[str, Any]
+    ):
         native = library()
         self.weights, self.stream, self.entries = weights, stream, [first]
         self._device, self._name = device, options["name"].decode()
         self.generation, self.is_resident = -1, False
-        self.handle = self._create(native, first, options)
-        hosts = [one.host for one in weights.shown.values()]
+        files = files_of(one.start for one in weights.all)
+        self.handle = self._create(native, first, options, of_files, files)
+        # A weight that a pass writes shows other memory than its file's from then on, and the plan has the file until its end.
+        hosts = [*(one.host for one in weights.shown.values()), *files]
         self._end = weakref.finalize(self, _destroy, self.handle, hosts)
         self.read, self.release = native.ws_offload_read, native.ws_offload_release
 
     def said(self) -> str:
         """The runtime's last error, and whose it is."""
-        return f"offload: {self._name}: {last_error()}"
+        return f"offload: {self._name}: {as_arguments(last_error())}"
 
-    def _create(self, native: ctypes.CDLL, first: PlannedEntry, options: dict[str, Any]) -> ctypes.c_void_p:
+    def _create(
+        self, native: ctypes.CDLL, first: PlannedEntry, options: dict[str, Any], of_files: dict[str, Any], files: list[Mapping]
+    ) -> ctypes.c_void_p:
         weights = self.weights.all
+        for file in files:
+            file.check_unchanged()
+        # Of a module that has lost its files since `offload` took these, nobody asks for them.
+        given = options_of(of_files if files else {})
         recorded = OffloadRecorded(
             device=str(self._device).encode(),
             stream=self.stream,
             weights=(OffloadWeight * len(weights))(*((one.name.encode(), one.start, one.bytes) for one in weights)),
             num_weights=len(weights),
             entry=first.native(),
+            files=(OffloadFile * len(files))(*((os.fsencode(one.path), one.address, len(one)) for one in files)),
+            num_files=len(files),
+            options=ctypes.pointer(Options(given, len(given))),
             **options,
         )
         handle = ctypes.c_void_p()
@@ -308,6 +334,11 @@ class Plan:
         self._end()
 
 
-def _destroy(handle: ctypes.c_void_p, _hosts: list[torch.Tensor]) -> None:
+def as_arguments(said: str) -> str:
+    """A message of the runtime, with options of programs as the arguments of ``offload``."""
+    return said.replace("weight_offload_host", "host").replace("weight_offload_staging_mb", "staging_mb")
+
+
+def _destroy(handle: ctypes.c_void_p, _hosts: list[Any]) -> None:
     """The bytes on the host live until here: copies may be reading them."""
     library().ws_offload_destroy(handle)

@@ -13,6 +13,7 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
+from .checkpoint import writable
 from .compiled import compiled_as
 from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
 from .watch import Lending, Writes, get_data, ours
@@ -72,7 +73,7 @@ class Written:
             found += [one for one in self._shown if lending.was_written(one.tensor)]
         for one in found:
             with one.mode(), torch.no_grad():
-                one.host.copy_(get_data(one.tensor))
+                writable(one.host).copy_(get_data(one.tensor))
         return found
 
 
@@ -205,6 +206,8 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 
     if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
         refuse("has no sizes yet; run the module once before")
+    if parameter.device.type == "meta":
+        refuse("is on meta and has no bytes; give weights=, the safetensors files that have them")
     if parameter.device.type != "cpu":
         refuse(f"is on {parameter.device}; offload a module whose weights are in host memory")
     if parameter.layout is not torch.strided or parameter.is_quantized or parameter.is_conj() or parameter.is_neg():

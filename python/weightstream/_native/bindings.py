@@ -115,6 +115,10 @@ class OffloadEntry(ctypes.Structure):
     ]
 
 
+class OffloadFile(ctypes.Structure):
+    _fields_ = [("path", ctypes.c_char_p), ("data", ctypes.c_void_p), ("nbytes", ctypes.c_uint64)]
+
+
 class OffloadRecorded(ctypes.Structure):
     _fields_ = [
         ("device", ctypes.c_char_p),
@@ -126,6 +130,9 @@ class OffloadRecorded(ctypes.Structure):
         ("budget", ctypes.c_uint64),
         ("beside", ctypes.c_uint64),
         ("priority", ctypes.c_int64),
+        ("files", ctypes.POINTER(OffloadFile)),
+        ("num_files", ctypes.c_size_t),
+        ("options", ctypes.POINTER(Options)),
     ]
 
 

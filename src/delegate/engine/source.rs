@@ -42,21 +42,26 @@ fn host_source(data: &Data) -> HostSource {
         // SAFETY: `ProgramState` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
         // session, and with it the device, first.
         let bytes = |bytes: &SharedBytes| unsafe { HostBytes::new(bytes.addr(), bytes.len()) };
-        return HostSource::Memory(segments.map(bytes).collect());
+        return HostSource {
+            files: Vec::new(),
+            parts: segments.map(bytes).collect(),
+        };
     };
     let all = file.bytes();
     // SAFETY: `ProgramState` keeps the mapping, and ends its session, and with it the device, first. A session that
     // fails in `Session::with_source` ends there.
     let mapping = unsafe { HostBytes::new(all.as_ptr(), all.len() as u64) };
     let start = all.as_ptr().addr();
-    let range = |bytes: &SharedBytes| {
+    let part = |bytes: &SharedBytes| {
         let offset = bytes.addr().addr().wrapping_sub(start) as u64;
         // The address of no bytes may be any.
         let offset = if bytes.is_empty() { 0 } else { offset };
-        offset..offset + bytes.len()
+        mapping.slice(offset..offset + bytes.len())
     };
-    let file = HostFile::new(file.name(), file.file().clone(), mapping);
-    HostSource::File(file, segments.map(range).collect())
+    HostSource {
+        files: vec![HostFile::new(file.name(), file.file().clone(), mapping)],
+        parts: segments.map(part).collect(),
+    }
 }
 
 /// The recorded CRC-32 of each constant, by index.

@@ -4,6 +4,7 @@ use super::context::Entered;
 use super::graph::Graph;
 use super::pinned::Pinned;
 use super::pool::MemPool;
+use super::stage::Stage;
 use super::stream::{CudaEvent, Events, Stream};
 use super::{no_budget, CudaDevice, CudaPages, BYTES_PER_COPY, GRANULE};
 use crate::device::{
@@ -25,7 +26,9 @@ impl CudaDevice {
         src: HostBytes,
         entered: &Entered<'_>,
     ) -> Result<()> {
-        if let Some(stage) = &self.stage {
+        // Beside staged files there may be weights that are kept in memory.
+        let staged = |one: &&Stage| !self.keeps_memory || one.has(src);
+        if let Some(stage) = self.stage.as_ref().filter(staged) {
             // SAFETY: by the caller's promise.
             return unsafe { stage.copy_in(dst, src, &self.copy, entered) };
         }
@@ -306,11 +309,9 @@ impl Device for CudaDevice {
         let start = src.as_ptr() as usize;
         let pinned = self.pinned.iter().any(|one| one.begins_at(start));
         let registered = self.registrations().any(|one| one.begins_at(start));
-        let callers = self
-            .pinned_by_caller
-            .iter()
-            .any(|one| one.as_ptr().addr() == start);
-        !pinned && !registered && !callers && !self.edges.begins_at(start)
+        let callers = { self.pinned_by_caller.iter() }.any(|one| one.as_ptr().addr() == start);
+        let staged = { self.stage.iter() }.any(|stage| stage.begins_at(start));
+        !pinned && !registered && !callers && !staged && !self.edges.begins_at(start)
     }
 
     fn record_compute(&mut self) -> Result<CudaEvent> {

@@ -12,7 +12,7 @@
 //! - the bytes on its other two pages, the edges, are copied into pinned memory;
 //! - a copy of the weight to the device is one of up to three pieces, which takes 2 to 3 % longer than one at 18 MB;
 //! - an allocation that has a mapping of its own shares no page: it is registered as a whole, and has no edges;
-//! - weights of several loads or modules that are the same memory, or a part of it, share a registration;
+//! - weights of several loads or modules that are the same memory, or a part of it, share a registration, and so do mappings of files;
 //! - memory that the caller has pinned is copied from as it is;
 //! - a weight that overlaps with what is registered in any other way is copied into pinned memory as a whole.
 //!
@@ -21,7 +21,7 @@
 use super::caller::is_pinned;
 use super::kept_pages::{taken, Registered, Taken};
 use super::pinned::Pinned;
-use super::register::{mapped_address, PAGE};
+use super::register::{mapped_address, RegisterAccess, PAGE};
 use super::CudaDevice;
 use crate::device::file::ReadAt;
 use crate::device::{DevicePtr, HostBytes};
@@ -182,8 +182,22 @@ impl ReadAt for Parts<'_> {
 }
 
 impl CudaDevice {
+    /// As [`CudaDevice::register_host`], of the mapping of a whole file, which others of this process may have registered.
+    pub(in crate::device) fn share_host(&mut self, bytes: HostBytes, cuts: &[u64]) -> Result<()> {
+        let Range { start, end } = addresses(bytes);
+        // A mapping has its last page as a whole.
+        let pages = start..end.next_multiple_of(PAGE);
+        let (access, entered) = (RegisterAccess::ReadOnly, self.context.enter()?);
+        // SAFETY: the pages are mapped, and stay until the device is dropped (`HostBytes::new`), which ends its registrations first.
+        let registration =
+            unsafe { taken().register(&self.context, pages, cuts, access, &entered) }?;
+        self.shared.push(registration);
+        Ok(())
+    }
+
     /// Makes ready for copies from memory that weights were read into. Returns what each part is to be copied from.
     pub fn keep_parts(&mut self, parts: &[HostBytes]) -> Result<Vec<HostBytes>> {
+        self.keeps_memory |= !parts.is_empty();
         let cuts = self.register_parts(parts)?;
         let copied = cuts.iter().flat_map(|(part, cut)| {
             let start = addresses(*part).start;
@@ -224,9 +238,10 @@ impl CudaDevice {
             }
             let found = Cut::of(*part, &taken);
             if !found.in_place.is_empty() {
-                let pages = found.in_place.clone();
+                let (pages, access) = (found.in_place.clone(), RegisterAccess::ReadWrite);
                 // SAFETY: each of them has bytes of the part, which stay until the device is dropped (`HostBytes::new`).
-                let registration = unsafe { taken.register(&self.context, pages, &entered) };
+                let registration =
+                    unsafe { taken.register(&self.context, pages, &[], access, &entered) };
                 let during = || "registering weights where they lie in host memory".to_owned();
                 self.shared
                     .push(registration.map_err(|error| error.during(during))?);

@@ -44,7 +44,7 @@ impl Taken {
         self.0.insert(pages.start, (pages.end, registration));
     }
 
-    /// The registration of these pages: a new one, or the one that has them all.
+    /// The registration of these pages: a new one, or the one that has them all. `cuts` as for [`Registration::new`].
     ///
     /// # Safety
     /// The pages are mapped, and stay so until what is returned is dropped.
@@ -52,6 +52,8 @@ impl Taken {
         &mut self,
         context: &Arc<PrimaryContext>,
         pages: Range<u64>,
+        cuts: &[u64],
+        access: RegisterAccess,
         entered: &Entered<'_>,
     ) -> Result<SharedRegistration> {
         if let Registered::All(known @ Some(_)) = self.of(&pages) {
@@ -59,9 +61,7 @@ impl Taken {
         }
         let all = pages.clone();
         // SAFETY: by the caller's promise. Who shares it has given that, too: it is the same memory, since it has the same addresses.
-        let found = unsafe {
-            Registration::of_pages(context, all, &[], RegisterAccess::ReadWrite, entered)
-        };
+        let found = unsafe { Registration::of_pages(context, all, cuts, access, entered) };
         let found = Arc::new(found?);
         self.insert(pages, Some(Arc::clone(&found)));
         Ok(SharedRegistration(Some(found)))

@@ -108,10 +108,12 @@ pub struct CudaDevice {
     weights: Option<MemPool>,
     activations: MemPool,
     registrations: Vec<Registration>,
-    /// Of weights that lie in memory of the process.
+    /// Of memory of the process, and of mapped files.
     shared: Vec<SharedRegistration>,
     pinned: Vec<Pinned>,
     edges: Edges,
+    /// Some weights lie in memory of the process.
+    keeps_memory: bool,
     stage: Option<Stage>,
     returns: OutputStaging,
     /// What copies cost, once that was given or measured.
@@ -189,6 +191,7 @@ impl CudaDevice {
             shared: Vec::new(),
             pinned: Vec::new(),
             edges: Edges::default(),
+            keeps_memory: false,
             stage: None,
             returns: OutputStaging::default(),
             link: None,
@@ -229,19 +232,20 @@ impl CudaDevice {
         Ok(places)
     }
 
-    /// From now on weights come from the file, through a ring of at most `ring_bytes` of pinned memory
-    /// ([`RING_LEAST`] at least): the bytes that are given to [`bring`](super::Device::bring) have to
-    /// lie in the file's mapping, and say which bytes of the file are meant; the mapping itself is not read.
+    /// From now on weights come from the files, through a ring of at most `ring_bytes` of pinned memory
+    /// ([`RING_LEAST`] at least): the bytes that are given to [`bring`](super::Device::bring) lie in a file's
+    /// mapping, and say which bytes of the file are meant; the mapping itself is not read. Bytes of other memory
+    /// are copied from there, if any is kept ([`CudaDevice::keep_parts`]).
     ///
     /// A read that fails is an error of every later call that copies, or that waits for copies.
-    pub fn stage_host(&mut self, file: HostFile, ring_bytes: u64) -> Result<()> {
+    pub fn stage_host(&mut self, files: Vec<HostFile>, ring_bytes: u64) -> Result<()> {
         if self.stage.is_some() {
             return Err(Error::Internal(
-                "the device was told twice which file to stage".to_string(),
+                "the device was told twice which files to stage".to_string(),
             ));
         }
         let entered = self.context.enter()?;
-        self.stage = Some(Stage::new(file, ring_bytes, &self.copy, &entered)?);
+        self.stage = Some(Stage::new(files, ring_bytes, &self.copy, &entered)?);
         Ok(())
     }
 

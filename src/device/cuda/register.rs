@@ -85,9 +85,6 @@ impl Registration {
         access: RegisterAccess,
         entered: &Entered<'_>,
     ) -> Result<Registration> {
-        if access == RegisterAccess::ReadOnly && !can_read_only(context)? {
-            return Err(unable(context.name()));
-        }
         let start = bytes.as_ptr().addr() as u64;
         // SAFETY: the bytes are mapped, and stay until the device is dropped (`HostBytes::new`), which ends this registration first.
         unsafe {
@@ -106,6 +103,9 @@ impl Registration {
         access: RegisterAccess,
         entered: &Entered<'_>,
     ) -> Result<Registration> {
+        if access == RegisterAccess::ReadOnly && !can_read_only(context)? {
+            return Err(unable(context.name()));
+        }
         let mut registration = Registration {
             chunks: Vec::new(),
             bytes: 0,
@@ -229,7 +229,7 @@ fn chunks(start: u64, len: u64, cuts: &[u64], limit: u64) -> Result<Vec<Range<u6
         let Some(&to) = cuts.iter().rev().find(fits) else {
             return Err(Error::Unsupported(format!(
                 "the data file has no boundary between two segments, at a multiple of {PAGE}, in bytes {from}..{}, \
-                 where its registration with the device must be cut",
+                 where its registration with the device must be cut; choose weight_offload_host='pinned' or 'staged'",
                 from + limit
             )));
         };

@@ -1,4 +1,4 @@
-//! `staged`: copies through a ring of pinned memory that threads fill from the file.
+//! `staged`: copies through a ring of pinned memory that threads fill from the files.
 //!
 //! How a piece of a copy waits for its bytes: by operations of the stream on marks in host memory (`stage_ring`
 //! has the protocol). A host function in the stream would do too, but all of a process share the thread that runs
@@ -12,7 +12,7 @@ use super::register::mapped_address;
 use super::stage_ring::{Area, Readers, StagePiece};
 use super::stage_shape::{pieces, Shape};
 use super::stream::Stream;
-use crate::device::file::HostFile;
+use crate::device::file::{HostFile, HostFiles};
 use crate::device::{DevicePtr, HostBytes};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
@@ -25,7 +25,7 @@ const DONE: u64 = 0;
 /// Mark for trying the device.
 const TRIAL: u64 = 1;
 
-/// A file that is copied from through a ring. Must be ended ([`Stage::end`]) before its stream is waited for for the
+/// Files that are copied from through a ring. Must be ended ([`Stage::end`]) before its stream is waited for for the
 /// last time, and dropped after that.
 ///
 /// The order of the fields is the order in which they end.
@@ -36,13 +36,13 @@ pub(super) struct Stage {
     shape: Shape,
     /// The marks' address on the device.
     marks: u64,
-    file: HostFile,
+    files: HostFiles,
 }
 
 impl Stage {
     /// A ring of at most `total` bytes, and a page of marks.
     pub(super) fn new(
-        file: HostFile,
+        files: Vec<HostFile>,
         total: u64,
         copy: &Stream,
         entered: &Entered<'_>,
@@ -57,11 +57,12 @@ impl Stage {
         let area = unsafe { Area::new(slots, marks, shape) };
         let marks = mapped_address(marks, entered)?;
         try_marks(area, marks, copy, entered)?;
-        let readers = Readers::start(area, Arc::new(file.clone()), readers())?;
+        let files = HostFiles::new(files);
+        let readers = Readers::start(area, Arc::new(files.clone()), readers())?;
         log::info!(
             "{}: copies of {} go through {} slots of {} bytes",
             context.name(),
-            file.name(),
+            files.name(),
             shape.slots,
             shape.slot_bytes
         );
@@ -71,7 +72,7 @@ impl Stage {
             area,
             shape,
             marks,
-            file,
+            files,
         })
     }
 
@@ -85,7 +86,17 @@ impl Stage {
         self.readers.check()
     }
 
-    /// Starts copying bytes of the file; `src` says which. Waits for no read.
+    /// Whether these bytes are of one of the files.
+    pub(super) fn has(&self, src: HostBytes) -> bool {
+        self.files.have(src)
+    }
+
+    /// Whether the mapping of a file begins at this address: a copy must not cross it.
+    pub(super) fn begins_at(&self, address: usize) -> bool {
+        self.files.begin_at(address)
+    }
+
+    /// Starts copying bytes of a file; `src` says which. Waits for no read.
     ///
     /// # Safety
     /// `dst` is device memory of at least `src.len()` bytes, until the copy is done.
@@ -97,16 +108,17 @@ impl Stage {
         entered: &Entered<'_>,
     ) -> Result<()> {
         self.check()?;
-        let offset = self.file.offset_of(src).ok_or_else(|| {
-            Error::Internal(format!(
-                "bytes at {:p} are not of {}, which is staged",
+        if !self.has(src) {
+            return Err(Error::Internal(format!(
+                "bytes at {:p} are not of {}, staged",
                 src.as_ptr(),
-                self.file.name()
-            ))
-        })?;
+                self.files.name()
+            )));
+        }
+        let address = src.as_ptr().addr() as u64;
         for part in pieces(src.len(), self.shape.slot_bytes) {
             let len = part.end - part.start;
-            let piece = self.readers.push(offset + part.start, len);
+            let piece = self.readers.push(address + part.start, len);
             // SAFETY: the part is inside of what the caller promises.
             let issued = unsafe { self.issue(piece, dst.offset(part.start), len, copy, entered) };
             // The stream has lost a mark, and with it the count of the slots that are free.

@@ -7,6 +7,7 @@ mod execute;
 mod graph_pool;
 mod load;
 mod offload;
+mod offload_recorded;
 mod origin;
 mod pool;
 mod range;
@@ -30,9 +31,11 @@ pub use load::{
 };
 pub use offload::{
     ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_copy_again, ws_offload_create,
-    ws_offload_destroy, ws_offload_end, ws_offload_event, ws_offload_pass, ws_offload_read,
-    ws_offload_recorded, ws_offload_release, ws_offload_set_budget, ws_offload_stats,
-    ws_offload_weight,
+    ws_offload_destroy, ws_offload_end, ws_offload_pass, ws_offload_read, ws_offload_release,
+    ws_offload_set_budget, ws_offload_stats,
+};
+pub use offload_recorded::{
+    ws_offload_event, ws_offload_file, ws_offload_recorded, ws_offload_weight,
 };
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{

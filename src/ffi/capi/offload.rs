@@ -2,82 +2,16 @@
 #![allow(non_camel_case_types)] // the names are those of the header
 
 use std::cell::RefCell;
-use std::ffi::{c_char, c_void, CString};
+use std::ffi::{c_char, CString};
 
 use super::args;
-use crate::device::{CallerStream, HostBytes};
-use crate::eager::{Eager, Entry, EntryStats, OffloadBudget, Recorded};
+use super::offload_recorded::{self, ws_offload_entry, ws_offload_recorded};
+use crate::eager::{Eager, EntryStats};
 use crate::ffi::status::{guarded, Failure, Status};
-use crate::figures::DeviceId;
 use crate::process::OfProcess;
-use crate::schedule::Event;
-
-/// `WS_OFFLOAD_FLOOR` and `WS_OFFLOAD_SHARED` in the header.
-const FLOOR: u64 = u64::MAX;
-const SHARED: u64 = u64::MAX - 1;
 
 /// The weights of a module. A child of this process cannot use them.
 pub struct ws_offload(OfProcess<Eager>);
-
-/// One weight.
-#[repr(C)]
-pub struct ws_offload_weight {
-    /// For messages.
-    pub name: *const c_char,
-    /// Its bytes on the host.
-    pub data: *const c_void,
-    /// How many.
-    pub nbytes: u64,
-}
-
-/// One event of a pass.
-#[repr(C)]
-pub struct ws_offload_event {
-    /// `ws_offload_event_kind`.
-    pub kind: i32,
-    /// Of a read that begins or ends, its number; of a kernel, any.
-    pub index: u32,
-}
-
-/// One order of reads: what calls of one entry do.
-#[repr(C)]
-pub struct ws_offload_entry {
-    /// The weight of each read.
-    pub reads: *const u32,
-    /// How many.
-    pub num_reads: usize,
-    /// The events of a pass.
-    pub events: *const ws_offload_event,
-    /// How many.
-    pub num_events: usize,
-    /// Reads that take some rows of a table, ascending.
-    pub rows: *const u32,
-    /// How many.
-    pub num_rows: usize,
-}
-
-/// What was recorded, and what is wanted.
-#[repr(C)]
-pub struct ws_offload_recorded {
-    /// The device.
-    pub device: *const c_char,
-    /// What messages and reports call the module.
-    pub name: *const c_char,
-    /// The stream on which the weights are read.
-    pub stream: *mut c_void,
-    /// Each weight once.
-    pub weights: *const ws_offload_weight,
-    /// How many.
-    pub num_weights: usize,
-    /// The first entry.
-    pub entry: ws_offload_entry,
-    /// Bytes, `WS_OFFLOAD_FLOOR` or `WS_OFFLOAD_SHARED`.
-    pub budget: u64,
-    /// Bytes of the budget that the caller holds itself.
-    pub beside: u64,
-    /// Whose bytes come first, where the budget is shared.
-    pub priority: i64,
-}
 
 /// A pass that has begun.
 #[repr(C)]
@@ -92,75 +26,6 @@ thread_local! {
     static LAST_JSON: RefCell<CString> = RefCell::new(CString::default());
 }
 
-fn event(event: &ws_offload_event) -> Result<Event, Failure> {
-    match event.kind {
-        0 => Ok(Event::Probe(event.index)),
-        1 => Ok(Event::Kernel(event.index)),
-        2 => Ok(Event::Release(event.index)),
-        kind => Err(Failure::Argument(format!(
-            "an event has the kind {kind}; 0 is a read, 1 a kernel, 2 the end of a read"
-        ))),
-    }
-}
-
-/// # Safety
-/// Its arrays are NULL or live.
-unsafe fn entry(given: &ws_offload_entry) -> Result<Entry, Failure> {
-    // SAFETY: all by this function's contract.
-    let (reads, events, rows) = unsafe {
-        (
-            args::array("entry->reads", given.reads, given.num_reads)?,
-            args::array("entry->events", given.events, given.num_events)?,
-            args::array("entry->rows", given.rows, given.num_rows)?,
-        )
-    };
-    Ok(Entry {
-        reads: reads.to_vec(),
-        events: events.iter().map(event).collect::<Result<_, Failure>>()?,
-        gather: rows.to_vec(),
-    })
-}
-
-/// # Safety
-/// Texts and arrays are NULL or live; the bytes of weights stay readable and unchanged until the handle that is made of this ends,
-/// and so does the stream.
-unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
-    // SAFETY: all by this function's contract.
-    let (device, name, weights, entry, stream) = unsafe {
-        (
-            args::text("recorded->device", given.device)?,
-            args::text("recorded->name", given.name)?,
-            args::array("recorded->weights", given.weights, given.num_weights)?,
-            entry(&given.entry)?,
-            CallerStream::new(given.stream),
-        )
-    };
-    let weights = weights.iter().map(|weight| {
-        // SAFETY: by this function's contract.
-        let name = unsafe { args::text("name of a weight", weight.name) }?;
-        if weight.data.is_null() && weight.nbytes > 0 {
-            return Err(Failure::null(&format!("data of '{name}'")));
-        }
-        // SAFETY: readable and unchanged, by this function's contract.
-        let bytes = unsafe { HostBytes::new(weight.data.cast(), weight.nbytes) };
-        Ok((name.to_owned(), bytes))
-    });
-    Ok(Recorded {
-        name: name.to_owned(),
-        stream,
-        weights: weights.collect::<Result<_, Failure>>()?,
-        device: DeviceId::named(device, "for weights of eager code")?,
-        entry,
-        budget: match given.budget {
-            FLOOR => OffloadBudget::Floor,
-            SHARED => OffloadBudget::Shared,
-            bytes => OffloadBudget::Bytes(bytes),
-        },
-        priority: given.priority,
-        beside: given.beside,
-    })
-}
-
 /// The weights behind an argument.
 ///
 /// # Safety
@@ -173,7 +38,7 @@ unsafe fn opened<'a>(offload: *const ws_offload) -> Result<&'a Eager, Failure> {
 /// Plans, takes memory and loads what stays.
 ///
 /// # Safety
-/// `recorded` is NULL or live, as are its texts and arrays; the bytes of its weights stay readable and unchanged until
+/// `recorded` is NULL or live, as are its texts and arrays; the bytes of its weights and files stay readable and unchanged until
 /// [`ws_offload_destroy`], and the stream exists; `offload` is NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_offload_create(
@@ -184,7 +49,10 @@ pub unsafe extern "C" fn ws_offload_create(
         // SAFETY: all by this function's contract.
         let (given, offload) = unsafe {
             let given = args::reference("recorded", recorded)?;
-            (self::recorded(given)?, args::output("offload", offload)?)
+            (
+                offload_recorded::recorded(given)?,
+                args::output("offload", offload)?,
+            )
         };
         let made = ws_offload(OfProcess::new(Eager::new(given)?));
         *offload = Box::into_raw(Box::new(made));
@@ -207,7 +75,7 @@ pub unsafe extern "C" fn ws_offload_add_entry(
         let (offload, given, index) = unsafe {
             let given = args::reference("entry", entry)?;
             let index = args::output("index", index)?;
-            (opened(offload)?, self::entry(given)?, index)
+            (opened(offload)?, offload_recorded::entry(given)?, index)
         };
         *index = offload.add_entry(given)?;
         Ok(())
@@ -228,7 +96,7 @@ pub unsafe extern "C" fn ws_offload_replace_entry(
         // SAFETY: all by this function's contract.
         let (offload, given) = unsafe {
             let given = args::reference("entry", entry)?;
-            (opened(offload)?, self::entry(given)?)
+            (opened(offload)?, offload_recorded::entry(given)?)
         };
         Ok(offload.replace_entry(index, given)?)
     })

@@ -2,38 +2,31 @@
 //! fails is an error, and never another way.
 #![deny(unsafe_code)]
 
+use super::cuda::{check_ring, RING_DEFAULT, RING_LEAST};
+use super::{HostAccess, HostStorage};
 use crate::config::{self, HostMemory, Options};
-use crate::device::cuda::{check_ring, RING_DEFAULT, RING_LEAST};
-use crate::device::{HostAccess, HostStorage};
 use crate::error::{bytes_text, Error, Result};
-use crate::format::Record;
 use crate::system_memory::Available;
 
 /// What is to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs<'a> {
-    /// The file.
+    /// The file, or what several are called.
     pub file: &'a str,
     /// Its size, bytes.
     pub file_bytes: u64,
     /// It lies in memory already.
     pub in_memory: bool,
-    /// Bytes of it that the method's constants use, equal ones once.
+    /// Bytes of it that are weights, equal ones once.
     pub used_bytes: u64,
 }
 
-/// Options that cannot have any effect are refused, before anything is opened.
-pub fn check(record: &Record, options: &Options) -> Result<()> {
-    if record.device != "cpu" {
-        return Ok(());
-    }
+/// Options that cannot have any effect on the CPU are refused, before anything is opened. `whose` says what runs there.
+pub fn check_on_cpu(options: &Options, whose: &str) -> Result<()> {
     let refuse = |key: &str, what: &str| {
         Err(Error::Option {
             key: key.to_owned(),
-            what: format!(
-                "{what}, and method '{}' was exported for 'cpu'",
-                record.method
-            ),
+            what: format!("{what}, and {whose}"),
         })
     };
     match options.host {
