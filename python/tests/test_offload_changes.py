@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import warnings
 
 import pytest
@@ -377,3 +378,40 @@ def test_data_that_is_held_in_inference_mode_is_warned_of():
                 warnings.simplefilter("error")
                 assert torch.equal(model(given()), expected)
             del held
+
+
+def test_a_change_that_needs_more_than_the_budget_leaves_the_handle_alive():
+    module = stack()
+    handle = ws.torch.offload(module, device=DEVICE, example=(given(),))
+    handle.set_budget(handle.stats()["floor_bytes"])
+    module[2] = nn.Sequential(nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, WIDTH))
+    reference = copy.deepcopy(stack())
+    reference[2] = copy.deepcopy(module[2])
+    wanted = reference.to(DEVICE)(given())
+    for _ in range(2):
+        text = error_of(lambda: module(given()))
+        assert "is too small" in text
+    needed = int(re.search(r"at least (\d+) bytes", text)[1])
+    handle.set_budget(needed)
+    for _ in range(3):
+        assert torch.equal(module(given()), wanted)
+    assert handle.stats()["floor_bytes"] == needed
+    handle.remove()
+
+
+def test_transforms_are_refused():
+    module = stack()
+    with ws.torch.offload(module, device=DEVICE):
+        assert "torch.func" in error_of(lambda: torch.vmap(module)(given()))
+
+
+def test_an_adapter_is_recorded_at_once():
+    module = stack()
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        for _ in range(2):
+            module(given())
+        module[1] = nn.Sequential(module[1], nn.Linear(WIDTH, WIDTH))
+        for _ in range(2):
+            module(given())
+        stats = handle.stats()
+        assert (stats["recorded"], stats["astray"]) == (2, 0)

@@ -6,6 +6,7 @@ Runs on the CPU, and on a GPU with WEIGHTSTREAM_TEST_DEVICE=cuda.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -217,3 +218,145 @@ def test_a_module_that_is_compiled_afterwards_is_known_to_be_offloaded():
         assert "offloaded already" in error_of(lambda: ws.torch.offload(net.layers[0], device=DEVICE))
         net(given())
         assert ws.torch.Offloaded.of(net.layers[0]) is handle
+
+
+class Writes(Block):
+    """Writes to its weight, when it is told to."""
+
+    how = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "counted":
+            self.up.weight.mul_(2)
+        elif self.how == "through data":
+            self.up.weight.data.mul_(2)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("how", ["counted", "through data"])
+def test_compiled_code_that_writes_to_a_weight_is_refused(how: str, backend: str):
+    net = Net()
+    net.layers[2] = Writes()
+    net.layers[2].how = how
+    in_place(net, backend)
+    before = net.layers[2].up.weight.clone()
+    text = error_of(lambda: ws.torch.offload(net, device=DEVICE, example=(given(),)))
+    assert "the compiled forward writes to the weight 'layers.2.up.weight'" in text
+    assert torch.equal(net.layers[2].up.weight, before)
+
+
+def test_weights_that_come_into_a_compiled_block_afterwards_are_on_the_device():
+    class Lora(nn.Module):
+        def __init__(self, base: nn.Module):
+            super().__init__()
+            self.base, self.more = base, nn.Linear(WIDTH, 2 * WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.base(x) + self.more(x)
+
+    net = Net()
+    in_place(net, "eager")
+    with ws.torch.offload(net, device=DEVICE) as handle:
+        net(given())
+        for layer in net.layers:
+            layer.up = Lora(layer.up)
+        wanted = copy.deepcopy(Net().to(DEVICE))
+        for layer, other in zip(wanted.layers, net.layers, strict=True):
+            layer.up = Lora(layer.up)
+            layer.up.more.load_state_dict(other.up.more.state_dict())
+        wanted = wanted.to(DEVICE)(given())
+        for _ in range(3):
+            assert torch.equal(net(given()), wanted)
+        stats = handle.stats()
+        assert (stats["recorded"], stats["astray"]) == (2, 0)
+        # Compiled code that read a weight of the host would find these bytes changed.
+        handle.set_budget(1 << 30)
+        net(given())
+        for layer in net.layers:
+            layer.up.more.weight.numpy()[:] = 0
+        assert torch.equal(net(given()), wanted)
+
+
+def test_a_weight_that_a_compiled_block_is_given():
+    class Given(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x, self.first.weight)
+            return x
+
+    class Taking(Block):
+        def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return super().forward(x @ other)
+
+    def made() -> nn.Module:
+        net = Given()
+        torch.manual_seed(1)
+        net.layers = nn.ModuleList(Taking() for _ in range(LAYERS))
+        return net
+
+    net, wanted = made(), made().to(DEVICE)(given())
+    in_place(net, "eager")
+    with ws.torch.offload(net, device=DEVICE) as handle:
+        check(net, wanted, handle)
+
+
+def test_another_thread_compiles_something_else():
+    net, wanted = Net(), Net().to(DEVICE)(given())
+    began, go_on = threading.Event(), threading.Event()
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        began.set()
+        go_on.wait(20)
+        return graph.forward
+
+    other = torch.compile(lambda x: x + 1, backend=backend)
+    thread = threading.Thread(target=lambda: other(torch.ones(2)))
+    with ws.torch.offload(net, device=DEVICE):
+        net(given())
+        thread.start()
+        assert began.wait(20)
+        try:
+            assert torch.equal(net(given()), wanted)
+        finally:
+            go_on.set()
+            thread.join()
+
+
+def test_a_class_whose_forward_is_compiled():
+    class Decorated(Block):
+        forward = torch.compile(Block.forward, backend="eager")
+
+    net, wanted = Net(), Net().to(DEVICE)(given())
+    for index, layer in enumerate(net.layers):
+        net.layers[index] = Decorated()
+        net.layers[index].load_state_dict(layer.state_dict())
+    with ws.torch.offload(net, device=DEVICE) as handle:
+        check(net, wanted, handle)
+
+
+def test_a_compiled_function_that_calls_layers_is_refused():
+    class Steps(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = torch.compile(self._step, backend="eager")
+
+        def _step(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers[0](x)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.step(x)
+
+    net = Steps()
+    with ws.torch.offload(net, device=DEVICE):
+        text = error_of(lambda: net(given()))
+    assert "calls its module 'layers.0'" in text
+    assert "block.compile()" in text
+
+
+def test_a_list_that_is_compiled_is_none():
+    net, wanted = Net(), Net().to(DEVICE)(given())
+    net.layers.compile(backend="eager")
+    with ws.torch.offload(net, device=DEVICE) as handle:
+        check(net, wanted, handle)
+        assert handle.stats()["largest_call"]["module"] != "Net"

@@ -277,6 +277,70 @@ def test_one_without_a_way_in_is_refused_by_name():
     assert "'1.weight', a Copies, copies its inner tensor 'high'" in text
 
 
+def test_what_hangs_on_a_parameter_is_there_in_a_pass():
+    class Gain(nn.Module):
+        def __init__(self, weight: torch.Tensor):
+            super().__init__()
+            self.weight = nn.Parameter(weight, requires_grad=False)
+            self.weight.gain, self.seen = 3.0, 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.calls = self.seen = getattr(self.weight, "calls", 0) + 1
+            return F.linear(x, self.weight) * self.weight.gain
+
+    plain = torch.rand(WIDTH, WIDTH)
+    for make in (Halves.of, lambda whole: Halves(Halves.of(whole / 2), Halves.of(whole / 2))):
+        module = nn.Sequential(*(Gain(make(plain)) for _ in range(5)))
+        wanted = nn.Sequential(*(Gain(make(plain.to(DEVICE))) for _ in range(5)))(given(WIDTH))
+        with ws.torch.offload(module, device=DEVICE):
+            for number in range(3):
+                assert torch.equal(module(given(WIDTH)), wanted)
+                assert module[0].seen > number
+
+
+def test_a_parameter_that_a_hook_replaces_stays():
+    module = made("halves")
+    wanted = copy.deepcopy(module).to(DEVICE)
+    fresh = torch.rand(WIDTH, WIDTH)
+    wanted[2].weight = nn.Parameter(Halves.of(fresh).to(DEVICE), requires_grad=False)
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        for _ in range(2):
+            module(given(WIDTH))
+
+        def replace(layer: nn.Module, _inputs: object) -> None:
+            layer.weight = nn.Parameter(Halves.of(fresh).to(DEVICE), requires_grad=False)
+
+        with module[2].register_forward_pre_hook(replace):
+            found = module(given(WIDTH))
+        assert torch.equal(found, wanted(given(WIDTH)))
+        assert torch.equal(module[2].weight.whole().cpu(), fresh)
+        handle.remove()
+
+
+def test_a_write_through_data_of_the_outer_tensor_is_seen():
+    module, wanted = made("int8"), made("int8")
+    with ws.torch.offload(module, device=DEVICE):
+        for _ in range(2):
+            module(given(WIDTH))
+        for one in (module, wanted):
+            one[1].weight.data.copy_(one[0].weight)
+        reference = moved(wanted, DEVICE)(given(WIDTH))
+        for _ in range(2):
+            assert torch.equal(module(given(WIDTH)), reference)
+
+
+def test_an_inner_tensor_can_be_named():
+    module = made("halves")
+    with ws.torch.offload(module, device=DEVICE) as handle:
+        for _ in range(2):
+            module(given(WIDTH))
+        module[0].weight.low.numpy()[:] += 1
+        handle.invalidate("0.weight.low")
+        wanted = made("halves")
+        wanted[0].weight.low.add_(1)
+        assert torch.equal(module(given(WIDTH)), wanted.to(DEVICE)(given(WIDTH)))
+
+
 @pytest.mark.skipif(not ON_GPU, reason="there is one memory")
 @pytest.mark.parametrize("kind", [None, "halves", "int8", "bitsandbytes nf4, nested", "bitsandbytes int8"])
 @pytest.mark.parametrize("where", ["on the GPU", "pinned"])

@@ -165,7 +165,7 @@ def _read(tensor: torch.Tensor) -> torch.Tensor:
             lending.noted[id(tensor)] = tensor
     # Of a weight, or of a view of one; what flattens is its inner tensors, of which PyTorch counts no writes through it.
     for lending in _RUNNING:
-        for one in plain_of(tensor):
+        for one in plain_of(tensor) if flattens(tensor) else (alias,):
             at = _address(one)
             if at in lending.addresses:
                 lending.in_use.setdefault(at, []).append((alias, _version(alias)))
