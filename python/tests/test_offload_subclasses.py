@@ -136,8 +136,9 @@ def test_they_compute_the_same_at_every_budget(kind: str):
     module, reference = made(kind), moved(made(kind), DEVICE)
     for _ in range(2):
         wanted = reference(given(WIDTH))
-    before = {name: (type(one), one.shape, one.dtype, one.device) for name, one in module.named_parameters()}
     with ws.torch.offload(module, device=DEVICE) as handle:
+        before = {name: (type(one), one.shape, one.dtype, one.device) for name, one in module.named_parameters()}
+        assert {one.device.type for one in module.parameters()} == {"cpu"}
         for _ in range(3):
             assert torch.equal(module(given(WIDTH)), wanted)
         stats = handle.stats()

@@ -26,12 +26,23 @@ def bring_to_host(root: nn.Module, name: str) -> None:
 
 
 def _bring(there: list[tuple[str, nn.Parameter]], holders: dict[int, list[nn.Module]]) -> None:
+    #: By the address on the GPU: what shares memory there shares it on the host.
+    memory: dict[int, torch.UntypedStorage] = {}
     for name, parameter in there:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             parts = [parameter] if is_plain(parameter) else [one.tensor for one in inner_of(name, parameter, holders[id(parameter)])]
             for one in parts:
-                with torch.inference_mode(one.is_inference()):
-                    set_data(one, one.detach().cpu())
+                if one.device.type == "cuda":
+                    with torch.inference_mode(one.is_inference()):
+                        set_data(one, _on_host(one, memory))
         if flattens(parameter):
             # The outer tensor says where it was. Another one of the same inner tensors says where they are.
             Outer(name, parameter, holders[id(parameter)]).show()
+
+
+def _on_host(one: torch.Tensor, memory: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    there = one.untyped_storage()
+    storage = memory.get(there.data_ptr())
+    if storage is None:
+        storage = memory[there.data_ptr()] = there.cpu()
+    return torch.empty(0, dtype=one.dtype).set_(storage, one.storage_offset(), one.size(), one.stride())

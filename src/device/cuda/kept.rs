@@ -18,9 +18,9 @@
 //!
 //! So is a small weight: three copies would take longer than one.
 
-use super::caller::is_pinned;
 use super::kept_pages::{taken, Registered, Taken};
 use super::pinned::Pinned;
+use super::pointer::is_pinned;
 use super::register::{mapped_address, RegisterAccess, PAGE};
 use super::CudaDevice;
 use crate::device::file::ReadAt;

@@ -12,7 +12,7 @@
 //! | `lasting` | memory beside the pool, that stays until the end |
 //! | `pages` | addresses, the memory behind them, and the streams of callers that use it |
 //! | `physical` | physical memory, and who may access it where |
-//! | `caller` | memory of the caller's: what the driver says about it, and what is lent for a call |
+//! | `caller`, `pointer` | memory of the caller's: what is lent for a call, and what the driver says about an address |
 //! | `memory` | plain memory for callers, outside of every budget |
 //! | `register` | the mapped file, registered for the copy engine |
 //! | `pinned` | memory of our own, registered: a copy of the weights |
@@ -47,6 +47,7 @@ mod output_staging;
 mod pages;
 mod physical;
 mod pinned;
+mod pointer;
 mod pool;
 mod register;
 pub(crate) mod runtime;
