@@ -197,7 +197,7 @@ class Offloaded:
         own = {"bytes_copied": copied, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
         if passes.plan is not None:
             module, held = passes.plan.largest_call()
-            own["largest_call"] = {"module": passes.names[module] or self.name, "bytes": held}
+            own["largest_call"] = {"module": passes.tree.names[module] or self.name, "bytes": held}
         return now | passes.counted | own
 
     def set_budget(self, bytes: int) -> None:

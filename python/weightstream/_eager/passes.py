@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Set
-from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -21,14 +20,14 @@ from torch import nn
 from .._native import progress
 from .._native.errors import Error
 from .arriving import bring_to_host
-from .compiled import beside_compiled, check_compiled, inside_compiled
 from .entries import Alone, Entry
-from .module import Buffers, Forward, check_module, refuse_compiler, refuse_gradients
+from .module import Buffers, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host
+from .tree import Tree
 from .watch import running
 from .weights import Shown, Weights, Written
-from .where import forget_where, has_device, moved, say_where
+from .where import moved
 
 #: After so many passes in a row that left the recorded order, another order is recorded.
 _ASTRAY = 2
@@ -44,7 +43,7 @@ class Passes:
         #: How weights of files are held on the host.
         self.of_files = of_files
         self.alone = Alone(name)
-        self.names: dict[nn.Module, str] = {}
+        self.tree = Tree(root, device)
         self.entries: dict[nn.Module, Entry] = {}
         self.plan: Plan | None = None
         self.counted = {"passes": 0, "plans": 0, "astray": 0, "recorded": 0, "bytes_copied": 0}
@@ -59,18 +58,11 @@ class Passes:
         self._next, self._inside, self._astray = 0, 0, False
         #: What the pass wrote to.
         self._wrote: dict[int, Shown] = {}
-        self._forwards: dict[nn.Module, Forward] = {}
-        #: What holds the parts of all modules, and the parts as they were last seen.
-        self._held: list[dict[str, Any]] = []
-        self._own: list[dict[str, Any]] = []
-        self._seen: list[int] = []
         #: Whether the modules are as they were before.
         self.left = False
         #: What the caller was given.
         self.handle: Any = None
-        names = _names_of(root)
-        check_module(root, names)
-        check_compiled(root, names)
+        names = self.tree.look()
         bring_to_host(root, name)
         self.buffers = Buffers(device)
         self.buffers.look(root)
@@ -86,7 +78,7 @@ class Passes:
 
     def enter(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a module: from outside, or in a pass on this thread."""
-        refuse_compiler(self.name, self.names.get(module, ""))
+        refuse_compiler(self.name, self.tree.names.get(module, ""))
         if self.thread == threading.get_ident():
             return self._call(module, forward, args, kwargs)
         with self.alone:
@@ -96,7 +88,7 @@ class Passes:
         self._prepare((args, kwargs))
         entry = self.entries.get(module)
         if entry is None:
-            entry = self.entries[module] = Entry(module, self.names[module])
+            entry = self.entries[module] = Entry(module, self.tree.names[module])
         args, kwargs = moved(args, self.device), moved(kwargs, self.device)
         pass_of = self._record if entry.recorded is None else self._run_by_plan
         result = pass_of(entry, forward, args, kwargs)
@@ -106,7 +98,7 @@ class Passes:
         return result
 
     def _record(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        recorder = Recorder(self.weights, self.names, self.device)
+        recorder = Recorder(self.weights, self.tree.names, self.device)
         if self.device.type != "cpu" and sum(one.host.nbytes for one in self.weights.below(entry.module)) >= _SLOW:
             progress.note(f"{self.name}: recording a pass of {entry.name or 'the whole'}; its weights are copied one module at a time")
         self._recorder, self.thread, self.through = recorder, threading.get_ident(), frozenset()
@@ -251,7 +243,7 @@ class Passes:
     def _by_plan(self, plan: Plan, call: Any, at: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if plan.stream != self._stream():
             raise Error(
-                f"offload: '{self.names[call.module]}' of {self.name} runs on another stream than its plan was made for; run the whole "
+                f"offload: '{self.tree.names[call.module]}' of {self.name} runs on another stream than its plan was made for; run the whole "
                 "module on one stream"
             )
         call.enter(plan)
@@ -293,9 +285,9 @@ class Passes:
     def notice_changes(self, changed: Iterable[torch.Tensor] = ()) -> None:
         """What was done to the module since the last pass: other modules or parameters, other memory, other bytes; and what is known
         to have changed."""
-        if self._parts() != self._seen:
+        if self.tree.has_changed():
             self._take_modules()
-        elif self.buffers.are_others(self.names):
+        elif self.buffers.are_others(self.tree.names):
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
         known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
@@ -329,13 +321,11 @@ class Passes:
     def _holds(self, call: Call) -> bool:
         """Whether a call reads what it did when it was recorded, as far as its module tells."""
         own = {id(one.tensor) for one in self.weights.of_call(call.module)}
-        return call.module in self.names and own <= call.reads.keys() <= self.weights.shown.keys()
+        return call.module in self.tree.names and own <= call.reads.keys() <= self.weights.shown.keys()
 
     def _take_modules(self) -> None:
         """The modules and parameters as they are now: layers were replaced, adapters came or went."""
-        names = _names_of(self.root)
-        check_module(self.root, {one: name for one, name in names.items() if one not in self.names})
-        check_compiled(self.root, names)
+        names = self.tree.look()
         self.close_plan()
         self._take_names(names)
         try:
@@ -343,7 +333,7 @@ class Passes:
             self._take_weights()
         except BaseException:
             # The next pass looks again.
-            self._seen = []
+            self.tree.look_again()
             raise
 
     def _take_buffers(self) -> None:
@@ -356,40 +346,12 @@ class Passes:
             self.close_plan()
 
     def _take_names(self, names: dict[nn.Module, str]) -> None:
-        gone = [one for one in self.names if one not in names]
-        for module in gone:
-            if module in self._forwards:
-                self._forwards.pop(module).unwrap(module)
-        forget_where(gone)
-        inside = inside_compiled(names)
-        fresh = {one for one in names if one in inside or one not in self._forwards or not self._forwards[one].wraps(one)}
-        for module in fresh:
-            if module in self._forwards:
-                self._forwards.pop(module).unwrap(module)
-        for module in fresh & beside_compiled(self.root):
-            self._forwards[module] = Forward(self, module, module in inside)
-            self._forwards[module].wrap(module)
-        added = {one for one in names if one not in self.names}
+        fresh, added = self.tree.take(names, self)
         for entry in self.entries.values():
             changed = any(call.module in fresh for call in entry.recorded or ())
             if changed or any(one in added for one in entry.module.modules()):
                 entry.recorded = None
-        self.names = names
-        self._held = [held for module in names for held in (module._parameters, module._modules)]
-        self._own = [module.__dict__ for module in names]
         self.entries = {one: entry for one, entry in self.entries.items() if one in names}
-        say_where([one for one in names if one is self.root or has_device(one)], self.device)
-        self._seen = self._parts()
-
-    def _parts(self) -> list[int]:
-        """All that the tree of modules consists of, by identity. Their forwards too: somebody may give a module another one."""
-        # A model has a thousand modules, and kernels wait while this runs: no loop of Python's.
-        held = chain.from_iterable(map(dict.values, self._held))
-        return [
-            *map(id, held),
-            *map(id, map(dict.get, self._own, repeat("forward"))),
-            *map(id, map(dict.get, self._own, repeat("_compiled_call_impl"))),
-        ]
 
     def _stream(self) -> int:
         return 0 if self.device.type == "cpu" else torch._C._cuda_getCurrentRawStream(self.device.index)
@@ -408,25 +370,18 @@ class Passes:
             return
         self.left = True
         self.close_plan()
-        for module, forward in self._forwards.items():
-            forward.unwrap(module)
-        forget_where(self.names)
+        self.tree.leave()
         self.weights.lending.end()
         self.buffers.give_back()
         # Whoever offloads the module again finds nobody's tensors over its memory.
         self.weights.shown.clear()
         self.entries.clear()
-        self._forwards.clear()
 
     def check_here(self) -> None:
         if self.left:
             raise Error(
                 f"offload: {self.name} is not offloaded any more: its handle was removed, or its first plan was refused; offload it again"
             )
-
-
-def _names_of(root: nn.Module) -> dict[nn.Module, str]:
-    return {one: name for name, one in root.named_modules()}
 
 
 def _weights_of(root: nn.Module, buffers: Buffers, device: torch.device | None = None) -> Weights:
