@@ -37,7 +37,6 @@ from measure import say
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 GB, PAGE = 10**9, 2 << 20
-PERCENT = (25, 50, 75, 100)
 
 
 def model_of(arguments: argparse.Namespace) -> Llama:
@@ -115,7 +114,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         line["first_pass_s"], found = seconds_of(model, given)
         line |= {"recorded_hash": hashed(found), "anonymous_after_first_pass_mb": (anonymous() - before) / 1e6, "budgets": {}}
         floor = handle.stats()["floor_bytes"]
-        budgets = {"floor": floor} | {f"{percent} %": max(floor, paged * percent // 100) for percent in PERCENT}
+        budgets = {"floor": floor} | {f"{percent} %": max(floor, paged * percent // 100) for percent in arguments.percent}
         for name, budget in budgets.items():
             handle.set_budget(budget)
             for _ in range(2):
@@ -186,6 +185,7 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--small", action="store_true", help="layers of 33 MB instead of 0.4 GB")
     parser.add_argument("--passes", type=int, default=5, help="at each budget")
+    parser.add_argument("--percent", type=int, nargs="*", default=[25, 50, 75, 100], help="budgets, of all weights, beside the least one")
     parser.add_argument("--ways", nargs="+", default=["plain", "mapped", "staged"], choices=["plain", "mapped", "pinned", "staged"])
     parser.add_argument("--folder", type=Path, default=Path("checkpoint-model"), help="where shards are written, unless some are there")
     parser.add_argument("--limit-gb", type=float, help="one more run, staged, with so much memory")
