@@ -33,10 +33,10 @@ def _inference() -> Iterator[None]:
         yield
 
 
-def torchao(config: str, **options: Any) -> Callable[[nn.Module], nn.Module]:
+def torchao(config: str, room: str = "torchao.quantization", **options: Any) -> Callable[[nn.Module], nn.Module]:
     def quantize(module: nn.Module) -> nn.Module:
         quantization = pytest.importorskip("torchao.quantization")
-        quantization.quantize_(module, getattr(quantization, config)(**options))
+        quantization.quantize_(module, getattr(pytest.importorskip(room), config)(**options))
         return module
 
     return quantize
@@ -92,6 +92,7 @@ KINDS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "int8": torchao("Int8WeightOnlyConfig"),
     "int8 dynamic": torchao("Int8DynamicActivationInt8WeightConfig"),
     "fp8": torchao("Float8WeightOnlyConfig"),
+    "nvfp4": torchao("NVFP4WeightOnlyConfig", "torchao.prototype.mx_formats"),
     "int4 in int8": torchao("IntxWeightOnlyConfig", weight_dtype=torch.int4),
     "gguf": gguf,
     "bitsandbytes int8": bitsandbytes("Linear8bitLt", has_fp16_weights=False),
