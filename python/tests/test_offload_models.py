@@ -255,7 +255,7 @@ def test_a_whole_pipeline():
     assert torch.equal(pictures(pipe.to(DEVICE)), wanted)
 
 
-@pytest.mark.parametrize("example", ["pipeline", "chat"])
+@pytest.mark.parametrize("example", ["pipeline", "chat", "quantized", "from_disk"])
 def test_the_examples_run(example, capsys):
     import importlib
 
