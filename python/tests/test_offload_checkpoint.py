@@ -355,3 +355,39 @@ def test_anonymous_memory_does_not_grow_with_the_checkpoint(tmp_path):
     assert int(loaded) < 20
     assert int(read) < 50
     assert differ == "True"
+
+
+def _counted(layer: nn.Linear) -> None:
+    layer.weight.mul_(2)
+
+
+def _through_data(layer: nn.Linear) -> None:
+    layer.weight.data.mul_(2)
+
+
+def _loaded(layer: nn.Linear) -> None:
+    layer.load_state_dict({name: value * 2 for name, value in layer.state_dict().items()})
+
+
+@pytest.mark.parametrize("write", [_counted, _through_data, _loaded])
+def test_a_weight_that_is_written_between_passes_leaves_its_file(write, tmp_path):
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(6)))
+    save(tmp_path / "m.safetensors", stored(layers))
+    before = (tmp_path / "m.safetensors").read_bytes()
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(6)))
+    x = torch.ones(WIDTH, device=DEVICE)
+    with ws.torch.offload(model, weights=tmp_path, device=DEVICE, example=(x,)) as handle:
+        for _ in range(2):
+            model(x)
+        for one in (model, layers):
+            write(one[2])
+        wanted = copy.deepcopy(layers).to(DEVICE)(x)
+        for _ in range(3):
+            assert torch.equal(model(x), wanted)
+        # What nobody sees, as a write to an array over the weight.
+        for one in (model, layers):
+            one[4].weight.detach().numpy()[:] += 1
+        handle.invalidate("4.weight")
+        assert torch.equal(model(x), copy.deepcopy(layers).to(DEVICE)(x))
+    assert (tmp_path / "m.safetensors").read_bytes() == before

@@ -1,11 +1,13 @@
 """Checkpoints: a module that was made on ``meta`` gets its weights from safetensors files, which are mapped and never read as a whole::
 
     folder ── index or *.safetensors ──► files ── header ──► name: dtype, shape, bytes
-    file ── mmap, read-only ──► a tensor over the bytes ──► in the place of each parameter of this name
+    file ── mapped, private ──► a tensor over the bytes ──► in the place of each parameter of this name
+         └─ mapped, shared ───► what plans copy from
 
-- The mappings are shared: their pages are the file's own. A private mapping would be copied once a driver registers it.
-- A tensor over a mapping keeps it alive. What a plan copies from is known by its address (:func:`files_of`).
-- Such memory is read-only. Whoever has to write to a weight gives it memory of its own first (:func:`writable`).
+- A file is mapped twice, and both mappings are its pages in the system's cache. Who writes to a weight gets pages of his own: that is what
+  the private mapping is for. What a driver registers is the shared one, since it would copy all pages of the other.
+- A tensor over a mapping keeps both alive. What a plan copies from is known by its address (:func:`files_of`).
+- A weight that was written has memory of its own from then on (:func:`writable`): plans copy from the file.
 """
 
 from __future__ import annotations
@@ -61,10 +63,13 @@ _CONVERT = "convert it to safetensors: model.save_pretrained(folder) of transfor
 
 
 class Mapping(mmap.mmap):
-    """A file, mapped as a whole, for reading only."""
+    """A file, mapped as a whole for tensors. Their writes do not reach it."""
 
     path: str
+    #: Where the bytes of tensors are, and where plans find the same bytes.
     address: int
+    source: int
+    _shared: torch.Tensor
     _facts: tuple[int, ...]
 
     @staticmethod
@@ -75,11 +80,17 @@ class Mapping(mmap.mmap):
                 facts = os.fstat(file.fileno())
                 if facts.st_size < 8:
                     raise Error(f"offload: {path} is no safetensors file: it has {facts.st_size} bytes")
-                mapping = Mapping(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+                # Nothing is set aside for pages of their own, which few weights ever get.
+                flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
+                mapping = Mapping(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+                shared = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         except OSError as error:
             raise Error(f"offload: cannot map {path}: {error.strerror or error}") from error
         mapping.path, mapping._facts = str(path.absolute()), _facts(facts)
-        mapping.address = mapping.tensor(torch.uint8, (1,), 0).data_ptr()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            mapping._shared = torch.frombuffer(shared, dtype=torch.uint8)
+        mapping.address, mapping.source = mapping.tensor(torch.uint8, (1,), 0).data_ptr(), mapping._shared.data_ptr()
         _MAPPED.add(mapping)
         return mapping
 
@@ -88,10 +99,14 @@ class Mapping(mmap.mmap):
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            # Of a view somebody would seem to have another one.
-            return get_data(torch.frombuffer(self, dtype=dtype, count=count, offset=begin).view(shape))
+        # Of a view somebody would seem to have another one.
+        return get_data(torch.frombuffer(self, dtype=dtype, count=count, offset=begin).view(shape))
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor over the mapping has the file's bytes still."""
+        storage = tensor.untyped_storage()
+        begin, count = storage.data_ptr() - self.address, storage.nbytes()
+        return torch.equal(self.tensor(torch.uint8, (count,), begin), self._shared[begin : begin + count])
 
     def check_unchanged(self) -> None:
         """Whether the path leads to the file that was mapped, as it was."""
@@ -123,6 +138,12 @@ def files_of(addresses: Iterable[int]) -> list[Mapping]:
     return list(found.values())
 
 
+def source_of(address: int, files: list[Mapping]) -> int:
+    """Where plans find the bytes that tensors have at an address."""
+    found = next((file for file in files if file.address <= address < file.address + len(file)), None)
+    return address if found is None else found.source + address - found.address
+
+
 def is_of_file(tensor: torch.Tensor) -> bool:
     """Whether its bytes are a file's."""
     return bool(_MAPPED) and is_plain(tensor) and tensor.device.type == "cpu" and bool(files_of([tensor.data_ptr()]))
@@ -133,6 +154,15 @@ def writable(host: torch.Tensor) -> torch.Tensor:
     if is_of_file(host):
         set_data(host, torch.empty_like(host))
     return host
+
+
+def own_memory(maybe_written: Iterable[torch.Tensor]) -> None:
+    """Weights that do not have the bytes of their files any more show memory of their own from now on."""
+    for one in maybe_written if _MAPPED else ():
+        for file in files_of([one.data_ptr()]) if is_plain(one) and one.device.type == "cpu" else ():
+            if not file.has(one):
+                with torch.inference_mode(one.is_inference()), torch.no_grad():
+                    set_data(one, get_data(one).clone())
 
 
 class Stored(NamedTuple):

@@ -20,6 +20,7 @@ from torch import nn
 from .._native import progress
 from .._native.errors import Error
 from .arriving import bring_to_host
+from .checkpoint import own_memory
 from .entries import Alone, Entry
 from .module import Buffers, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
@@ -291,6 +292,7 @@ class Passes:
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
         known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
+        own_memory(known)
         if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
             self._take_weights()
         elif known:

@@ -24,7 +24,7 @@ from .._native.bindings import (
     options_of,
 )
 from .._native.errors import Error
-from .checkpoint import Mapping, files_of
+from .checkpoint import Mapping, files_of, source_of
 from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
 from .recording import Call
@@ -244,10 +244,10 @@ class Plan:
         recorded = OffloadRecorded(
             device=str(self._device).encode(),
             stream=self.stream,
-            weights=(OffloadWeight * len(weights))(*((one.name.encode(), one.start, one.bytes) for one in weights)),
+            weights=(OffloadWeight * len(weights))(*((one.name.encode(), source_of(one.start, files), one.bytes) for one in weights)),
             num_weights=len(weights),
             entry=first.native(),
-            files=(OffloadFile * len(files))(*((os.fsencode(one.path), one.address, len(one)) for one in files)),
+            files=(OffloadFile * len(files))(*((os.fsencode(one.path), one.source, len(one)) for one in files)),
             num_files=len(files),
             options=ctypes.pointer(Options(given, len(given))),
             **options,
