@@ -307,7 +307,7 @@ def test_a_model_of_transformers(tmp_path):
 
 
 def test_mappings_end_with_their_modules(folder):
-    from weightstream._eager.checkpoint import _MAPPED
+    from weightstream._eager.mapping import _MAPPED
 
     gc.collect()
     before = len(_MAPPED)

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten
 
 from .._native.errors import Error
 from .._native.gpus import gpu
-from .checkpoint import is_of_file, writable
 from .compiled import compiled_as, compiler_at_work, is_compiling
+from .mapping import is_of_file, writable
 from .subclasses import Outer, bytes_of, flattens, holders_of, plain_of
 from .watch import ours, set_data
 from .weights import span

@@ -11,7 +11,8 @@ from torch import nn
 
 from .._native.bindings import check_defaults, whole
 from .._native.errors import Error
-from .checkpoint import is_of_file, load
+from .checkpoint import load
+from .mapping import is_of_file
 from .module import device_of, passes_of
 from .passes import Passes
 from .plan import FLOOR, SHARED, as_arguments

@@ -20,8 +20,8 @@ from torch import nn
 from .._native import progress
 from .._native.errors import Error
 from .arriving import bring_to_host
-from .checkpoint import own_memory
 from .entries import Alone, Entry
+from .mapping import own_memory
 from .module import Buffers, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host

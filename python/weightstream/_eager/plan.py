@@ -24,9 +24,9 @@ from .._native.bindings import (
     options_of,
 )
 from .._native.errors import Error
-from .checkpoint import Mapping, files_of, source_of
 from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
+from .mapping import Mapping, files_of, source_of
 from .recording import Call
 from .watch import show_all
 from .weights import Shown, Weights, Written, tensor_at

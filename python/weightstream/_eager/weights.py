@@ -13,8 +13,8 @@ from torch import nn
 
 from .._native.dlpack import consume
 from .._native.errors import Error
-from .checkpoint import writable
 from .compiled import compiled_as
+from .mapping import writable
 from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
 from .watch import Lending, Writes, get_data, ours
 
