@@ -111,7 +111,12 @@ def source_of(address: int, files: list[Mapping]) -> int:
 
 def is_of_file(tensor: torch.Tensor) -> bool:
     """Whether its bytes are a file's."""
-    return bool(_MAPPED) and is_plain(tensor) and tensor.device.type == "cpu" and bool(files_of([tensor.data_ptr()]))
+    return bool(_files_of(tensor))
+
+
+def _files_of(tensor: torch.Tensor) -> list[Mapping]:
+    is_memory = is_plain(tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return files_of([tensor.data_ptr()]) if _MAPPED and is_memory else []
 
 
 def writable(host: torch.Tensor) -> torch.Tensor:
@@ -123,8 +128,8 @@ def writable(host: torch.Tensor) -> torch.Tensor:
 
 def own_memory(maybe_written: Iterable[torch.Tensor]) -> None:
     """Weights that do not have the bytes of their files any more show memory of their own from now on."""
-    for one in maybe_written if _MAPPED else ():
-        for file in files_of([one.data_ptr()]) if is_plain(one) and one.device.type == "cpu" else ():
+    for one in maybe_written:
+        for file in _files_of(one):
             if not file.has(one):
                 with torch.inference_mode(one.is_inference()), torch.no_grad():
                     set_data(one, get_data(one).clone())
