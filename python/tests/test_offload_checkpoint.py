@@ -70,9 +70,9 @@ def test_a_removed_module_is_offloaded_again_without_weights(folder, expected):
                 assert torch.equal(model(tokens()), expected)
             handle.invalidate()
             assert torch.equal(model(tokens()), expected)
-    text = error_of(lambda: ws.torch.offload(model, device=DEVICE, weights=folder))
-    assert "nothing of Model is on 'meta'" in text
-    assert "it has weights of files already" in text
+    model.layers[0].weight.detach().mul_(2)
+    with ws.torch.offload(model, device=DEVICE, weights=folder):
+        assert torch.equal(model(tokens()), expected)
 
 
 @pytest.mark.parametrize("form", ["folder", "index", "files", "text", "one file", "without index"])
@@ -148,19 +148,19 @@ def test_tied_names(both, real, expected, tmp_path):
         assert "missing in the files: 'embed.weight'" in error_of(lambda: ws.torch.offload(untied, weights=tmp_path, device=DEVICE))
 
 
-def test_what_is_real_stays_as_it_is(real, expected, tmp_path):
+def test_what_the_files_have_is_theirs_and_the_rest_stays(real, expected, tmp_path):
+    """A module that was made without weights may have real ones: `nn.Parameter(torch.Tensor(n))` is memory that nobody has written."""
     model = on_meta()
-    model.layers[2].weight = nn.Parameter(real.layers[2].weight.clone(), requires_grad=False)
-    mine = model.layers[2].weight
-    # But for buffers that are saved: they were made with what they begin with.
+    model.layers[2].weight = nn.Parameter(torch.full((WIDTH, WIDTH), float("nan")))
     model.shift = torch.zeros(WIDTH)
-    # Names of what is real are not extra, neither are those of buffers that are not saved.
-    save(tmp_path / "m.safetensors", stored(real) | {"layers.2.weight": torch.zeros(WIDTH, WIDTH), "angles": torch.zeros(WIDTH)})
+    model.layers[0].gain = mine = nn.Parameter(torch.ones(1))
+    # Names of buffers that are not saved are not extra.
+    save(tmp_path / "m.safetensors", stored(real) | {"angles": torch.zeros(WIDTH)})
     for host in HOSTS[:1] if not ON_GPU else HOSTS:
         with ws.torch.offload(model, weights=tmp_path, host=host, device=DEVICE) as handle:
             for _ in range(3):
                 assert torch.equal(model(tokens()), expected)
-            assert model.layers[2].weight is mine
+            assert model.layers[0].gain is mine
             handle.set_budget(handle.stats()["floor_bytes"] + (64 << 20))
             assert torch.equal(model(tokens()), expected)
         model.layers[1].weight = nn.Parameter(model.layers[1].weight.to("meta"), requires_grad=False)
@@ -391,3 +391,57 @@ def test_a_weight_that_is_written_between_passes_leaves_its_file(write, tmp_path
         handle.invalidate("4.weight")
         assert torch.equal(model(x), copy.deepcopy(layers).to(DEVICE)(x))
     assert (tmp_path / "m.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("write", [_counted, _through_data, _loaded])
+def test_a_weight_that_is_written_while_the_module_is_not_offloaded(write, tmp_path):
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(6)))
+    save(tmp_path / "m.safetensors", stored(layers))
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(6)))
+    x = torch.ones(WIDTH, device=DEVICE)
+    ws.torch.offload(model, weights=tmp_path, device=DEVICE, example=(x,)).remove()
+    for one in (model, layers):
+        write(one[2])
+    with ws.torch.offload(model, device=DEVICE) as handle:
+        for _ in range(3):
+            assert torch.equal(model(x), copy.deepcopy(layers).to(DEVICE)(x))
+        # The next one sees it when the first has not.
+        for one in (model, layers):
+            write(one[3])
+        handle.remove()
+    with ws.torch.offload(model, device=DEVICE):
+        for _ in range(3):
+            assert torch.equal(model(x), copy.deepcopy(layers).to(DEVICE)(x))
+
+
+@pytest.mark.parametrize("write", [_counted, _through_data])
+def test_weights_of_one_storage_stay_together_when_they_are_written(write, tmp_path):
+    def pair(first: nn.Linear) -> nn.Sequential:
+        second = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        second.weight = nn.Parameter(first.weight[: WIDTH // 2], requires_grad=False)
+        return nn.Sequential(first, second)
+
+    layer = nn.Linear(WIDTH, WIDTH)
+    save(tmp_path / "m.safetensors", stored(layer))
+    with torch.device("meta"):
+        empty = nn.Linear(WIDTH, WIDTH)
+    ws.torch.offload(empty, weights=tmp_path, device=DEVICE).remove()
+    model, wanted = pair(empty.requires_grad_(False)), pair(layer.requires_grad_(False))
+    x = torch.ones(WIDTH, device=DEVICE)
+    with ws.torch.offload(model, device=DEVICE):
+        for _ in range(3):
+            for one in (model, wanted):
+                write(one[0])
+            assert torch.equal(model(x), copy.deepcopy(wanted).to(DEVICE)(x))
+            assert model[1].weight.data_ptr() == model[0].weight.data_ptr()
+
+
+def test_only_floats_are_converted(tmp_path):
+    save(tmp_path / "m.safetensors", {"weight": torch.ones(WIDTH, WIDTH, dtype=torch.uint8), "bias": torch.zeros(WIDTH).half()})
+    with torch.device("meta"):
+        model = nn.Linear(WIDTH, WIDTH)
+    text = error_of(lambda: ws.torch.offload(model, weights=tmp_path, device=DEVICE, convert=True))
+    assert "does not convert" in text
+    assert "'weight'" in text
+    assert "'bias'" not in text

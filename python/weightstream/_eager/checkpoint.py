@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from .._native.errors import Error
-from .mapping import Mapping, is_of_file
+from .mapping import Mapping
 from .subclasses import is_plain
 
 #: A header is not longer in any file that others write; a longer one is no header.
@@ -95,7 +95,7 @@ def _paths(weights: Any) -> dict[Path, set[str]]:
 
 def _paths_of(given: Any) -> dict[Path, set[str]]:
     if not isinstance(given, (str, os.PathLike)) or isinstance(os.fspath(given), bytes):
-        raise Error(f"offload: weights is a folder, a safetensors file or a list of files, found {given!r}")
+        raise Error(f"offload: weights is a folder, a safetensors file or a list of files, found {type(given).__name__}")
     path = Path(given)
     if not path.exists():
         raise Error(
@@ -168,6 +168,11 @@ def _header(file: Mapping) -> dict[str, Stored]:
         if (start + begin) % dtype.itemsize:
             raise refuse(f"has tensor '{name}' at byte {start + begin}, no multiple of its elements' size; save it again with safetensors")
         found[name] = Stored(file, name, dtype, shape, start + begin)
+    last = None
+    for one in sorted((one for one in found.values() if math.prod(one.shape)), key=lambda one: one.begin):
+        if last is not None and one.begin < last.begin + math.prod(last.shape) * last.dtype.itemsize:
+            raise refuse(f"is malformed: tensors '{last.name}' and '{one.name}' have bytes in common")
+        last = one
     return found
 
 
@@ -214,19 +219,14 @@ def _places(root: nn.Module) -> list[_Place]:
 
 
 def load(root: nn.Module, weights: Any, convert: bool) -> Callable[[], None]:
-    """All that is on ``meta`` in a module gets its bytes from files, and so do buffers that these have: whoever makes a module without
-    weights has made such buffers with what they begin with. What is returned makes the module what it was."""
+    """All that files have, and all that is on ``meta``, gets its bytes from files. What is returned makes the module what it was."""
     stored, places = tensors_of(weights), _places(root)
-    found = [place for place in places if place.tensor.is_meta or (place.is_buffer and place.is_saved and place.name in stored)]
+    # What is real already too, if the files have it: whoever makes a module without weights has made it with what it begins with.
+    found = [place for place in places if place.tensor.is_meta or (place.is_saved and place.name in stored)]
     absent: dict[int, list[_Place]] = {id(place.tensor): [] for place in found}
     for place in places:
         if id(place.tensor) in absent:
             absent[id(place.tensor)].append(place)
-    if not any(place.tensor.is_meta for place in found):
-        way_out = "make it with accelerate.init_empty_weights(include_buffers=False)"
-        if any(is_of_file(place.tensor) for place in places):
-            way_out = "it has weights of files already, so leave it out"
-        raise Error(f"offload: nothing of {type(root).__name__} is on 'meta', so that weights= would have no effect; {way_out}")
     _check(root, stored, places, absent, convert)
     fresh = {}
     with torch.inference_mode(False), torch.no_grad():
@@ -259,11 +259,17 @@ def _check(root: nn.Module, stored: dict[str, Stored], places: list[_Place], abs
         tied = "; of a model that ties weights, call model.tie_weights() before" if hasattr(root, "tie_weights") else ""
         said.append(f"missing in the files: {_names(missing)} (names are those of module.state_dict(){tied})")
     if extra := stored.keys() - {place.name for place in places}:
-        said.append(f"in the files, and not in the module: {_names(extra)} (make the module that they were saved from)")
+        said.append(
+            f"in the files, and not in the module: {_names(extra)} (make the module that they were saved from; where a library renames or merges weights as it loads, write "
+            "module.state_dict() to safetensors files once)"
+        )
     pairs = [(place, stored[place.name]) for same in wanted for place in same if place.name in stored]
     if shapes := [_differs(place, one, tuple(place.tensor.shape), one.shape) for place, one in pairs if place.tensor.shape != one.shape]:
         said.append(f"of other shapes: {_listed(shapes)}")
     dtypes = [_differs(place, one, place.tensor.dtype, one.dtype) for place, one in pairs if place.tensor.dtype != one.dtype]
+    other = [_differs(place, one, place.tensor.dtype, one.dtype) for place, one in pairs if not _converts(one.dtype, place.tensor.dtype)]
+    if other and convert:
+        said.append(f"of dtypes that convert=True does not convert, since one is no float: {_listed(other)}")
     if dtypes and not convert:
         said.append(
             f"of other dtypes: {_listed(dtypes)} (make the module with the dtype of the files, or give convert=True, which copies them)"
@@ -274,6 +280,11 @@ def _check(root: nn.Module, stored: dict[str, Stored], places: list[_Place], abs
 
 def _differs(place: _Place, one: Stored, expected: Any, found: Any) -> str:
     return f"'{place.name}' is expected to be {expected}, and is {found} in {one.file.path}"
+
+
+def _converts(found: torch.dtype, expected: torch.dtype) -> bool:
+    """Quantized bytes are no numbers by themselves."""
+    return found == expected or (found.is_floating_point and expected.is_floating_point and min(found.itemsize, expected.itemsize) > 1)
 
 
 def _listed(said: list[str]) -> str:
@@ -296,7 +307,7 @@ def _value(same: list[_Place], found: list[Stored]) -> torch.Tensor:
         one = one.clone()
     if place.is_buffer:
         return one
-    fresh = nn.Parameter(one, requires_grad=False)
+    fresh = nn.Parameter(one, requires_grad=place.tensor.requires_grad and one.dtype.is_floating_point)
     fresh.__dict__.update(place.tensor.__dict__)
     return fresh
 

@@ -6,7 +6,7 @@
 - Both mappings are the file's pages in the system's cache. Who writes to a weight gets pages of his own: that is what the private mapping
   is for. What a driver registers is the shared one, since it would copy all pages of the other.
 - A tensor over a mapping keeps both alive. What a plan copies from is known by its address (:func:`files_of`).
-- A weight that was written has memory of its own from then on (:func:`writable`, :func:`own_memory`): plans copy from the file.
+- A weight that was written has memory of its own from then on (:func:`writable`, :meth:`Mapping.own`): plans copy from the file.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Mapping(mmap.mmap):
         # Of a view somebody would seem to have another one.
         return get_data(torch.frombuffer(self, dtype=dtype, count=count, offset=begin).view(shape))
 
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor over the mapping has the file's bytes still."""
-        storage = tensor.untyped_storage()
-        begin, count = storage.data_ptr() - self.address, storage.nbytes()
-        return torch.equal(self.tensor(torch.uint8, (count,), begin), self._shared[begin : begin + count])
+    def own(self, address: int, count: int) -> torch.Tensor | None:
+        """A copy of some bytes that tensors have, if they are not those of the file."""
+        begin = address - self.address
+        bytes = self.tensor(torch.uint8, (count,), begin)
+        return None if torch.equal(bytes, self._shared[begin : begin + count]) else bytes.clone()
 
     def check_unchanged(self) -> None:
         """Whether the path leads to the file that was mapped, as it was."""
@@ -103,6 +103,25 @@ def files_of(addresses: Iterable[int]) -> list[Mapping]:
     return list(found.values())
 
 
+def maybe_written(files: list[Mapping]) -> list[Mapping]:
+    """Those of which tensors may not have the file's bytes any more: who writes gets pages that are no file's."""
+    untouched = set()
+    if files:
+        try:
+            with open("/proc/self/smaps") as maps:
+                begin = 0
+                for line in maps:
+                    head = line.split(maxsplit=1)[0]
+                    if not head.endswith(":"):
+                        begin = int(head.partition("-")[0], 16)
+                    elif head == "Anonymous:" and line.endswith(" 0 kB\n"):
+                        untouched.add(begin)
+        except OSError:
+            # Then all are compared with their files.
+            pass
+    return [file for file in files if file.address not in untouched]
+
+
 def source_of(address: int, files: list[Mapping]) -> int:
     """Where plans find the bytes that tensors have at an address."""
     found = next((file for file in files if file.address <= address < file.address + len(file)), None)
@@ -124,12 +143,3 @@ def writable(host: torch.Tensor) -> torch.Tensor:
     if is_of_file(host):
         set_data(host, torch.empty_like(host))
     return host
-
-
-def own_memory(maybe_written: Iterable[torch.Tensor]) -> None:
-    """Weights that do not have the bytes of their files any more show memory of their own from now on."""
-    for one in maybe_written:
-        for file in _files_of(one):
-            if not file.has(one):
-                with torch.inference_mode(one.is_inference()), torch.no_grad():
-                    set_data(one, get_data(one).clone())

@@ -21,7 +21,6 @@ from .._native import progress
 from .._native.errors import Error
 from .arriving import bring_to_host
 from .entries import Alone, Entry
-from .mapping import own_memory
 from .module import Buffers, refuse_compiler, refuse_gradients
 from .plan import Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host
@@ -292,7 +291,7 @@ class Passes:
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
         known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
-        own_memory(known)
+        self.weights.leave_files({one.weight for tensor in known for one in self.weights.of(tensor) if one.weight is not None})
         if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
             self._take_weights()
         elif known:

@@ -14,9 +14,9 @@ from torch import nn
 from .._native.dlpack import consume
 from .._native.errors import Error
 from .compiled import compiled_as
-from .mapping import writable
+from .mapping import files_of, maybe_written, writable
 from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
-from .watch import Lending, Writes, get_data, ours
+from .watch import Lending, Writes, get_data, ours, set_data
 
 
 class Weight(NamedTuple):
@@ -85,6 +85,11 @@ class Weights:
         here = device if device is not None and device.type != "cpu" else None
         with torch._C.DisableTorchFunctionSubclass():
             self._take(module, buffers, here)
+            # Somebody may have written to them while nobody looked.
+            written = [range(file.address, file.address + len(file)) for file in maybe_written(files_of(one.start for one in self.all))]
+            if self.leave_files([index for index, one in enumerate(self.all) if any(one.start in those for those in written)]):
+                self.lending.end()
+                self._take(module, buffers, here)
 
     def _take(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], here: torch.device | None) -> None:
         self._holders = holders = holders_of(module)
@@ -132,6 +137,22 @@ class Weights:
         at = host.data_ptr()
         index = bisect.bisect_right(self._starts, at) - 1
         return Shown(name, tensor, host, index, at - self.all[index].start, is_buffer)
+
+    def leave_files(self, changed: Iterable[int]) -> bool:
+        """Weights that do not have the bytes of their files any more get memory of their own. Whether any has."""
+        own = {}
+        for index in changed:
+            weight = self.all[index]
+            for file in files_of([weight.start]):
+                copy = file.own(weight.start, weight.bytes)
+                if copy is not None:
+                    own[index] = copy.untyped_storage()
+        for one in self.shown.values() if own else ():
+            if one.weight in own:
+                with one.mode(), torch.no_grad():
+                    place = one.offset // one.host.element_size(), one.tensor.size(), one.tensor.stride()
+                    set_data(one.tensor, torch.empty(0, dtype=one.host.dtype).set_(own[one.weight], *place))
+        return bool(own)
 
     def settle(self) -> set[int]:
         """A pass was recorded. Tensors in attributes may be in other ones since; those that are gone are no weights, but what the forward
