@@ -53,7 +53,7 @@ def formed(module: nn.Module, form: str) -> nn.Module:
     from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
 
     if "int8" in form:
-        quantize_(module, Int8WeightOnlyConfig())
+        quantize_(module, Int8WeightOnlyConfig(set_inductor_config=False))
     if "int4" in form:
         # Of a shape that the kernel takes: others stay as they are.
         fits = lambda one, _: isinstance(one, nn.Linear) and one.in_features % 1024 == 0 and one.out_features % 16 == 0  # noqa: E731

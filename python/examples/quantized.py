@@ -24,7 +24,7 @@ def compile_blocks(model: LlamaForCausalLM) -> None:
         layer.mlp.compile(backend="aot_eager")  # without a backend: Inductor, which takes a minute
 
 
-@torch.inference_mode()
+@torch.no_grad()  # torchao moves no weight between devices in inference mode
 def main(arguments: list[str]) -> None:
     device = arguments[0] if arguments else "cuda:0" if torch.cuda.is_available() else "cpu"
     model = build(256 if device == "cpu" else 1024).requires_grad_(False)
