@@ -385,6 +385,18 @@ Error Module::set_budget(std::uint64_t bytes) {
   return loaded != Error::Ok ? loaded : tell(loads_->any(), [bytes](const rs::Loaded& one) { one.set_budget(bytes); });
 }
 
+Error Module::reorder(std::int32_t to, std::int64_t priority) {
+  const Error loaded = load_any();
+  return loaded != Error::Ok ? loaded
+                             : tell(loads_->any(), [=](const rs::Loaded& one) { one.reorder(to, priority); });
+}
+
+Error Module::set_priority(std::int64_t priority) { return reorder(0, priority); }
+
+Error Module::prioritize() { return reorder(1, 0); }
+
+Error Module::deprioritize() { return reorder(2, 0); }
+
 et::Result<Stats> Module::stats(const std::string& method_name) const {
   const LoadedPtr loaded = loads_->find(method_name);
   if (loaded == nullptr) {

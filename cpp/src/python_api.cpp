@@ -413,4 +413,13 @@ int32_t wsm_set_budget(wsm_module* module, uint64_t bytes) {
   });
 }
 
+int32_t wsm_reorder(wsm_module* module, int32_t to, int64_t priority) {
+  rs::clear_error();
+  return guarded([&] {
+    require(module, "module");
+    auto& one = module->module;
+    return to == 0 ? one.set_priority(priority) : to == 1 ? one.prioritize() : one.deprioritize();
+  });
+}
+
 void wsm_close(wsm_module* module) { delete module; }

@@ -86,6 +86,9 @@ int32_t wsm_reset_state(wsm_module* module);
 /* Another budget from the next pass on, in bytes. */
 int32_t wsm_set_budget(wsm_module* module, uint64_t bytes);
 
+/* Another place in the order of the device: 0 for this priority, 1 for the first of its own, 2 for the last. */
+int32_t wsm_reorder(wsm_module* module, int32_t to, int64_t priority);
+
 /* Ends a handle; NULL is allowed. */
 void wsm_close(wsm_module* module);
 

@@ -102,7 +102,7 @@ impl<D: DelegateDevice> Engine<D> {
             return Err(Error::Poisoned(why.clone()));
         }
         running.session.turn_to(self.method)?;
-        take_grant(self.shared.membership.as_ref(), &mut running.session, 0)?;
+        take_grant(self.shared.membership.as_deref(), &mut running.session, 0)?;
         let ProgramState {
             session,
             poisoned,
@@ -121,7 +121,7 @@ impl<D: DelegateDevice> Engine<D> {
         };
         let (copies, graph) = (&mut self.copies, &mut self.graph);
         let outcome = passes(&mut turn, copies, graph);
-        settle_grant(self.shared.membership.as_ref(), &mut running.session, 0);
+        settle_grant(self.shared.membership.as_deref(), &mut running.session, 0);
         keep_times(&mut running);
         *locked(&self.shared.stats) = running.stats();
         let session = &running.session;
@@ -325,6 +325,7 @@ impl<D: DelegateDevice + 'static> RunPass for Engine<D> {
         Parts {
             program: self.shared.clone(),
             state: state.map(|state| state as Arc<dyn Any + Send + Sync>),
+            membership: self.shared.membership.clone(),
         }
     }
 

@@ -29,6 +29,7 @@ impl RunPass for Copying {
         Parts {
             program: Arc::new(()),
             state: None,
+            membership: None,
         }
     }
 

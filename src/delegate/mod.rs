@@ -50,6 +50,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crate::config::BUDGET;
+use crate::elastic::Reorder;
 use crate::error::{Error, Result};
 use crate::format::{InputSpec, Record, Records, Wiring};
 use crate::process::OfProcess;
@@ -131,6 +133,18 @@ impl Delegate {
     /// Another budget for all methods and sessions of the program, from the next pass on. See [`crate::session::Session::set_budget`].
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         self.live.get()?.turn()?.engine.set_budget(bytes)
+    }
+
+    /// Another place of the program in the order of its device. While it executes too.
+    pub fn reorder(&self, to: Reorder) -> Result<()> {
+        let membership = &self.live.get()?.parts.membership;
+        let membership = membership.as_ref().ok_or_else(|| {
+            Error::InvalidInput(format!(
+                "this program has a budget of its own, and no place in the order of its device: load it with {BUDGET} = 'shared'"
+            ))
+        })?;
+        membership.reorder(to);
+        Ok(())
     }
 
     /// The same with the outputs copied to memory that the caller has, which must not overlap that of the inputs

@@ -8,6 +8,7 @@ use super::inputs::Signature;
 use super::tensor::InputTensor;
 use crate::aoti::outputs::Output;
 use crate::counters::Stats;
+use crate::elastic::Membership;
 use crate::error::Result;
 
 /// Receives the outputs of a pass, one after the other, once the pass has completed.
@@ -20,6 +21,8 @@ pub struct Parts {
     pub program: Arc<dyn Any + Send + Sync>,
     /// `SessionState` of its device; `None` for the first session.
     pub state: Option<Arc<dyn Any + Send + Sync>>,
+    /// The program's place in the device's pool, if the budget is shared.
+    pub membership: Option<Arc<Membership>>,
 }
 
 /// One method, ready to run, on whatever device.

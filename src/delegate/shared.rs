@@ -31,7 +31,7 @@ pub(super) struct Shared<D: DelegateDevice> {
     /// The address of the caller's stream, if there is one.
     stream: Option<usize>,
     /// Its place in the device's pool, if the budget is shared. It leaves once the session has given its memory back.
-    pub membership: Option<Membership>,
+    pub membership: Option<Arc<Membership>>,
 }
 
 /// What a pass has for itself. The order of the fields is the order in which they end: the session's copies read the data.
@@ -90,6 +90,7 @@ impl<D: DelegateDevice> Shared<D> {
     }
 
     pub fn in_pool(self, membership: Option<Membership>) -> Shared<D> {
+        let membership = membership.map(Arc::new);
         Shared { membership, ..self }
     }
 

@@ -29,6 +29,7 @@ pub use files::{WeightFile, WeightFiles};
 
 use crate::counters::Stats;
 use crate::device::{CallerStream, CudaDevice, HostBytes, HostDevice};
+use crate::elastic::Reorder;
 use crate::error::Result;
 use crate::figures::DeviceId;
 use crate::schedule::WeightIndex;
@@ -91,6 +92,7 @@ trait Passes: Send + Sync {
     fn end(&self, completed: bool) -> Result<()>;
     fn addresses(&self, entry: u32, at: &mut [u64]) -> Result<()>;
     fn set_budget(&self, bytes: u64) -> Result<()>;
+    fn reorder(&self, to: Reorder) -> Result<()>;
     fn copy_again(&self, changed: &[WeightIndex]) -> Result<()>;
     fn stats(&self) -> Result<Stats>;
     fn entry_stats(&self) -> Result<Vec<EntryStats>>;
@@ -159,6 +161,11 @@ impl Eager {
     /// Another budget, from the next pass on.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         self.0.set_budget(bytes)
+    }
+
+    /// Another place in the order of the device, which is shared. While a pass runs too.
+    pub fn reorder(&self, to: Reorder) -> Result<()> {
+        self.0.reorder(to)
     }
 
     /// The bytes of these weights on the host have changed, and lie where they did: what the device has of them is copied again.

@@ -5,7 +5,7 @@ use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::device::{HostBytes, WeightDevice};
-use crate::elastic::{Membership, Tenant};
+use crate::elastic::{Membership, Reorder, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
 use crate::session::Session;
@@ -331,6 +331,14 @@ impl<D: WeightDevice> Passes for Weights<D> {
         }
         self.hold(state.session()?, bytes)?;
         state.budget = OffloadBudget::Bytes(bytes);
+        Ok(())
+    }
+
+    fn reorder(&self, to: Reorder) -> Result<()> {
+        let membership = self.membership.as_ref().ok_or_else(|| {
+            Error::InvalidInput("this module has a budget of its own, and no place in the order of its device: offload it with shared=True".to_owned())
+        })?;
+        membership.reorder(to);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! grants follow the rule whose shadow copied least.
 
 use super::ledger::Ledger;
+use super::rank::Rank;
 use super::rule::Rule;
 use super::tenant::{Lane, TenantId, TenantState, Wants, LANES, SHADOWS};
 use crate::error::bytes_text;
@@ -86,11 +87,29 @@ impl Arbiter {
         self.ledger.unit = unit.max(1);
     }
 
-    /// Another priority, which counts from the next pass on.
-    pub fn set_priority(&mut self, id: TenantId, priority: i64) {
+    /// Another place in the order, which counts from the next pass on.
+    pub fn set_rank(&mut self, id: TenantId, rank: Rank) {
         if let Some(at) = self.ledger.find(id) {
-            self.ledger.tenants[at].priority = priority;
+            self.ledger.tenants[at].rank = rank;
         }
+    }
+
+    /// What tenants below a rank could give up at once; all of them, if there is none.
+    pub fn can_give(&self, below: Option<Rank>) -> u64 {
+        let unit = self.ledger.unit;
+        let tenants = self.ledger.tenants.iter().filter(|one| one.is_below(below));
+        tenants.map(|one| one.spare(Lane::GRANTS, unit)).sum()
+    }
+
+    /// The least that a tenant may hold now.
+    pub fn lowest(&self, id: TenantId) -> u64 {
+        let lowest = |at: usize| self.ledger.tenants[at].lowest(Lane::GRANTS, self.ledger.unit);
+        self.ledger.find(id).map_or(0, lowest)
+    }
+
+    /// Tenants below a rank give up `bytes` bytes of their grants, as far as they can: those of the lowest rank first.
+    pub fn give(&mut self, bytes: u64, below: Option<Rank>) {
+        self.ledger.give((Lane::GRANTS, self.rule), bytes, below);
     }
 
     /// The tenant wants other bytes from now on, between its passes. Others give what its grant lacks of the new floor.
@@ -192,8 +211,8 @@ impl Arbiter {
         let own = &self.ledger.tenants[at];
         let value = |tenant: &TenantState| self.rule.value(&tenant.history, self.ledger.now);
         let above = |other: &&TenantState| {
-            let same = other.priority == own.priority && value(other) > value(own);
-            other.priority > own.priority || same
+            let same = other.rank == own.rank && value(other) > value(own);
+            other.rank > own.rank || same
         };
         let above = self.ledger.tenants.iter().filter(above);
         let above: Vec<_> = above.map(|tenant| format!("'{}'", tenant.name)).collect();
@@ -203,7 +222,7 @@ impl Arbiter {
             bytes_text(own.held(Lane::GRANTS)),
             bytes_text(own.total),
             bytes_text(own.floor),
-            own.priority,
+            own.rank.priority(),
             own.history.passes,
             self.rule.name(),
             match above.is_empty() {
@@ -272,12 +291,11 @@ impl Arbiter {
         gain >= small(tenant) || completes
     }
 
-    /// Whether less is enough: for a tenant that holds little above its least, and from tenants of lower priority.
+    /// Whether less is enough: for a tenant that holds little above its least, and from tenants of lower rank.
     fn may_take_little(&self, at: usize) -> bool {
         let (tenant, unit) = (&self.ledger.tenants[at], self.ledger.unit);
-        let gives = |other: &TenantState| {
-            other.priority < tenant.priority && other.spare(Lane::GRANTS, unit) > 0
-        };
+        let gives =
+            |other: &TenantState| other.rank < tenant.rank && other.spare(Lane::GRANTS, unit) > 0;
         tenant.spare(Lane::GRANTS, unit) < small(tenant) || self.ledger.tenants.iter().any(gives)
     }
 

@@ -47,7 +47,7 @@ impl Program {
                 let priority = self.random.below(3) as i64;
                 let at = self.one();
                 self.known[at].priority = priority;
-                self.arbiter.set_priority(self.known[at].id, priority);
+                self.arbiter.set_rank(self.known[at].id, Rank::of(priority));
             }
             (6..=9, _) => self.set_least(),
             (10, _) => self.set_wants(),

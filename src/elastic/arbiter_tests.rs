@@ -97,7 +97,7 @@ fn a_tenant_that_wants_more_takes_it_from_others() {
 fn a_lower_cap_takes_from_the_lowest() {
     let (mut arbiter, [a, b, c]) = equals(300, 100);
     take_turns(&mut arbiter, &[a, b, c, c, c, b], 10);
-    arbiter.set_priority(a, 1);
+    arbiter.set_rank(a, Rank::of(1));
     arbiter.set_cap(150).unwrap();
     assert_eq!(arbiter.grant(a), 100);
     assert_eq!(arbiter.grant(b) + arbiter.grant(c), 50);
@@ -140,7 +140,7 @@ fn a_priority_comes_before_every_rule() {
     assert_eq!((arbiter.grant(low), arbiter.grant(high)), (200, 800));
     let text = arbiter.explain(low);
     assert!(text.ends_with("above it: 'high'"), "{text}");
-    arbiter.set_priority(low, 8);
+    arbiter.set_rank(low, Rank::of(8));
     arbiter.pass(low);
     assert_eq!((arbiter.grant(low), arbiter.grant(high)), (900, 100));
 }

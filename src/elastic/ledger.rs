@@ -1,5 +1,6 @@
 //! Who holds how much, in the real residency and in the shadows; and how bytes move under the cap.
 
+use super::rank::Rank;
 use super::rule::{even, Claim, Rule};
 use super::tenant::{Lane, TenantId, TenantState};
 
@@ -149,9 +150,22 @@ impl Ledger {
         except: Option<usize>,
     ) {
         self.list(lane, rule, except);
-        let unit = self.unit_of(lane);
         let held: u64 = self.tenants.iter().map(|one| one.held(lane)).sum();
-        let mut over = held.saturating_add(need).saturating_sub(self.cap);
+        let over = held.saturating_add(need).saturating_sub(self.cap);
+        self.take_from_losers(lane, over);
+    }
+
+    /// Tenants below a rank shrink by `bytes` together, or to their least.
+    pub(super) fn give(&mut self, (lane, rule): (Lane, Rule), bytes: u64, below: Option<Rank>) {
+        self.list(lane, rule, None);
+        let tenants = &self.tenants;
+        self.losers.retain(|&loser| tenants[loser].is_below(below));
+        self.take_from_losers(lane, bytes);
+    }
+
+    /// Those in `losers` shrink in their order.
+    fn take_from_losers(&mut self, lane: Lane, mut over: u64) {
+        let unit = self.unit_of(lane);
         while over > 0 {
             let Some(loser) = self.next_loser() else {
                 break;

@@ -16,7 +16,7 @@
 //! - A grant is at least the tenant's floor, and at least what its open leases hold.
 //! - A grant is a multiple of the unit, or the floor, or everything.
 //! - A pass grows the grant of the tenant that passes, and no other. So nobody holds bytes that no pass has copied.
-//! - A pass takes nothing from a tenant of higher priority.
+//! - A pass takes nothing from a tenant or a range of higher rank, and a fault of a range nothing from a tenant that is not below it.
 //! - The same calls give the same grants.
 //!
 //! | file | what it does |
@@ -32,6 +32,7 @@
 //! | `arbiter` | which rule is followed, and which change is worth it |
 //! | `ledger` | who holds how much in each residency; how bytes move |
 //! | `rule` | three orders of value, and what a pass may take from whom |
+//! | `rank` | one order for tenants and ranges: whose memory goes last
 //! | `tenant` | what one tenant wants, and how often it passed |
 #![deny(unsafe_code)]
 
@@ -43,6 +44,7 @@ mod member;
 mod pool;
 pub mod range;
 mod range_share;
+mod rank;
 mod report;
 mod rule;
 mod segments;
@@ -58,7 +60,8 @@ pub use graph_pool::{CaptureId, CaptureReport, GraphPool, GraphPoolReport};
 pub use member::{DeviceState, Tenant};
 pub use pool::{DevicePool, Membership};
 pub use range::{Range, Ranges};
-pub use report::{Report, TenantReport};
+pub use rank::{Rank, Reorder};
+pub use report::{Place, Report, TenantReport};
 pub use rule::Rule;
 pub use segments::Segments;
 pub use tenant::{TenantId, Wants};

@@ -16,6 +16,7 @@ use super::arbiter::Arbiter;
 use super::cap::Cap;
 use super::member::{DeviceState, Tenant};
 use super::range_share::{AskedRanges, RangeShare};
+use super::rank::{Rank, Reorder};
 use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
 use crate::figures::DeviceId;
@@ -37,7 +38,7 @@ pub(super) struct PoolState {
 
 pub(super) struct Member {
     pub name: String,
-    pub priority: i64,
+    pub rank: Rank,
     pub floor: u64,
     pub total: u64,
     /// What it takes beside its weights: activations, inputs, a reserve.
@@ -106,7 +107,7 @@ impl DevicePool {
         let wants = Wants { name, ..wants };
         let member = Member {
             name: wants.name.clone(),
-            priority: wants.priority,
+            rank: Rank::of(wants.priority),
             floor: wants.floor,
             total: wants.total.max(wants.floor),
             beside,
@@ -120,7 +121,7 @@ impl DevicePool {
         }
         let id = state.arbiter.join(wants)?;
         state.shrink_others(Some(id), &mut asked);
-        state.room_from_ranges(member.held, true, &mut ranges);
+        state.room_from_ranges(member.held, None, true, &mut ranges);
         let room = state.room();
         let joined = match member.held <= room {
             true => {
@@ -223,7 +224,11 @@ impl PoolState {
 
     /// Tenants that hold more than their grant shrink, but for `but` and those that are busy. `asked` keeps them until the lock is
     /// gone.
-    fn shrink_others(&mut self, but: Option<TenantId>, asked: &mut Vec<Arc<dyn Tenant>>) {
+    pub(super) fn shrink_others(
+        &mut self,
+        but: Option<TenantId>,
+        asked: &mut Vec<Arc<dyn Tenant>>,
+    ) {
         for (id, member) in &mut self.members {
             let grant = self.arbiter.grant(*id);
             if Some(*id) == but || member.held <= grant {
@@ -271,13 +276,24 @@ impl Membership {
         }
     }
 
-    /// Another priority, which counts from the next pass of any tenant on.
-    pub fn set_priority(&self, priority: i64) {
+    /// Another place in the order, which counts from the next pass of any tenant on.
+    pub fn reorder(&self, to: Reorder) {
         let mut state = self.pool.lock();
-        state.arbiter.set_priority(self.id, priority);
-        if let Some(member) = state.members.get_mut(&self.id) {
-            member.priority = priority;
-        }
+        let Some(member) = state.members.get_mut(&self.id) else {
+            return;
+        };
+        member.rank = member.rank.reordered(to);
+        let rank = member.rank;
+        state.arbiter.set_rank(self.id, rank);
+    }
+
+    /// Its place in the order of the device.
+    pub fn rank(&self) -> Rank {
+        let state = self.pool.lock();
+        state
+            .members
+            .get(&self.id)
+            .map_or(Rank::LAST, |one| one.rank)
     }
 
     /// Bytes that the tenant holds.
@@ -305,8 +321,9 @@ impl Membership {
         state.arbiter.pass(self.id);
         state.shrink_others(Some(self.id), &mut asked);
         let grant = state.arbiter.grant(self.id);
-        let more = grant.saturating_sub(state.member(self.id)?.held);
-        state.room_from_ranges(more, false, &mut ranges);
+        let (held, rank) = (state.member(self.id)?.held, state.member(self.id)?.rank);
+        let more = grant.saturating_sub(held);
+        state.room_from_ranges(more, Some(rank), false, &mut ranges);
         let room = state.room();
         let member = state.member(self.id)?;
         let before = member.held;
@@ -360,7 +377,10 @@ impl Membership {
         state.shrink_others(Some(self.id), &mut asked);
         let grant = state.arbiter.grant(self.id);
         let held = state.member(self.id)?.held;
-        state.room_from_ranges(grant.saturating_sub(held), true, &mut ranges);
+        // Its floor it needs; what is above that comes in the order of ranks.
+        state.room_from_ranges(floor.saturating_sub(held), None, true, &mut ranges);
+        let rank = state.member(self.id)?.rank;
+        state.room_from_ranges(grant.saturating_sub(held), Some(rank), true, &mut ranges);
         let room = state.room();
         let holds = grant.min(held + room);
         let member = state.member(self.id)?;

@@ -1,9 +1,11 @@
 //! What ranges hold of a device's pool: what its stores leave of the cap.
 //!
-//! Stores come first. A store that begins a pass, or joins, gets its grant; ranges give what is missing. What ranges hold is
-//! counted before they take it, and until they have given it back.
+//! A store that begins a pass gets its grant: ranges up to its rank give what is missing. A fault takes from ranges and stores
+//! below its range. What ranges hold is counted before they take it, and until they have given it back.
 
-use super::pool::{DevicePool, PoolState};
+use super::pool::{DevicePool, Member, PoolState};
+use super::rank::Rank;
+use super::tenant::TenantId;
 use crate::error::{bytes_text, Error, Result};
 use std::sync::{Arc, Weak};
 
@@ -12,15 +14,26 @@ const BESIDE: u64 = 256 << 20;
 
 /// The memory of all ranges of a device.
 pub(super) trait RangeMemory: Send + Sync {
-    /// Holds at most so many bytes, if it can. What it holds now; `None` if a call of a range runs: then nothing has changed. With
-    /// `wait` it waits for kernels that still use the memory.
-    fn shrink_to(&self, bytes: u64, wait: bool) -> Option<u64>;
+    /// Holds at most so many bytes, if ranges up to this rank can give that; of any rank, if there is none. What it holds now; `None`
+    /// if a call of a range runs: then nothing has changed. With `wait` it waits for kernels that still use the memory.
+    fn shrink_to(&self, bytes: u64, up_to: Option<Rank>, wait: bool) -> Option<u64>;
 
-    /// Name and bytes of each range that holds some.
-    fn holders(&self) -> Vec<(String, u64)>;
+    /// Who holds memory. Ranges have a rank.
+    fn holders(&self) -> Vec<Holding>;
 
     /// What is free on the device now.
     fn free_bytes(&self) -> Option<u64>;
+}
+
+/// What a range, or another holder, has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The range, or what holds it.
+    pub name: String,
+    /// Bytes that it holds.
+    pub bytes: u64,
+    /// Its place in the order; `None` for memory that stays until its owner gives it up.
+    pub rank: Option<Rank>,
 }
 
 /// What ranges hold together.
@@ -38,15 +51,15 @@ impl RangeShare {
         self.memory.as_ref().and_then(Weak::upgrade)
     }
 
-    /// Gives `bytes` bytes up, or what it can.
-    fn give(&mut self, bytes: u64, wait: bool, asked: &mut AskedRanges) {
+    /// Gives `bytes` bytes of ranges up to a rank up, or what it can.
+    fn give(&mut self, bytes: u64, up_to: Option<Rank>, wait: bool, asked: &mut AskedRanges) {
         if bytes == 0 || self.held == 0 {
             return;
         }
         let Some(memory) = self.memory() else {
             return;
         };
-        if let Some(held) = memory.shrink_to(self.held.saturating_sub(bytes), wait) {
+        if let Some(held) = memory.shrink_to(self.held.saturating_sub(bytes), up_to, wait) {
             self.held = held;
         }
         asked.push(memory);
@@ -54,16 +67,31 @@ impl RangeShare {
 }
 
 impl PoolState {
-    /// Ranges make room for `bytes` bytes of a store.
-    pub(super) fn room_from_ranges(&mut self, bytes: u64, wait: bool, asked: &mut AskedRanges) {
+    /// Ranges up to a rank make room for `bytes` bytes of a store.
+    pub(super) fn room_from_ranges(
+        &mut self,
+        bytes: u64,
+        up_to: Option<Rank>,
+        wait: bool,
+        asked: &mut AskedRanges,
+    ) {
         let missing = bytes.saturating_sub(self.room());
-        self.ranges.give(missing, wait, asked);
+        self.ranges.give(missing, up_to, wait, asked);
+    }
+
+    fn can_press(&self, below: Option<Rank>) -> u64 {
+        let idle = self.members.iter().filter(|(_, member)| !member.running);
+        let lower = idle.filter(|(_, member)| below.is_none_or(|below| member.rank < below));
+        let gives = |(id, member): (&TenantId, &Member)| {
+            member.held.saturating_sub(self.arbiter.lowest(*id))
+        };
+        lower.map(gives).sum()
     }
 
     /// Ranges and stores fit under a new cap. Where pages of ranges cannot go, stores shrink more.
     pub(super) fn fit_ranges(&mut self, cap: u64, asked: &mut AskedRanges) -> Result<()> {
         let over = (self.held().saturating_add(self.ranges.held)).saturating_sub(cap);
-        self.ranges.give(over, true, asked);
+        self.ranges.give(over, None, true, asked);
         let left = self.ranges.held;
         if self.held().saturating_add(left) <= cap {
             return Ok(());
@@ -105,6 +133,31 @@ impl DevicePool {
         let mut state = self.lock();
         let granted = wanted.min(state.room());
         state.ranges.held += granted;
+        granted
+    }
+
+    /// What stores below a rank could give up now; all stores, if there is none. Those whose pass runs give nothing.
+    pub(super) fn can_press(&self, below: Option<Rank>) -> u64 {
+        let state = self.lock();
+        state.can_press(below)
+    }
+
+    /// Idle stores below a rank give up memory, the lowest first, so that `bytes` bytes are left for who asks. They count as held
+    /// by ranges from now on. How many it became.
+    pub(super) fn press(&self, bytes: u64, below: Option<Rank>) -> u64 {
+        let mut asked = Vec::new();
+        let mut state = self.lock();
+        // A store that holds less than its grant gives less than that loses.
+        while state.room() < bytes && state.arbiter.can_give(below) > 0 {
+            let missing = bytes - state.room();
+            // rule: only-lower-stores-are-pressed
+            state.arbiter.give(missing, below);
+            state.shrink_others(None, &mut asked);
+        }
+        let granted = bytes.min(state.room());
+        state.ranges.held += granted;
+        drop(state);
+        drop(asked);
         granted
     }
 

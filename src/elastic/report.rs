@@ -1,8 +1,9 @@
 //! Who has what of a device, and why.
 
 use super::member::Tenant;
-use super::pool::{DevicePool, Member};
-use super::range_share::RangeMemory;
+use super::pool::{DevicePool, Member, PoolState};
+use super::range_share::{Holding, RangeMemory};
+use super::rank::Rank;
 use super::tenant::TenantId;
 use crate::config::quoted;
 use std::sync::{Arc, Weak};
@@ -22,10 +23,25 @@ pub struct Report {
     pub rule: &'static str,
     /// Bytes that ranges hold: what the tenants leave.
     pub ranges: u64,
-    /// Name and bytes of each range that holds some.
+    /// Name and bytes of each range that holds some, and of each holder beside them.
     pub each_range: Vec<(String, u64)>,
+    /// Everybody, whose memory goes last first.
+    pub order: Vec<Place>,
     /// In the order in which they joined.
     pub tenants: Vec<TenantReport>,
+}
+
+/// A place in the order of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The tenant, the range or the holder.
+    pub name: String,
+    /// `model`, `range`, or `held` for memory that its owner gives up itself.
+    pub kind: &'static str,
+    /// `None` for what is held.
+    pub rank: Option<Rank>,
+    /// Bytes that it holds.
+    pub held: u64,
 }
 
 /// One tenant.
@@ -33,7 +49,7 @@ pub struct Report {
 pub struct TenantReport {
     /// Its methods, and the file of its weights.
     pub name: String,
-    /// As the load said.
+    /// As the load said, or a later call.
     pub priority: i64,
     /// The least bytes with which it runs.
     pub floor: u64,
@@ -65,15 +81,29 @@ impl Report {
         };
         format!(
             "{{\"device\": {}, \"cap_bytes\": {}, \"follows_free_memory\": {}, \"held_bytes\": {}, \
-             \"range_bytes\": {}, \"ranges\": [{}], \"rule\": {}, \"tenants\": [{}]}}",
+             \"range_bytes\": {}, \"ranges\": [{}], \"order\": [{}], \"rule\": {}, \"tenants\": [{}]}}",
             quoted(&self.device),
             cap,
             self.follows_free,
             self.tenants.iter().map(|tenant| tenant.held).sum::<u64>(),
             self.ranges,
             ranges.join(", "),
+            self.order.iter().map(Place::to_json).collect::<Vec<_>>().join(", "),
             quoted(self.rule),
             tenants.join(", ")
+        )
+    }
+}
+
+impl Place {
+    fn to_json(&self) -> String {
+        let rank = self.rank;
+        let priority = rank.map_or("null".to_owned(), |rank| rank.priority().to_string());
+        format!(
+            "{{\"name\": {}, \"kind\": {}, \"priority\": {priority}, \"held_bytes\": {}}}",
+            quoted(&self.name),
+            quoted(self.kind),
+            self.held
         )
     }
 }
@@ -96,6 +126,30 @@ impl TenantReport {
     }
 }
 
+impl PoolState {
+    /// Everybody in the order of the device. Among equal ranks stores come before ranges: these give when a pass begins.
+    fn order(&self, others: Vec<Holding>) -> Vec<Place> {
+        let store = |member: &Member| Place {
+            name: member.name.clone(),
+            kind: "model",
+            rank: Some(member.rank),
+            held: member.held,
+        };
+        let other = |one: Holding| Place {
+            kind: if one.rank.is_some() { "range" } else { "held" },
+            name: one.name,
+            rank: one.rank,
+            held: one.bytes,
+        };
+        let mut order: Vec<Place> = self.members.values().map(store).collect();
+        order.extend(others.into_iter().map(other));
+        order.sort_by_key(|one| {
+            std::cmp::Reverse(one.rank.map_or((1, Rank::default()), |rank| (0, rank)))
+        });
+        order
+    }
+}
+
 type Members = (Option<Arc<dyn RangeMemory>>, Vec<Arc<dyn Tenant>>);
 
 impl DevicePool {
@@ -103,7 +157,7 @@ impl DevicePool {
     pub fn report(&self) -> Report {
         // They end after the lock is gone, and are asked before it is taken: they take it themselves.
         let (ranges, tenants) = self.members();
-        let each_range = ranges.as_ref().map_or(vec![], |ranges| ranges.holders());
+        let others = ranges.as_ref().map_or(vec![], |ranges| ranges.holders());
         let known = self.lock().cap.is_known();
         let free = match known {
             true => None,
@@ -116,7 +170,7 @@ impl DevicePool {
         let seen = free.map(|free| state.available(free, 0));
         let one = |(id, member): (&TenantId, &Member)| TenantReport {
             name: member.name.clone(),
-            priority: member.priority,
+            priority: member.rank.priority(),
             floor: member.floor,
             total: member.total,
             grant: state.arbiter.grant(*id),
@@ -132,7 +186,11 @@ impl DevicePool {
             follows_free: state.cap.follows(),
             rule: state.arbiter.rule().name(),
             ranges: state.ranges.held,
-            each_range,
+            each_range: { others.iter() }
+                .filter(|one| one.bytes > 0)
+                .map(|one| (one.name.clone(), one.bytes))
+                .collect(),
+            order: state.order(others),
             tenants: state.members.iter().map(one).collect(),
         }
     }

@@ -60,7 +60,7 @@ impl Rule {
 
     /// What `passing`, whose pass begins, may take from `other`.
     pub(super) fn claim(self, passing: &TenantState, other: &TenantState, now: u64) -> Claim {
-        match other.priority.cmp(&passing.priority) {
+        match other.rank.cmp(&passing.rank) {
             Ordering::Less => return Claim::All,
             Ordering::Greater => return Claim::Nothing,
             Ordering::Equal => {}

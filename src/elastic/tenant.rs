@@ -1,5 +1,6 @@
 //! One tenant: what it wants, what it holds, how often it passed.
 
+use super::rank::Rank;
 use std::cmp::Ordering;
 
 /// Who wants memory. No number is used twice.
@@ -46,7 +47,7 @@ pub(super) struct TenantState {
     /// The largest grant.
     pub(super) total: u64,
     pub(super) floor: u64,
-    pub(super) priority: i64,
+    pub(super) rank: Rank,
     /// What open leases hold.
     pub(super) least: u64,
     held: [u64; LANES],
@@ -65,7 +66,7 @@ impl TenantState {
             name: wants.name,
             total: wants.total.max(wants.floor),
             floor: wants.floor,
-            priority: wants.priority,
+            rank: Rank::of(wants.priority),
             least: 0,
             held: [wants.floor; LANES],
             gives: 0,
@@ -81,11 +82,16 @@ impl TenantState {
         before
     }
 
+    /// Whether it is below a rank; everybody is, if there is none.
+    pub(super) fn is_below(&self, rank: Option<Rank>) -> bool {
+        rank.is_none_or(|rank| self.rank < rank)
+    }
+
     /// The tenant that loses its bytes first comes first.
     pub(super) fn order(&self, other: &TenantState) -> Ordering {
         let values = self.value.total_cmp(&other.value);
-        let priorities = self.priority.cmp(&other.priority);
-        priorities.then(values).then(other.id.cmp(&self.id))
+        let ranks = self.rank.cmp(&other.rank);
+        ranks.then(values).then(other.id.cmp(&self.id))
     }
 
     pub(super) fn held(&self, lane: Lane) -> u64 {

@@ -19,6 +19,7 @@ use crate::delegate::{
     Memory, Program,
 };
 use crate::device::HostRoom;
+use crate::elastic::Reorder;
 use crate::error::Error;
 use crate::format::{Records, Wiring};
 use crate::system_memory;
@@ -73,6 +74,8 @@ mod ffi {
         fn call_inputs(pte: &str, method: &str) -> Result<Vec<CallInput>>;
         fn reset_state(self: &Loaded) -> Result<()>;
         fn set_budget(self: &Loaded, bytes: u64) -> Result<()>;
+        /// 0: to this priority; 1: first of its own; 2: last.
+        fn reorder(self: &Loaded, to: i32, priority: i64) -> Result<()>;
         fn set_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
         fn get_default(key: &str) -> Result<RuntimeSpec>;
         fn check_defaults(specs: Vec<RuntimeSpec>) -> Result<()>;
@@ -307,6 +310,15 @@ impl Loaded {
 
     fn set_budget(&self, bytes: u64) -> Result<(), String> {
         crossing(|| Ok(self.delegate.set_budget(bytes)?))
+    }
+
+    fn reorder(&self, to: i32, priority: i64) -> Result<(), String> {
+        let to = match to {
+            0 => Reorder::To(priority),
+            1 => Reorder::First,
+            _ => Reorder::Last,
+        };
+        crossing(|| Ok(self.delegate.reorder(to)?))
     }
 
     fn count_inputs_copied(&self, count: u64) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{HostDevice, Sim};
-use weightstream::elastic::{DevicePool, DeviceState, Membership, Wants};
+use weightstream::elastic::{DevicePool, DeviceState, Membership, Reorder, Wants};
 use weightstream::store::{ElasticBytes, Methods};
 use weightstream::Error;
 
@@ -53,7 +53,11 @@ fn walk(models: Vec<Model>, orders: &[Order], seed: u64) {
         let events = store.model.method.trace.events().len() as u64;
         match draw.below(8) {
             0 => pool.set_cap(Some(cap(&mut draw))).unwrap(),
-            1 => store.membership().set_priority(draw.below(3) as i64),
+            1 => store.membership().reorder(match draw.below(4) {
+                0 => Reorder::First,
+                1 => Reorder::Last,
+                _ => Reorder::To(draw.below(3) as i64),
+            }),
             2 => store
                 .pass(Pass::AbortAt(draw.below(events + 1) as usize))
                 .unwrap(),
@@ -236,7 +240,7 @@ fn a_busy_tenant_is_not_waited_for_and_not_overdrawn() {
     for _ in 0..4 {
         a.pass(Pass::Complete).unwrap();
     }
-    b.membership().set_priority(1);
+    b.membership().reorder(Reorder::To(1));
     let busy = a.session.lock().unwrap();
     b.pass(Pass::Complete).unwrap();
     let report = pool.report();
@@ -259,7 +263,7 @@ fn a_new_floor_that_others_hold_is_refused() {
     let pool = Arc::new(DevicePool::new("test"));
     let all = LAYERS as u64 * LAYER;
     let [a, b] = two(&pool, all * 3 / 2);
-    b.membership().set_priority(1);
+    b.membership().reorder(Reorder::To(1));
     b.pass(Pass::Complete).unwrap();
     let (total, floor, held) = (2 * all, all, a.membership().held());
     let want = |change: &mut dyn FnMut(u64) -> weightstream::Result<()>| {

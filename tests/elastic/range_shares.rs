@@ -1,9 +1,11 @@
 //! Which range keeps its pages where not all fit: the newest one and low addresses first, within limits, below stores, under the cap.
 
 use crate::range_support::{done, join, pass, range, touch, world, World, UNIT};
+use std::sync::atomic::Ordering::SeqCst;
 use weightstream::device::sim::{Actor, Order};
 use weightstream::device::Sim;
 use weightstream::elastic::range::{Answer, Cause, Refusal};
+use weightstream::elastic::Reorder;
 use weightstream::Error;
 
 /// The pass of an eager model that does not fit: low addresses stay, and nothing is faulted in and out.
@@ -121,7 +123,8 @@ fn stores_come_first_and_ranges_take_what_they_leave() {
     assert_eq!((store.held(), world.ranges.held()), (2 * UNIT, 2 * UNIT));
     let why = a.watermark().unwrap().why.unwrap();
     assert!(why.contains("cap"), "{why}");
-    a.prioritize().unwrap();
+    // Among equals the store comes first, whatever happens to it.
+    a.reorder(Reorder::To(0)).unwrap();
     assert_eq!(pass(&world, &a, 4), "hh--");
     drop(store);
     assert_eq!(pass(&world, &a, 4), "hhff");
@@ -129,6 +132,58 @@ fn stores_come_first_and_ranges_take_what_they_leave() {
     assert_eq!(counts.evicted_bytes[Cause::Cap as usize], 2 * UNIT);
     assert_eq!(counts.refused[Refusal::NothingLower as usize], 2);
     done(&world);
+}
+
+/// A fault of a range above a store takes what the store holds beyond its floor, between its passes; and its passes get nothing back.
+#[test]
+fn a_range_above_a_store_presses_it_to_its_floor() {
+    for to in [Reorder::First, Reorder::To(1)] {
+        let world = world(4);
+        let (store, tenant) = join(&world.pool, UNIT, 3 * UNIT).unwrap();
+        let a = range(&world, "a", 4);
+        let run = || store.begin_pass(|| Ok(0), |_| Ok(()));
+        run().unwrap();
+        a.reorder(to).unwrap();
+        // A pass of it runs: it keeps its memory.
+        assert_eq!(pass(&world, &a, 4), "f---");
+        store.end_pass(|_| Ok(())).unwrap();
+        assert_eq!(pass(&world, &a, 4), "hff-");
+        assert_eq!((store.held(), tenant.0.load(SeqCst)), (UNIT, UNIT));
+        run().unwrap();
+        store.end_pass(|_| Ok(())).unwrap();
+        assert_eq!((store.held(), world.ranges.held()), (UNIT, 3 * UNIT));
+        let report = world.pool.report();
+        let names: Vec<_> = report.order.iter().map(|place| place.kind).collect();
+        assert_eq!(names, ["range", "model"]);
+        // Now the store is above.
+        store.reorder(Reorder::To(2));
+        run().unwrap();
+        store.end_pass(|_| Ok(())).unwrap();
+        assert_eq!((store.held(), world.ranges.held()), (3 * UNIT, UNIT));
+        done(&world);
+    }
+}
+
+/// Who needs memory takes it from the lowest, be that a range or a store.
+#[test]
+fn the_lowest_gives_first_whatever_it_is() {
+    for (of_store, of_range) in [(-1, 0), (0, -1)] {
+        let world = world(4);
+        let (store, _tenant) = join(&world.pool, UNIT, 2 * UNIT).unwrap();
+        let low = range(&world, "low", 2);
+        store.reorder(Reorder::To(of_store));
+        low.reorder(Reorder::To(of_range)).unwrap();
+        store.begin_pass(|| Ok(0), |_| Ok(())).unwrap();
+        store.end_pass(|_| Ok(())).unwrap();
+        assert_eq!(pass(&world, &low, 2), "ff");
+        let high = range(&world, "high", 1);
+        high.reorder(Reorder::To(1)).unwrap();
+        assert_eq!(pass(&world, &high, 1), "f");
+        let store_gave = of_store < of_range;
+        assert_eq!(store.held(), if store_gave { UNIT } else { 2 * UNIT });
+        assert_eq!(pass(&world, &low, 2), if store_gave { "hh" } else { "h-" });
+        done(&world);
+    }
 }
 
 #[test]

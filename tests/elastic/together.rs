@@ -1,15 +1,16 @@
 //! Ranges and stores on the simulated device under one cap, in random programs: passes, some of which end early, of stores with
 //! plans and rings of their own, between faults, slots and unpins of ranges. Caps and priorities change, stores and ranges come and
-//! go. No kernel reads what it should not, each store finds its own bits, the cap holds, and lost contents are never silent.
+//! go; segments of another allocator take memory from all of them. Nobody loses memory to one of lower rank. No kernel reads what it should not, each store finds its own bits, the cap holds, and lost contents are never silent.
 
 use crate::elastic_support::{Store, PAGE};
-use crate::range_support::{done, Draw, World, UNIT};
+use crate::range_support::{done, Draw, Mine, World, UNIT};
 use crate::session_support::code::programs;
 use crate::session_support::{Kernels, Model, Pass};
 use proptest::prelude::*;
 use std::sync::Arc;
-use weightstream::device::sim::Order;
-use weightstream::device::Sim;
+use weightstream::device::sim::{Actor, Order};
+use weightstream::device::{DevicePtr, Sim};
+use weightstream::elastic::{Place, Rank, Reorder, Segments};
 use weightstream::store::{ElasticBytes, Methods};
 use weightstream::Error;
 
@@ -21,7 +22,12 @@ struct Together {
     order: Order,
     floors: u64,
     everything: u64,
+    segments: Segments<Sim>,
+    live: Vec<DevicePtr>,
 }
+
+/// Who holds how much, by rank: stores, and ranges.
+type Held = Vec<(Rank, u64)>;
 
 impl Together {
     fn new(order: Order, models: Vec<Model>, draw: &mut Draw) -> Together {
@@ -32,8 +38,11 @@ impl Together {
         let floors = all.iter().map(|one| one.least).sum();
         let everything = all.iter().map(|one| one.everything.max(one.least)).sum();
         let cap = cap(draw, floors, everything);
+        let world = World::new(order, cap);
         Together {
-            world: World::new(order, cap),
+            segments: Segments::new(&world.ranges),
+            live: Vec::new(),
+            world,
             stores: Vec::new(),
             models,
             order,
@@ -45,11 +54,25 @@ impl Together {
     fn step(&mut self, draw: &mut Draw) {
         let at = draw.below(self.stores.len() as u64) as usize;
         let mine = draw.below(self.world.mine.len() as u64) as usize;
-        match draw.below(20) {
-            0..=5 if !self.stores.is_empty() => self.pass(at, draw),
-            6 if !self.stores.is_empty() => {
-                let priority = draw.below(3) as i64;
-                self.stores[at].membership().set_priority(priority);
+        let before = self.held();
+        match draw.below(22) {
+            0..=5 if !self.stores.is_empty() => {
+                self.pass(at, draw);
+                let rank = self.stores[at].membership().rank();
+                keeps_higher_ones(&before.1, &self.held().1, |range| range > rank);
+                keeps_higher_ones(&before.0, &self.held().0, |store| store > rank);
+            }
+            6 if !self.stores.is_empty() => self.stores[at].membership().reorder(reorder(draw)),
+            20 => self.segment(draw),
+            21 if !self.world.mine.is_empty() => {
+                let range = &self.world.mine[mine].range;
+                range.reorder(reorder(draw)).unwrap();
+            }
+            _ if draw.below(4) == 0 && !self.world.mine.is_empty() => {
+                let rank = self.world.mine[mine].range.rank().unwrap();
+                self.world.fault(mine, draw);
+                keeps_higher_ones(&before.1, &self.held().1, |range| range > rank);
+                keeps_higher_ones(&before.0, &self.held().0, |store| store >= rank);
             }
             7 if self.stores.len() > 1 => drop(self.stores.swap_remove(at)),
             8 => self.set_cap(draw),
@@ -94,6 +117,64 @@ impl Together {
         }
     }
 
+    /// Stores, and ranges.
+    fn held(&self) -> (Held, Held) {
+        let store =
+            |store: &Arc<Store<Sim>>| (store.membership().rank(), store.membership().held());
+        let range = |mine: &Mine| {
+            let report = mine.range.residency().unwrap();
+            (mine.range.rank().unwrap(), report.resident)
+        };
+        let stores = self.stores.iter().map(store).collect();
+        (stores, self.world.mine.iter().map(range).collect())
+    }
+
+    /// A segment begins or ends. While nobody has pinned memory, it fails only if floors and segments fill the cap.
+    fn segment(&mut self, draw: &mut Draw) {
+        if !self.live.is_empty() && draw.below(2) == 0 {
+            let at = self
+                .live
+                .swap_remove(draw.below(self.live.len() as u64) as usize);
+            assert!(self.segments.free(at, Actor::Compute));
+            return;
+        }
+        match self.segments.alloc(1 + draw.below(6 * UNIT)) {
+            Ok(at) => self.live.push(at),
+            Err(Error::OutOfMemory { bytes, .. }) => {
+                let mine = &self.world.mine;
+                let pinned = mine.iter().any(|mine| !mine.is_idle());
+                let rings: u64 = mine
+                    .iter()
+                    .map(|mine| mine.range.residency().unwrap().ring)
+                    .sum();
+                let report = self.world.pool.report();
+                // Of ranges whose handles are gone leases may be open.
+                let ranges = report
+                    .order
+                    .iter()
+                    .filter(|place| place.kind == "range")
+                    .count();
+                let running = report.tenants.iter().any(|one| one.running);
+                let pinned = pinned || running || ranges > mine.len();
+                let floors: u64 = report.tenants.iter().map(|one| one.floor).sum();
+                let held = |place: &Place| place.kind == "held";
+                let held: u64 = report
+                    .order
+                    .iter()
+                    .filter(|one| held(one))
+                    .map(|one| one.held)
+                    .sum();
+                // Grants move in whole pages, and units may be larger.
+                let slack = (self.stores.len() + self.world.mine.len()) as u64 * UNIT;
+                assert!(
+                    pinned || floors + held + rings + bytes + slack > self.world.cap,
+                    "{report:?}"
+                );
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// The cap, and that each store holds what the pool says at most.
     fn check(&mut self) {
         self.world.check();
@@ -103,6 +184,24 @@ impl Together {
             let held = store.membership().held() + 256;
             assert!(live <= held, "{live} of {held} bytes");
         }
+    }
+}
+
+fn reorder(draw: &mut Draw) -> Reorder {
+    match draw.below(4) {
+        0 => Reorder::First,
+        1 => Reorder::Last,
+        _ => Reorder::To(draw.below(3) as i64),
+    }
+}
+
+/// What those of a rank that is too high hold has not become less.
+fn keeps_higher_ones(before: &Held, after: &Held, higher: impl Fn(Rank) -> bool) {
+    for ((rank, before), (_, after)) in before.iter().zip(after) {
+        assert!(
+            !higher(*rank) || after >= before,
+            "{rank:?} lost: {before} to {after}"
+        );
     }
 }
 
@@ -128,6 +227,9 @@ proptest! {
         }
         for store in &all.stores {
             store.with(|session| session.device_mut().check());
+        }
+        for at in std::mem::take(&mut all.live) {
+            all.segments.free(at, Actor::Compute);
         }
         done(&all.world);
     }

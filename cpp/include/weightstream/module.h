@@ -176,6 +176,13 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
   // is loaded. After an error (a budget below the least one, which the error names) the budget is what it was.
   executorch::runtime::Error set_budget(std::uint64_t bytes);
 
+  // The program's place in the order of its device, where the budget is shared: memory of a lower place goes first. A
+  // number, the first place of that number, or the last one. It counts from the next pass of any model on. Loads a
+  // method if none is loaded; Error::InvalidArgument for a budget of its own.
+  executorch::runtime::Error set_priority(std::int64_t priority);
+  executorch::runtime::Error prioritize();
+  executorch::runtime::Error deprioritize();
+
   // Counters of a loaded method; Error::NotFound if it is not loaded.
   executorch::runtime::Result<Stats> stats(const std::string& method_name = "forward") const;
 
@@ -185,6 +192,8 @@ class WEIGHTSTREAM_EXPORT Module : public executorch::extension::Module {
  private:
   // A session of the program that `first` has loaded.
   Module(const Module& first, SessionWeights&& weights);
+
+  executorch::runtime::Error reorder(std::int32_t to, std::int64_t priority);
 
   // What every constructor does.
   void begin();

@@ -442,8 +442,21 @@ ws_status ws_set_budget(const ws_model* model, uint64_t bytes);
 ws_status ws_set_device_budget(const char* device, uint64_t bytes);
 
 /*
+ * A model's place in the order of its device: memory of a lower place goes first. Models, offloaded modules and ranges
+ * stand in one order. A number, 0 at first, is the priority; of equal ones, the model that was prioritized last comes
+ * first, and the one that was deprioritized last comes last. Between models nobody moved the device's rule decides, and
+ * models come before ranges. It counts from the next pass of any model, or the next fault of a range.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT for a model with a budget of its own.
+ */
+ws_status ws_set_priority(const ws_model* model, int64_t priority);
+ws_status ws_prioritize(const ws_model* model);
+ws_status ws_deprioritize(const ws_model* model);
+
+/*
  * Who has what of a device, and why: a JSON object with the budget, the rule that is followed, for each model its
  * floor, its grant, the bytes that it holds and a sentence, and for each range its name and the bytes that it holds.
+ * `order` has everybody, and whose memory goes last first.
  * The budget is null where it follows what is free and nothing shares the device yet.
  *
  * Parameters:
@@ -707,10 +720,13 @@ ws_status ws_range_tensor(const ws_range* range, uint32_t alloc, int32_t dtype, 
  */
 ws_status ws_range_used_on(const ws_range* range, uint32_t alloc, void* stream);
 
-/* The range comes first from now on, and its watermark is reset: nothing is refused because of earlier evictions. */
+/*
+ * The range's place in the order of its device, as ws_set_priority has it for models. A range that comes first has its
+ * watermark reset, and so has one that gets a number: nothing is refused because of earlier evictions. A fault takes
+ * memory from ranges and idle models of lower places.
+ */
+ws_status ws_range_set_priority(const ws_range* range, int64_t priority);
 ws_status ws_range_prioritize(const ws_range* range);
-
-/* The range comes last from now on. */
 ws_status ws_range_deprioritize(const ws_range* range);
 
 /*
@@ -1015,6 +1031,15 @@ ws_status ws_offload_addresses(const ws_offload* offload, uint32_t entry, uint64
  * Returns: WS_OK; WS_BUDGET_TOO_SMALL; WS_BUSY while a pass runs; WS_INVALID_INPUT after WS_OFFLOAD_SHARED.
  */
 ws_status ws_offload_set_budget(const ws_offload* offload, uint64_t bytes);
+
+/*
+ * The module's place in the order of its device, as ws_set_priority has it for models.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT without WS_OFFLOAD_SHARED.
+ */
+ws_status ws_offload_set_priority(const ws_offload* offload, int64_t priority);
+ws_status ws_offload_prioritize(const ws_offload* offload);
+ws_status ws_offload_deprioritize(const ws_offload* offload);
 
 /*
  * The bytes of these weights on the host have changed, and lie where they did: what the device has of them is copied

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._native.bindings import check_defaults, whole
+from .._native.bindings import as_priority, check_defaults, whole
 from .._native.errors import Error
 from .checkpoint import load
 from .mapping import is_of_file
@@ -61,8 +61,7 @@ def offload(
         raise Error("offload: give either a budget or shared=True; what a shared device holds is set by set_device_budget")
     if example is not None and root is not module:
         raise Error(f"offload: an example is the arguments of one module, and {type(module).__name__} consists of several; call it instead")
-    if not isinstance(priority, int):
-        raise Error(f"offload: priority is a whole number, found {priority!r}")
+    as_priority(priority)
     if name is not None and not isinstance(name, str):
         raise Error(f"offload: name is a text, found {name!r}")
     bytes = SHARED if shared else FLOOR if budget is None else whole("offload: budget", budget)
@@ -212,6 +211,18 @@ class Offloaded:
             if passes.plan:
                 passes.plan.set_budget(bytes)
             passes.budget = bytes
+
+    def set_priority(self, priority: int) -> None:
+        """The module's place among those that share its device: memory of a lower number goes first. From the next pass of any on."""
+        self._passes.reorder("set_priority", as_priority(priority))
+
+    def prioritize(self) -> None:
+        """Comes first of its priority from now on: before all modules and ranges that were not prioritized later."""
+        self._passes.reorder("prioritize")
+
+    def deprioritize(self) -> None:
+        """Comes last of its priority from now on."""
+        self._passes.reorder("deprioritize")
 
     def invalidate(self, *changed: str | torch.Tensor) -> None:
         """The bytes of weights on the host have changed in a way that nobody sees: they are copied again before they are read.

@@ -22,7 +22,7 @@ from .._native.errors import Error
 from .arriving import bring_to_host
 from .entries import Alone, Entry
 from .module import Buffers, refuse_compiler, refuse_gradients
-from .plan import Plan, PlannedCall, PlannedEntry
+from .plan import SHARED, Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host
 from .tree import Tree
 from .watch import running
@@ -58,6 +58,8 @@ class Passes:
         self._next, self._inside, self._astray = 0, 0, False
         #: What the pass wrote to.
         self._wrote: dict[int, Shown] = {}
+        #: How its place in the order of the device was changed: a plan that is made later begins with the same.
+        self._order: list[tuple[Any, ...]] = []
         #: Whether the modules are as they were before.
         self.left = False
         #: What the caller was given.
@@ -146,7 +148,19 @@ class Passes:
         else:
             with progress.step(f"{self.name}: taking {whole / (1 << 30):.1f} GB of weights in host memory under the driver, and loading"):
                 self.plan = Plan(self.weights, entry, self.device, self._stream(), options, self.of_files)
+        for change in self._order:
+            self.plan.reorder(*change)
         return self.plan
+
+    def reorder(self, call: str, *arguments: int) -> None:
+        """Another place in the order of the device. While a pass runs too."""
+        self.check_here()
+        if self.budget != SHARED:
+            raise Error(f"offload: {self.name} has a budget of its own, and no place in the order of its device: offload it with shared=True")
+        # A number undoes what was before it.
+        self._order = [*([] if arguments else self._order), (call, *arguments)]
+        if self.plan:
+            self.plan.reorder(call, *arguments)
 
     def _run_by_plan(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan, planned = self._plan_of(entry)

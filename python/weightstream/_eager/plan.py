@@ -305,6 +305,10 @@ class Plan:
         if library().ws_offload_set_budget(self.handle, bytes) != 0:
             raise Error(self.said())
 
+    def reorder(self, call: str, *arguments: int) -> None:
+        if getattr(library(), f"ws_offload_{call}")(self.handle, *arguments) != 0:
+            raise Error(self.said())
+
     def copy_again(self, changed: list[torch.Tensor]) -> None:
         """The bytes of these weights on the host are others than before: what the device has of them is copied again."""
         found = {self.weights.shown[id(one)].weight for one in changed} - {None}

@@ -186,6 +186,7 @@ _SIGNATURES = {
     "ws_range_used_on": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p]),
     "ws_range_prioritize": (ctypes.c_int, [ctypes.c_void_p]),
     "ws_range_deprioritize": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_range_set_priority": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64]),
     "ws_range_free_bytes": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.POINTER(Freed)]),
     "ws_range_set_limit": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_range_invalidate": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32]),
@@ -216,6 +217,9 @@ _SIGNATURES = {
     "ws_offload_release": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
     "ws_offload_end": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
     "ws_offload_addresses": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
+    "ws_offload_set_priority": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64]),
+    "ws_offload_prioritize": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_offload_deprioritize": (ctypes.c_int, [ctypes.c_void_p]),
     "ws_offload_set_budget": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_offload_copy_again": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t]),
     "ws_offload_stats": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
@@ -239,6 +243,7 @@ _SIGNATURES = {
     "wsm_new_session": (ctypes.c_void_p, [ctypes.c_void_p]),
     "wsm_reset_state": (ctypes.c_int32, [ctypes.c_void_p]),
     "wsm_set_budget": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_uint64]),
+    "wsm_reorder": (ctypes.c_int32, [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64]),
     "wsm_close": (None, [ctypes.c_void_p]),
 }
 
@@ -351,6 +356,13 @@ def check_defaults(specs: dict[str, Any]) -> None:
     array = options_of(specs)
     if library().wsm_check_defaults(array, len(array)) != 0:
         raise Error(last_error())
+
+
+def as_priority(value: Any) -> int:
+    """A priority."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise Error(f"priority: a whole number of 64 bits is expected, found {value!r}")
+    return value
 
 
 def whole(name: str, value: Any) -> int:

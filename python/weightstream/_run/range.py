@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .._native.bindings import NO_LIMIT, Fault, Freed, last_error, library, whole
+from .._native.bindings import NO_LIMIT, Fault, Freed, as_priority, last_error, library, whole
 from .._native.dlpack import consume
 from .._native.errors import Error
 
@@ -71,7 +71,7 @@ class Range:
     """Device addresses of one model. Weights are allocated in the order of their importance, and cost no memory before a fault.
 
     ``device`` is ``"cpu"``, ``"cuda:0"`` and so on. ``bytes`` is what will be allocated; each allocation takes a multiple of 256. A new
-    range has the highest priority. ``ring`` is bytes of memory for weights whose fault was refused, in whole units; it is taken now, and
+    range comes before older ones of priority 0. ``ring`` is bytes of memory for weights whose fault was refused, in whole units; it is taken now, and
     :meth:`slot` gives parts of it. A ``stream`` is a ``torch.cuda.Stream``, its handle, or None for the current one::
 
         w = range.alloc(nbytes)
@@ -156,12 +156,16 @@ class Range:
         self._call("used_on", alloc, self._stream(stream))
 
     def prioritize(self) -> None:
-        """Comes first from now on, and what was evicted may come back: the model is used again."""
+        """Comes first of its priority from now on, before modules too, and what was evicted may come back: the model is used again."""
         self._call("prioritize")
 
     def deprioritize(self) -> None:
-        """Comes last from now on."""
+        """Comes last of its priority from now on."""
         self._call("deprioritize")
+
+    def set_priority(self, priority: int) -> None:
+        """Memory of ranges and modules of a lower number goes first. It is 0 at first. What was evicted may come back."""
+        self._call("set_priority", as_priority(priority))
 
     def free_bytes(self, bytes: int, *, wait: bool = True) -> dict[str, int]:
         """Frees so many bytes, high addresses first: what was ``freed``, what is ``pinned``, and what is ``pending`` on kernels."""

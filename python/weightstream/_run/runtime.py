@@ -9,7 +9,7 @@ import os
 import threading
 from typing import Any
 
-from .._native.bindings import CallInput, Options, Value, last_error, library, options_of
+from .._native.bindings import CallInput, Options, Value, as_priority, last_error, library, options_of
 from .._native.errors import Error
 from .call import Argument, Call
 from .values import from_value, to_value
@@ -179,6 +179,25 @@ class Module:
         with self._turn:
             if self._lib.wsm_set_budget(self._open_handle(), bytes) != 0:
                 raise Error(last_error())
+
+    def set_priority(self, priority: int) -> None:
+        """The module's place among those that share its device (``weight_offload_budget="shared"``): memory of a lower number goes first.
+
+        It is ``weight_offload_priority`` at first, and counts from the next pass of any module on.
+        """
+        self._reorder(0, as_priority(priority))
+
+    def prioritize(self) -> None:
+        """Comes first of its priority from now on: before all modules and ranges that were not prioritized later."""
+        self._reorder(1)
+
+    def deprioritize(self) -> None:
+        """Comes last of its priority from now on."""
+        self._reorder(2)
+
+    def _reorder(self, to: int, priority: int = 0) -> None:
+        if self._lib.wsm_reorder(self._open_handle(), to, priority) != 0:
+            raise Error(last_error())
 
     def _load(self, method: str) -> None:
         if self._lib.wsm_load_method(self._open_handle(), method.encode()) != 0:

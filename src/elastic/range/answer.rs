@@ -42,7 +42,7 @@ pub enum Refusal {
     AboveWatermark = 0,
     /// The range holds what its limit allows, and nothing above the allocation can go.
     OverLimit = 1,
-    /// The cap is full, and nothing of lower priority holds memory.
+    /// The cap is full, and nothing of lower rank holds memory.
     NothingLower = 2,
     /// Memory of lower priority is in use: it is pinned, or kernels still use it. Another time it may work.
     InUse = 3,

@@ -1,9 +1,10 @@
-//! Which units go: those of lower ranges first, and of each range the high addresses. Only idle ones do.
+//! Which units go: those of ranges and stores of the lowest rank first, and of each range the high addresses. Only idle ones do.
 
 use super::answer::{Cause, Freed, Refusal};
 use super::state::RangesState;
 use super::table::Victim;
 use crate::device::UserStreams;
+use crate::elastic::rank::Rank;
 use crate::error::Result;
 use std::ops::Range as Span;
 
@@ -19,19 +20,22 @@ enum Standing {
 #[derive(Default)]
 struct Found {
     bytes: u64,
+    /// What stores below can give beside that.
+    of_stores: u64,
     pinned: bool,
     pending: bool,
 }
 
 impl<D: UserStreams> RangesState<D> {
-    /// Units to take for `need` bytes, `over` of them from the range itself: lower ranges first, and of each the high addresses.
+    /// Units to take for `need` bytes, `over` of them from the range itself: lower ranges first, and of each the high addresses. And
+    /// the bytes that stores are to give, which come before ranges that are above them.
     pub fn victims(
         &mut self,
         id: u64,
         above: usize,
         over: u64,
         need: u64,
-    ) -> Result<std::result::Result<Vec<Victim>, Refusal>> {
+    ) -> Result<std::result::Result<(Vec<Victim>, u64), Refusal>> {
         let mut victims = Vec::new();
         let mut found = Found::default();
         let mut top = usize::MAX;
@@ -47,18 +51,24 @@ impl<D: UserStreams> RangesState<D> {
         }
         let lower = self.order.iter().rev().take_while(|&&other| other != id);
         for other in lower.copied().collect::<Vec<_>>() {
-            self.walk(other, 0..usize::MAX, need, &mut found, &mut victims)?;
-            if found.bytes >= need {
-                return Ok(Ok(victims));
+            let rank = self.range(other)?.rank;
+            found.of_stores = self.pool.can_press(Some(rank));
+            let left = need.saturating_sub(found.of_stores);
+            self.walk(other, 0..usize::MAX, left, &mut found, &mut victims)?;
+            if found.bytes >= left {
+                return Ok(Ok((victims, need - found.bytes.min(need))));
             }
             if found.pending {
                 // What lies further down is worth more than what will be free soon.
                 return Ok(Err(Refusal::InUse));
             }
         }
-        self.walk(id, above..top, need, &mut found, &mut victims)?;
-        Ok(match found.bytes >= need {
-            true => Ok(victims),
+        let rank = self.range(id)?.rank;
+        found.of_stores = self.pool.can_press(Some(rank));
+        let left = need.saturating_sub(found.of_stores);
+        self.walk(id, above..top, left, &mut found, &mut victims)?;
+        Ok(match found.bytes >= left {
+            true => Ok((victims, need - found.bytes.min(need))),
             false if found.pinned || found.pending => Err(Refusal::InUse),
             false => Err(Refusal::NothingLower),
         })
@@ -111,12 +121,14 @@ impl<D: UserStreams> RangesState<D> {
         Ok(Standing::Idle)
     }
 
-    /// Ranges hold at most so many bytes together, if they can: the lowest ones give first. With `wait` for kernels that still use
-    /// them. The pool is not told.
-    pub fn shrink(&mut self, bytes: u64, wait: bool) -> Result<()> {
+    /// Ranges hold at most so many bytes together, if those up to a rank can give that: the lowest ones give first. With `wait` for
+    /// kernels that still use them. The pool is not told.
+    pub fn shrink(&mut self, bytes: u64, up_to: Option<Rank>, wait: bool) -> Result<()> {
         for id in self.order.clone().into_iter().rev() {
             let more = self.held().saturating_sub(bytes);
-            if more == 0 {
+            let rank = self.range(id)?.rank;
+            // rule: higher-ranges-keep-their-memory
+            if more == 0 || up_to.is_some_and(|up_to| rank > up_to) {
                 break;
             }
             let freed = self.free(id, more, wait, Cause::Cap)?;

@@ -3,20 +3,27 @@
 use super::answer::Refusal;
 use super::state::RangesState;
 use crate::device::UserStreams;
+use crate::elastic::range_share::Holding;
 use crate::error::{bytes_text, Result};
 
 /// Of more holders the number is told.
 const NAMED: usize = 8;
 
 impl<D: UserStreams> RangesState<D> {
-    /// Name and bytes of each range that holds some, and of what is held beside them.
-    pub fn holders(&self) -> Vec<(String, u64)> {
-        let ranges = self.ranges.values();
-        let ranges = ranges.map(|range| (range.name.clone(), range.held()));
-        let held = self.holders.values();
-        let held = held.map(|one| (one.name.clone(), one.memory.held()));
-        let all = ranges.chain(held);
-        all.filter(|(_, bytes)| *bytes > 0).collect()
+    /// All ranges, from the highest rank down, behind what is held beside them.
+    pub fn holders(&self) -> Vec<Holding> {
+        let held = self.holders.values().map(|one| Holding {
+            name: one.name.clone(),
+            bytes: one.memory.held(),
+            rank: None,
+        });
+        let ranges = self.order.iter().filter_map(|id| self.ranges.get(id));
+        let ranges = ranges.map(|range| Holding {
+            name: range.name.clone(),
+            bytes: range.held(),
+            rank: Some(range.rank),
+        });
+        held.chain(ranges).collect()
     }
 
     /// A refusal of a range.

@@ -1,7 +1,7 @@
 //! Memory that its owner holds until it gives it up, beside the ranges of a device: graph pools, and segments of another allocator.
-//! Weights of ranges make room for it; nobody takes it.
+//! Weights of ranges and of idle stores make room for it, those of the lowest rank first; nobody takes it.
 
-use super::answer::Refusal;
+use super::answer::{Cause, Refusal};
 use super::state::{HeldMemory, RangesState};
 use super::table::RangeTable;
 use super::Ranges;
@@ -27,23 +27,44 @@ impl<D: UserStreams> RangesState<D> {
     /// Claims `need` bytes for memory that is held. Weights go for them, after the kernels that use them. Whether it is enough; if
     /// not, nothing is claimed, and weights that would go for nothing stay.
     pub fn claim(&mut self, need: u64) -> Result<bool> {
-        let granted = self.pool.claim(need);
-        let missing = need - granted;
-        if missing == 0 {
-            return Ok(true);
+        let mut claimed = self.pool.claim(need);
+        let can_go = self.can_go().saturating_add(self.pool.can_press(None));
+        if claimed < need && can_go >= need - claimed {
+            let taken = self.take_in_order(need - claimed);
+            claimed += *taken.as_ref().unwrap_or(&0);
+            if let Err(error) = taken {
+                self.pool.unclaim(claimed);
+                return Err(error);
+            }
         }
-        let before = self.held();
-        let shrunk = match self.can_go() < missing {
-            true => Ok(()),
-            false => self.shrink(before.saturating_sub(missing), true),
-        };
-        let freed = before - self.held();
-        let enough = shrunk.is_ok() && freed >= missing;
-        self.pool.unclaim(match enough {
-            true => freed - missing,
-            false => freed + granted,
-        });
-        shrunk.map(|()| enough)
+        let enough = claimed >= need;
+        self.pool
+            .unclaim(if enough { claimed - need } else { claimed });
+        Ok(enough)
+    }
+
+    /// Up the order, from the lowest rank: what ranges and stores give of `need` bytes, or a little more. It stays claimed.
+    fn take_in_order(&mut self, need: u64) -> Result<u64> {
+        let mut taken = 0;
+        for id in self.order.clone().into_iter().rev() {
+            let rank = self.range(id)?.rank;
+            if self.pool.can_press(Some(rank)) > 0 && taken < need {
+                taken += self.pool.press(need - taken, Some(rank));
+            }
+            if taken < need {
+                let before = self.held();
+                let freed = self.free(id, need - taken, true, Cause::Cap);
+                taken += before - self.held();
+                if let Err(error) = freed {
+                    self.pool.unclaim(taken);
+                    return Err(error);
+                }
+            }
+        }
+        if taken < need {
+            taken += self.pool.press(need - taken, None);
+        }
+        Ok(taken)
     }
 
     fn holder(&mut self, id: DevicePtr) -> Result<(&mut Holder, &mut Units<D>)> {

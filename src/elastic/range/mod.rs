@@ -45,7 +45,8 @@ pub use residency::{RangeReport, UnitState};
 pub use table::{AllocId, Counts, Watermark, ALIGNMENT};
 
 use super::pool::DevicePool;
-use super::range_share::RangeMemory;
+use super::range_share::{Holding, RangeMemory};
+use super::rank::{Rank, Reorder};
 use crate::device::{AnyPages, DevicePtr, UserStreams};
 use crate::error::Result;
 use crate::figures::DeviceId;
@@ -97,7 +98,7 @@ impl<D: UserStreams + 'static> Ranges<D> {
         ranges
     }
 
-    /// A new range, of the highest priority. It costs addresses, and no memory. `bytes` are rounded up to whole pages; allocations
+    /// A new range, the first of those of priority 0 that nobody put first. It costs addresses, and no memory. `bytes` are rounded up to whole pages; allocations
     /// begin at multiples of [`ALIGNMENT`].
     pub fn create(self: &Arc<Self>, name: &str, bytes: u64) -> Result<Range<D>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -108,7 +109,7 @@ impl<D: UserStreams + 'static> Ranges<D> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let range = RangeTable::new(name.to_owned(), start, size, unit);
         state.ranges.insert(id, range);
-        state.order.insert(0, id);
+        state.place(id, Rank::default())?;
         drop(state);
         Ok(Range {
             ranges: self.clone(),
@@ -148,20 +149,20 @@ impl<D: UserStreams> Ranges<D> {
 }
 
 impl<D: UserStreams> RangeMemory for Ranges<D> {
-    fn shrink_to(&self, bytes: u64, wait: bool) -> Option<u64> {
+    fn shrink_to(&self, bytes: u64, up_to: Option<Rank>, wait: bool) -> Option<u64> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         state.see_ended_leases();
-        if let Err(error) = state.shrink(bytes, wait) {
+        if let Err(error) = state.shrink(bytes, up_to, wait) {
             log::warn!("ranges did not give memory to stores: {error}");
         }
         Some(state.held())
     }
 
-    fn holders(&self) -> Vec<(String, u64)> {
+    fn holders(&self) -> Vec<Holding> {
         self.raw_lock().holders()
     }
 
@@ -235,21 +236,30 @@ impl<D: UserStreams> Range<D> {
         self.ranges.lock().used_on(self.id, alloc, stream)
     }
 
-    /// From now on the range comes first, and faults take memory up to its end again.
+    /// From now on the range comes first of its priority, before stores too, and faults take memory up to its end again.
     pub fn prioritize(&self) -> Result<()> {
-        let mut state = self.ranges.lock();
-        state.order.retain(|&other| other != self.id);
-        state.order.insert(0, self.id);
-        state.range(self.id)?.reset_watermark();
-        Ok(())
+        self.reorder(Reorder::First)
     }
 
-    /// From now on the range comes last.
+    /// From now on the range comes last of its priority.
     pub fn deprioritize(&self) -> Result<()> {
+        self.reorder(Reorder::Last)
+    }
+
+    /// Its place in the order of the device.
+    pub fn rank(&self) -> Result<Rank> {
+        Ok(self.ranges.lock().range(self.id)?.rank)
+    }
+
+    /// Another place in the order of the device. What is not put last may take memory up to its end again.
+    pub fn reorder(&self, to: Reorder) -> Result<()> {
         let mut state = self.ranges.lock();
-        state.order.retain(|&other| other != self.id);
-        state.order.push(self.id);
-        Ok(())
+        let range = state.range(self.id)?;
+        let rank = range.rank.reordered(to);
+        if to != Reorder::Last {
+            range.reset_watermark();
+        }
+        state.place(self.id, rank)
     }
 
     /// Frees `bytes` bytes of the range, high addresses first. With `wait` it waits for kernels that still use them.
@@ -329,8 +339,7 @@ impl<D: UserStreams> Drop for Range<D> {
         if let (Err(_), Some(range)) = (ended, state.ranges.get_mut(&id)) {
             // The next call of another range ends it, once its leases are gone.
             range.abandoned = true;
-            state.order.retain(|&other| other != id);
-            state.order.push(id);
+            let _ = state.place(id, Rank::LAST);
             // The leases' memory is that of the device, which must not end before them.
             std::mem::forget(self.ranges.clone());
         }

@@ -13,6 +13,7 @@ use super::lease::Leases;
 use super::table::{AllocId, RangeTable, Victim};
 use crate::device::{DevicePtr, UserStreams};
 use crate::elastic::pool::DevicePool;
+use crate::elastic::rank::Rank;
 use crate::error::{Error, Result};
 use crate::memory::{Holder, Units};
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ pub(super) struct RangesState<D: UserStreams> {
     pub device: Units<D>,
     pub pool: Arc<DevicePool>,
     pub ranges: BTreeMap<u64, RangeTable<D>>,
-    /// Highest priority first.
+    /// The highest rank first; among equal ones the newest.
     pub order: Vec<u64>,
     /// By first address.
     pub holders: BTreeMap<DevicePtr, HeldMemory>,
@@ -40,6 +41,17 @@ impl<D: UserStreams> RangesState<D> {
     pub fn range(&mut self, id: u64) -> Result<&mut RangeTable<D>> {
         let found = self.ranges.get_mut(&id);
         found.ok_or_else(|| Error::Internal(format!("range {id} is gone")))
+    }
+
+    /// Gives a range its place: the first of this rank.
+    pub fn place(&mut self, id: u64, rank: Rank) -> Result<()> {
+        self.range(id)?.rank = rank;
+        self.order.retain(|&other| other != id);
+        let ranges = &self.ranges;
+        let above = |other: &u64| ranges.get(other).is_some_and(|one| one.rank > rank);
+        let at = self.order.partition_point(above);
+        self.order.insert(at, id);
+        Ok(())
     }
 
     /// The range, and the device, which is used at the same time.
@@ -133,14 +145,23 @@ impl<D: UserStreams> RangesState<D> {
                 return Err(error);
             }
         };
-        let victims = match chosen {
-            Ok(victims) => victims,
+        let (victims, of_stores) = match chosen {
+            Ok(chosen) => chosen,
             Err(refusal) => {
                 self.pool.unclaim(granted);
                 return Ok(Some(refusal));
             }
         };
         let mut available = granted;
+        if of_stores > 0 {
+            let below = self.range(id)?.rank;
+            let pressed = self.pool.press(of_stores, Some(below));
+            available += pressed;
+            if pressed < of_stores {
+                self.pool.unclaim(available);
+                return Ok(Some(Refusal::InUse));
+            }
+        }
         let moved = self.move_units(id, units, victims, &mut available);
         self.pool.unclaim(available);
         self.device.trim();
@@ -162,7 +183,7 @@ impl<D: UserStreams> RangesState<D> {
             return Ok(());
         }
         let before = self.held();
-        let shrunk = self.shrink(before.saturating_sub(over), false);
+        let shrunk = self.shrink(before.saturating_sub(over), None, false);
         self.pool.unclaim(before - self.held());
         shrunk
     }

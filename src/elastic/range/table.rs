@@ -5,6 +5,7 @@ pub use super::alloc::{AllocId, ALIGNMENT};
 use super::answer::{Cause, Refusal};
 use super::ring::{SlotRing, SLOTS};
 use crate::device::{DevicePtr, UserStreams};
+use crate::elastic::rank::Rank;
 use crate::error::{counted, Error, Result};
 use std::ops::Range as Span;
 
@@ -37,6 +38,7 @@ pub struct Counts {
 
 pub(super) struct RangeTable<D: UserStreams> {
     pub name: String,
+    pub rank: Rank,
     pub start: DevicePtr,
     /// Reserved: whole pages.
     pub bytes: u64,
@@ -65,6 +67,7 @@ impl<D: UserStreams> RangeTable<D> {
         let units = bytes.div_ceil(unit) as usize;
         RangeTable {
             name,
+            rank: Rank::default(),
             start,
             bytes,
             unit,

@@ -8,6 +8,7 @@ mod graph_pool;
 mod load;
 mod offload;
 mod offload_recorded;
+mod order;
 mod origin;
 mod pool;
 mod range;
@@ -37,14 +38,19 @@ pub use offload::{
 pub use offload_recorded::{
     ws_offload_event, ws_offload_file, ws_offload_recorded, ws_offload_weight,
 };
+pub use order::{
+    ws_deprioritize, ws_offload_deprioritize, ws_offload_prioritize, ws_offload_set_priority,
+    ws_prioritize, ws_range_deprioritize, ws_range_prioritize, ws_range_set_priority,
+    ws_set_priority,
+};
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{
     ws_fault, ws_range, ws_range_alloc, ws_range_create, ws_range_destroy, ws_range_fault,
     ws_range_fault_many, ws_range_tensor, ws_range_unpin, ws_range_used_on,
 };
 pub use range_memory::{
-    ws_freed, ws_range_deprioritize, ws_range_free_bytes, ws_range_invalidate, ws_range_prioritize,
-    ws_range_residency, ws_range_set_limit, ws_range_watermark, ws_range_why,
+    ws_freed, ws_range_free_bytes, ws_range_invalidate, ws_range_residency, ws_range_set_limit,
+    ws_range_watermark, ws_range_why,
 };
 pub use range_ring::{ws_range_set_ring, ws_range_slot};
 pub use stats::{ws_stats, ws_stats_json};

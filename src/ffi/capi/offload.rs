@@ -30,7 +30,7 @@ thread_local! {
 ///
 /// # Safety
 /// `offload` is NULL or live.
-unsafe fn opened<'a>(offload: *const ws_offload) -> Result<&'a Eager, Failure> {
+pub(super) unsafe fn opened<'a>(offload: *const ws_offload) -> Result<&'a Eager, Failure> {
     // SAFETY: by this function's contract.
     Ok(unsafe { args::reference("offload", offload) }?.0.get()?)
 }

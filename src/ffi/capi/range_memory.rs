@@ -39,26 +39,6 @@ pub(super) fn kept_text(text: String) -> *const c_char {
     })
 }
 
-/// The range comes first.
-///
-/// # Safety
-/// `range` is NULL or live.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_prioritize(range: *const ws_range) -> Status {
-    // SAFETY: by this function's contract.
-    guarded(|| Ok(unsafe { opened(range) }?.prioritize()?))
-}
-
-/// The range comes last.
-///
-/// # Safety
-/// `range` is NULL or live.
-#[no_mangle]
-pub unsafe extern "C" fn ws_range_deprioritize(range: *const ws_range) -> Status {
-    // SAFETY: by this function's contract.
-    guarded(|| Ok(unsafe { opened(range) }?.deprioritize()?))
-}
-
 /// Frees memory of a range.
 ///
 /// # Safety

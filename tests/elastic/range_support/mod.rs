@@ -128,6 +128,13 @@ pub struct Mine {
     pub slots: Vec<(AllocId, Actor)>,
 }
 
+impl Mine {
+    /// Nothing of it is in use.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.leases.is_empty() && self.slots.is_empty()
+    }
+}
+
 /// A program that runs: its ranges and stores, and what it has seen.
 pub struct World {
     pub pool: Arc<DevicePool>,
