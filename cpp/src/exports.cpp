@@ -52,6 +52,7 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_graph_pool_free),
     reinterpret_cast<const void*>(&ws_segment_alloc),
     reinterpret_cast<const void*>(&ws_segment_free),
+    reinterpret_cast<const void*>(&ws_segment_bytes),
     reinterpret_cast<const void*>(&ws_offload_create),
     reinterpret_cast<const void*>(&ws_offload_add_entry),
     reinterpret_cast<const void*>(&ws_offload_replace_entry),

@@ -14,9 +14,7 @@ import pytest
 import torch
 import weightstream as ws
 from support import error_of
-from weightstream._native import bindings
-from weightstream._run import graph_pool
-
+from weightstream._native import allocator, bindings
 pytestmark = pytest.mark.no_export
 
 #: `None` there hides a package from every import.
@@ -99,4 +97,4 @@ def test_memory_for_torch_refuses_an_older_torch_by_name(call, monkeypatch):
     assert "torch 2.11 or later" in message
     assert "found 2.10.1+cu128" in message
     monkeypatch.setattr(torch, "__version__", "2.110.0")
-    graph_pool._check_torch("pool()")
+    allocator.check_torch("pool()")

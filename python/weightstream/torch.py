@@ -5,6 +5,7 @@ and activations.
 """
 
 from ._eager.offload import Offloaded, offload
-from ._run.graph_pool import GraphPool, pool
+from ._native.allocator import pool
+from ._run.graph_pool import GraphPool
 
 __all__ = ["GraphPool", "Offloaded", "offload", "pool"]

@@ -11,6 +11,42 @@ MUTANTS = [
         ("lib:elastic",),
     ),
     Mutant(
+        "only-lower-stores-are-pressed",
+        replace("below", "None"),
+        "a fault takes memory from a model above its range",
+        ("elastic:together", "elastic:range_shares"),
+    ),
+    Mutant(
+        "higher-ranges-keep-their-memory",
+        replace(" || up_to.is_some_and(|up_to| rank > up_to)", ""),
+        "a pass takes memory from a range above its model",
+        ("elastic:together", "elastic:range_shares"),
+    ),
+    Mutant(
+        "memory-goes-from-a-pass-after-its-kernels",
+        delete(),
+        "memory is unmapped while kernels of the pass read it",
+        ("elastic:together",),
+    ),
+    Mutant(
+        "leased-memory-stays-in-its-pass",
+        replace("stays(unit)", "false"),
+        "weights go that a call of the pass reads",
+        ("elastic:together",),
+    ),
+    Mutant(
+        "a-pass-that-gave-way-reads-nothing",
+        delete(),
+        "a read finds addresses without memory",
+        ("elastic:together",),
+    ),
+    Mutant(
+        "resident-pass-keeps-its-memory",
+        replace("state.running != CurrentPass::Reads || ", ""),
+        "weights go that a pass reads without asking",
+        ("elastic:eager",),
+    ),
+    Mutant(
         "lost-pages-are-loaded",
         delete(),
         "a page that the device could not keep is taken for loaded",

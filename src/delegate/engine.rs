@@ -28,6 +28,7 @@ use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Options;
 use crate::device::{DevicePtr, HostStorage};
+use crate::elastic::PassNeeds;
 use crate::error::{Error, Result};
 use crate::format::OutputSource;
 use crate::session::{Session, State, Stats};
@@ -102,7 +103,12 @@ impl<D: DelegateDevice> Engine<D> {
             return Err(Error::Poisoned(why.clone()));
         }
         running.session.turn_to(self.method)?;
-        take_grant(self.shared.membership.as_deref(), &mut running.session, 0)?;
+        take_grant(
+            self.shared.membership.as_deref(),
+            &mut running.session,
+            0,
+            PassNeeds::default(),
+        )?;
         let ProgramState {
             session,
             poisoned,

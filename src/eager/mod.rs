@@ -29,7 +29,7 @@ pub use files::{WeightFile, WeightFiles};
 
 use crate::counters::Stats;
 use crate::device::{CallerStream, CudaDevice, HostBytes, HostDevice};
-use crate::elastic::Reorder;
+use crate::elastic::{PassNeeds, Reorder};
 use crate::error::Result;
 use crate::figures::DeviceId;
 use crate::schedule::WeightIndex;
@@ -79,6 +79,17 @@ pub struct BegunPass {
     pub resident: bool,
 }
 
+/// What a read has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// The weights, where they were before.
+    Same,
+    /// The weights, one of them at another address.
+    Moved,
+    /// Nothing: memory was needed, and the weights of this pass gave way. No read has begun, and none will.
+    Gone,
+}
+
 /// The weights of one module on its device.
 pub struct Eager(Arc<dyn Passes>);
 
@@ -86,8 +97,8 @@ pub struct Eager(Arc<dyn Passes>);
 trait Passes: Send + Sync {
     fn add_entry(&self, entry: Entry) -> Result<u32>;
     fn replace_entry(&self, at: u32, entry: Entry) -> Result<()>;
-    fn begin(&self, entry: u32) -> Result<BegunPass>;
-    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool>;
+    fn begin(&self, entry: u32, needs: PassNeeds) -> Result<BegunPass>;
+    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<Found>;
     fn release(&self, reads: Range<u32>) -> Result<()>;
     fn end(&self, completed: bool) -> Result<()>;
     fn addresses(&self, entry: u32, at: &mut [u64]) -> Result<()>;
@@ -134,12 +145,17 @@ impl Eager {
 
     /// A pass of this entry begins; one at a time.
     pub fn begin(&self, entry: u32) -> Result<BegunPass> {
-        self.0.begin(entry)
+        self.begin_with(entry, PassNeeds::default())
+    }
+
+    /// The same with what the pass needs beside its weights. One that may give way asks for its reads, also where everything stays.
+    pub fn begin_with(&self, entry: u32, needs: PassNeeds) -> Result<BegunPass> {
+        self.0.begin(entry, needs)
     }
 
     /// The next reads of the pass: kernels that are issued from now on find each weight at the address that is written to `at`.
-    /// Whether one differs from what stood there. On an error none of these reads has begun.
-    pub fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool> {
+    /// On an error none of these reads has begun.
+    pub fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<Found> {
         self.0.read(reads, at)
     }
 

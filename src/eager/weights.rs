@@ -1,11 +1,11 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
 use super::shares::Shares;
-use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, Recorded};
+use super::{BegunPass, Entry, EntryStats, Found, OffloadBudget, Passes, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::device::{HostBytes, WeightDevice};
-use crate::elastic::{Membership, Reorder, Tenant};
+use crate::elastic::{Membership, PassNeeds, Reorder, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
 use crate::session::Session;
@@ -34,6 +34,8 @@ pub(super) struct WeightsState<D: WeightDevice> {
     /// The least budget, with what lies beside the weights.
     pub(super) least: u64,
     running: CurrentPass,
+    /// The weights of the last pass gave way: they come back before the next one.
+    gone: bool,
     /// The entry whose pass runs, or ran last.
     entry: usize,
     /// By entry.
@@ -101,6 +103,7 @@ impl<D: WeightDevice + 'static> Weights<D> {
                 budget,
                 least,
                 running: CurrentPass::None,
+                gone: false,
                 entry: 0,
                 counted: vec![EntryStats::default()],
                 shares: Shares::new(),
@@ -167,6 +170,18 @@ impl<D: WeightDevice> Weights<D> {
         }
     }
 
+    /// Weights that gave way come back, unless a new grant has brought them.
+    fn bring_back(&self, state: &mut WeightsState<D>) -> Result<()> {
+        if std::mem::take(&mut state.gone) {
+            let session = state.session()?;
+            let budget = session.store().budget();
+            let held = self.membership.as_ref().map(Membership::held);
+            let budget = held.map_or(budget, |held| held.saturating_sub(self.beside));
+            session.set_budget(budget)?;
+        }
+        Ok(())
+    }
+
     /// Of so many bytes the session gets what does not lie beside the weights.
     fn hold(&self, session: &mut Session<D>, bytes: u64) -> Result<()> {
         session.set_budget(bytes.saturating_sub(self.beside))
@@ -190,11 +205,12 @@ impl<D: WeightDevice> WeightsState<D> {
         }
     }
 
-    fn begin(&mut self) -> Result<BegunPass> {
+    fn begin(&mut self, by_reads: bool) -> Result<BegunPass> {
         let session = self.session()?;
         let store = session.store();
         store.check_usable()?;
-        let (generation, resident) = (store.generation(), store.policy().everything_stays());
+        let generation = store.generation();
+        let resident = store.policy().everything_stays() && !by_reads;
         if !resident {
             session.begin_pass()?;
         }
@@ -228,7 +244,7 @@ impl<D: WeightDevice> Passes for Weights<D> {
         self.put_entry(Some(at), entry).map(|_| ())
     }
 
-    fn begin(&self, entry: u32) -> Result<BegunPass> {
+    fn begin(&self, entry: u32, needs: PassNeeds) -> Result<BegunPass> {
         let mut state = self.lock()?;
         // rule: eager-passes-run-one-at-a-time
         if state.running != CurrentPass::None {
@@ -239,16 +255,22 @@ impl<D: WeightDevice> Passes for Weights<D> {
         // Before the grant: what grows is copied in the order of this entry's reads.
         state.session()?.turn_to(entry)?;
         state.set_shares()?;
-        take_grant(self.membership.as_ref(), state.session()?, self.beside)?;
-        let begun = state.follow_shares().and_then(|()| state.begin());
+        let member = self.membership.as_ref();
+        take_grant(member, state.session()?, self.beside, needs)?;
+        let begun = self.bring_back(&mut state);
+        let begun = begun.and_then(|()| state.follow_shares());
+        let begun = begun.and_then(|()| state.begin(needs.gives_way));
         if begun.is_err() {
             settle_grant(self.membership.as_ref(), state.session()?, self.beside);
         }
         begun
     }
 
-    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<bool> {
+    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<Found> {
         let mut state = self.lock()?;
+        if state.gone {
+            return Ok(Found::Gone);
+        }
         let session = state.reading()?;
         let (first, mut moved) = (reads.start, false);
         for (id, at) in reads.zip(at) {
@@ -265,7 +287,7 @@ impl<D: WeightDevice> Passes for Weights<D> {
                 }
             }
         }
-        Ok(moved)
+        Ok(if moved { Found::Moved } else { Found::Same })
     }
 
     fn release(&self, reads: Range<u32>) -> Result<()> {
@@ -393,6 +415,17 @@ impl<D: WeightDevice> Tenant for Weights<D> {
             }
             CurrentPass::Reads | CurrentPass::Resident => None,
         }
+    }
+
+    fn give_way(&self) -> Option<Result<()>> {
+        let mut state = self.state.try_lock().ok()?;
+        // rule: resident-pass-keeps-its-memory
+        if state.running != CurrentPass::Reads || state.gone {
+            return None;
+        }
+        let given = state.session.as_mut()?.give_way();
+        state.gone = given.is_ok();
+        Some(given.map(drop))
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::{CallerStream, HostBytes, HostDevice};
+use crate::elastic::PassNeeds;
 use crate::eager::{Eager, WeightFiles};
 use crate::figures::DeviceId;
 use crate::schedule::Event;
@@ -30,7 +31,7 @@ fn opened(budget: OffloadBudget) -> Arc<Weights<HostDevice>> {
 #[test]
 fn a_resident_pass_keeps_its_memory() {
     let weights = opened(OffloadBudget::Bytes(1 << 20));
-    assert!(weights.begin(0).unwrap().resident);
+    assert!(weights.begin(0, PassNeeds::default()).unwrap().resident);
     assert!(weights.shrink_to(1 << 20).is_none());
     weights.end(false).unwrap();
     assert!(weights.shrink_to(1 << 20).is_some());
@@ -45,5 +46,5 @@ fn weights_end_when_their_owner_ends_them() {
     drop(Eager(weights));
     assert!(known.shrink_to(1 << 20).is_none());
     assert!(known.lock().unwrap().session.is_none());
-    assert!(matches!(known.begin(0), Err(Error::Internal(_))));
+    assert!(matches!(known.begin(0, PassNeeds::default()), Err(Error::Internal(_))));
 }

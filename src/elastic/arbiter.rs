@@ -101,6 +101,16 @@ impl Arbiter {
         tenants.map(|one| one.spare(Lane::GRANTS, unit)).sum()
     }
 
+    /// The pass of a tenant gave way: it holds its floor from now on.
+    pub fn give_way(&mut self, id: TenantId) {
+        if let Some(at) = self.ledger.find(id) {
+            let tenant = &mut self.ledger.tenants[at];
+            tenant.least = 0;
+            let floor = tenant.lowest(Lane::GRANTS, self.ledger.unit);
+            tenant.set_held(Lane::GRANTS, floor);
+        }
+    }
+
     /// The least that a tenant may hold now.
     pub fn lowest(&self, id: TenantId) -> u64 {
         let lowest = |at: usize| self.ledger.tenants[at].lowest(Lane::GRANTS, self.ledger.unit);

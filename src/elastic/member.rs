@@ -8,6 +8,12 @@ pub trait Tenant: Send + Sync {
     /// holds as it was.
     fn shrink_to(&self, bytes: u64) -> Option<Result<()>>;
 
+    /// A pass of it runs, and began as one that may give way: all memory that the pass does not hold at this moment goes to the device.
+    /// `None` if that cannot be now: then nothing has changed.
+    fn give_way(&self) -> Option<Result<()>> {
+        None
+    }
+
     /// What is free on its device now; `None` if that cannot be asked now.
     fn free_bytes(&self) -> Option<u64> {
         None

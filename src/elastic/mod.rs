@@ -58,7 +58,7 @@ mod traces;
 pub use arbiter::Arbiter;
 pub use graph_pool::{CaptureId, CaptureReport, GraphPool, GraphPoolReport};
 pub use member::{DeviceState, Tenant};
-pub use pool::{DevicePool, Membership};
+pub use pool::{DevicePool, Membership, PassNeeds};
 pub use range::{Range, Ranges};
 pub use rank::{Rank, Reorder};
 pub use report::{Place, Report, TenantReport};

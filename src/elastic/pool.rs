@@ -47,6 +47,8 @@ pub(super) struct Member {
     pub passes: u64,
     /// A pass of it runs.
     pub running: bool,
+    /// That pass gives memory away when it is asked.
+    pub gives_way: bool,
     /// Set once it can be asked to shrink.
     pub tenant: Option<Weak<dyn Tenant>>,
 }
@@ -114,6 +116,7 @@ impl DevicePool {
             held: wants.floor,
             passes: 0,
             running: false,
+            gives_way: false,
             tenant: None,
         };
         if state.cap.follows() {
@@ -246,6 +249,20 @@ impl PoolState {
         }
     }
 
+    /// So many bytes are to be left once a tenant holds its grant: grants shrink for them, the lowest first.
+    fn leave_room(&mut self, id: TenantId, bytes: u64, asked: &mut Vec<Arc<dyn Tenant>>) {
+        let own = self.members.get(&id).map_or(0, |member| member.held);
+        let others = self.held().saturating_add(self.ranges.held) - own;
+        let wanted = others
+            .saturating_add(self.arbiter.grant(id))
+            .saturating_add(bytes);
+        let over = wanted.saturating_sub(self.arbiter.cap());
+        if bytes > 0 && over > 0 {
+            self.arbiter.give(over, None);
+            self.shrink_others(Some(id), asked);
+        }
+    }
+
     /// A tenant could not hold what it wanted: it wants what it did before.
     fn want_again(&mut self, id: TenantId, (total, floor): (u64, u64)) {
         if let Err(error) = self.arbiter.set_wants(id, total, floor) {
@@ -260,6 +277,15 @@ impl PoolState {
         let member = self.members.get_mut(&id);
         member.ok_or_else(|| Error::Internal("a tenant left its pool before its last pass".into()))
     }
+}
+
+/// What a pass needs beside weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PassNeeds {
+    /// Bytes of the device that are to be left for it.
+    pub room: u64,
+    /// It gives memory away while it runs.
+    pub gives_way: bool,
 }
 
 /// A tenant's place in its pool. Dropped, it leaves: by then its memory is given back.
@@ -306,9 +332,10 @@ impl Membership {
     }
 
     /// A pass of the tenant begins: `change` has it hold its grant, if that is another one than before. If that fails, the pass runs
-    /// with what the tenant held. `free` is what is free on the device.
+    /// with what the tenant held. `free` is what is free on the device; `pass` says what the pass needs beside weights.
     pub fn begin_pass(
         &self,
+        pass: PassNeeds,
         free: impl FnOnce() -> Result<u64>,
         change: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
@@ -320,6 +347,7 @@ impl Membership {
         }
         state.arbiter.pass(self.id);
         state.shrink_others(Some(self.id), &mut asked);
+        state.leave_room(self.id, pass.room, &mut asked);
         let grant = state.arbiter.grant(self.id);
         let (held, rank) = (state.member(self.id)?.held, state.member(self.id)?.rank);
         let more = grant.saturating_sub(held);
@@ -327,9 +355,11 @@ impl Membership {
         let room = state.room();
         let member = state.member(self.id)?;
         let before = member.held;
-        let holds = grant.min(before + room);
+        let most = (before + room).saturating_sub(pass.room).max(member.floor);
+        let holds = grant.min(most);
         member.held = holds.max(before);
         member.running = true;
+        member.gives_way = pass.gives_way;
         member.passes += 1;
         state.arbiter.set_least(self.id, holds);
         drop(state);
@@ -415,7 +445,7 @@ impl Membership {
         state.arbiter.set_least(self.id, 0);
         let grant = state.arbiter.grant(self.id);
         let member = state.member(self.id)?;
-        member.running = false;
+        (member.running, member.gives_way) = (false, false);
         let less = (member.held > grant).then_some(grant);
         drop(state);
         let Some(grant) = less else { return Ok(()) };

@@ -3,6 +3,7 @@
 //! A store that begins a pass gets its grant: ranges up to its rank give what is missing. A fault takes from ranges and stores
 //! below its range. What ranges hold is counted before they take it, and until they have given it back.
 
+use super::member::Tenant;
 use super::pool::{DevicePool, Member, PoolState};
 use super::rank::Rank;
 use super::tenant::TenantId;
@@ -80,12 +81,47 @@ impl PoolState {
     }
 
     fn can_press(&self, below: Option<Rank>) -> u64 {
-        let idle = self.members.iter().filter(|(_, member)| !member.running);
-        let lower = idle.filter(|(_, member)| below.is_none_or(|below| member.rank < below));
-        let gives = |(id, member): (&TenantId, &Member)| {
-            member.held.saturating_sub(self.arbiter.lowest(*id))
+        let gives = |(id, member): (&TenantId, &Member)| match (member.running, below) {
+            (false, None) => member.held.saturating_sub(self.arbiter.lowest(*id)),
+            (false, Some(below)) if member.rank < below => {
+                member.held.saturating_sub(self.arbiter.lowest(*id))
+            }
+            // Only what is above all ranks stops a pass.
+            (true, None) if member.gives_way => member.held.saturating_sub(member.floor),
+            _ => 0,
         };
-        lower.map(gives).sum()
+        self.members.iter().map(gives).sum()
+    }
+
+    /// Passes that may give way do, those of the lowest rank first, until `bytes` bytes are left.
+    fn stop_passes(&mut self, bytes: u64, asked: &mut Vec<Arc<dyn Tenant>>) {
+        let mut running: Vec<_> = { self.members.iter() }
+            .filter(|(_, member)| member.running && member.gives_way)
+            .map(|(id, member)| (member.rank, *id))
+            .collect();
+        running.sort_unstable_by_key(|(rank, _)| *rank);
+        for (_, id) in running {
+            let Some(member) = self.members.get_mut(&id) else {
+                continue;
+            };
+            let tenant = member.tenant.as_ref().and_then(Weak::upgrade);
+            let Some(tenant) = tenant.filter(|_| member.held > member.floor) else {
+                continue;
+            };
+            match tenant.give_way() {
+                Some(Ok(())) => {
+                    // Its floor stays its own.
+                    (member.held, member.gives_way) = (member.floor, false);
+                    self.arbiter.give_way(id);
+                }
+                Some(Err(error)) => log::warn!("'{}' did not give way: {error}", member.name),
+                None => {}
+            }
+            asked.push(tenant);
+            if self.room() >= bytes {
+                break;
+            }
+        }
     }
 
     /// Ranges and stores fit under a new cap. Where pages of ranges cannot go, stores shrink more.
@@ -153,6 +189,9 @@ impl DevicePool {
             // rule: only-lower-stores-are-pressed
             state.arbiter.give(missing, below);
             state.shrink_others(None, &mut asked);
+        }
+        if below.is_none() && state.room() < bytes {
+            state.stop_passes(bytes, &mut asked);
         }
         let granted = bytes.min(state.room());
         state.ranges.held += granted;

@@ -53,6 +53,14 @@ impl<D: UserStreams + 'static> Segments<D> {
         true
     }
 
+    /// Bytes that segments hold.
+    pub fn held(&self) -> u64 {
+        let state = self.lock();
+        let late = state.late.iter().map(|(segment, _)| segment);
+        let all = state.live.values().chain(late);
+        all.map(|segment| segment.held().unwrap_or(0)).sum()
+    }
+
     fn end_late(&self) {
         let late = std::mem::take(&mut self.lock().late);
         for (segment, stream) in late {

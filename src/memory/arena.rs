@@ -12,6 +12,7 @@ use super::Remapped;
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::figures::{FreeList, KeptPages, View};
+use std::ops::Range;
 
 /// A pool in one block. First fit, lowest address first.
 #[derive(Debug)]
@@ -84,6 +85,11 @@ impl<D: Device> Pool<D> for Arena {
     }
 
     /// The block stays as it is.
+    /// An arena maps nothing.
+    fn thin(&mut self, _device: &mut D, _view: &View, _kept: &[Range<u64>]) -> Result<u64> {
+        Ok(0)
+    }
+
     fn set_cap(&mut self, _bytes: u64) {}
 
     fn take_lasting(&mut self, device: &mut D, bytes: u64) -> Result<DevicePtr> {

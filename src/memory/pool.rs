@@ -37,6 +37,10 @@ pub trait Pool<D: Device>: Send {
     /// that it returns as lost. The other pages hold nothing. On an error nothing is mapped any more.
     fn remap(&mut self, device: &mut D, view: &View, kept: &[KeptPages]) -> Result<Remapped>;
 
+    /// Takes what is mapped away again, but for what shows in `kept`: bytes from the start of `view`, which is mapped. It counts until
+    /// it is unmapped, which is the only call that may follow. The bytes that went.
+    fn thin(&mut self, device: &mut D, view: &View, kept: &[Range<u64>]) -> Result<u64>;
+
     /// From now on the cap is so large. What is handed out may be more until it is given back.
     fn set_cap(&mut self, bytes: u64);
 
@@ -165,6 +169,13 @@ impl<D: Device> Pool<D> for StreamOrdered<D> {
         self.mapped = Some((mapped, view.memory));
         self.count(view.memory);
         Ok(Remapped { at, lost })
+    }
+
+    fn thin(&mut self, device: &mut D, view: &View, kept: &[Range<u64>]) -> Result<u64> {
+        match &mut self.mapped {
+            Some((mapped, _)) => mapped.thin(device, view, kept),
+            None => Ok(0),
+        }
     }
 
     fn set_cap(&mut self, bytes: u64) {

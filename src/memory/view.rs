@@ -79,6 +79,37 @@ impl<D: Device> MappedView<D> {
         Ok(())
     }
 
+    /// Takes the memory away that shows nowhere in `kept`, bytes from the view's start, after everything that was issued. Nothing may use
+    /// it before the view is closed. The bytes that went.
+    pub fn thin(&mut self, device: &mut D, view: &View, kept: &[Range<u64>]) -> Result<u64> {
+        // rule: memory-goes-from-a-pass-after-its-kernels
+        device.synchronize()?;
+        let pages = pages_of(device)?;
+        let behind = kept.iter().filter_map(|one| view.behind(one.clone()));
+        let behind: Vec<Range<u64>> = behind.flatten().collect();
+        let stays = |unit: &Range<u64>| {
+            let mut kept = behind.iter();
+            kept.any(|kept| kept.start < unit.end && unit.start < kept.end)
+        };
+        let units = std::mem::take(&mut self.units);
+        // rule: leased-memory-stays-in-its-pass
+        let (left, gone): (Vec<_>, Vec<_>) = units.into_iter().partition(|(unit, _)| stays(unit));
+        self.units = left;
+        let mut bytes = 0;
+        for (unit, memory) in gone {
+            for piece in &view.pieces {
+                let end = piece.memory + piece.bytes;
+                if piece.memory <= unit.start && unit.end <= end {
+                    pages.unmap(self.shown.offset(piece.at + (unit.start - piece.memory)))?;
+                }
+            }
+            pages.unmap(self.memory.offset(unit.start))?;
+            drop(memory);
+            bytes += unit.end - unit.start;
+        }
+        Ok(bytes)
+    }
+
     /// The memory is seen as `view` says, which has bytes, with `kept` pages in it, but for those that are returned. On an error nothing
     /// is mapped any more.
     pub fn moved(

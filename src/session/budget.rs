@@ -19,7 +19,7 @@ impl<D: Device> Session<D> {
     pub fn set_budget(&mut self, budget: u64) -> Result<()> {
         self.check_between_passes()?;
         let before = self.store.budget();
-        if budget == before {
+        if budget == before && self.store.is_loaded() {
             return Ok(());
         }
         self.check_elastic()?;
@@ -55,6 +55,18 @@ impl<D: Device> Session<D> {
             ));
         }
         copied
+    }
+
+    /// In a pass: memory of weights that no open lease holds goes back to the device, after everything that was issued. The pass serves no
+    /// read any more, and before the next one [`Session::set_budget`] brings the weights back. The bytes that went.
+    pub fn give_way(&mut self) -> Result<u64> {
+        self.store.check_usable()?;
+        self.check_elastic()?;
+        let leased = self.pass().leased_weights();
+        let gone = Error::Internal("the weights of this pass gave way".to_owned());
+        // rule: a-pass-that-gave-way-reads-nothing
+        self.pass_mut().fail(gone);
+        self.store.give_way(&leased)
     }
 
     /// The least budget that [`Session::set_budget`] accepts: the floor, and what a plan on the device's pages takes at least.

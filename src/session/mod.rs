@@ -259,6 +259,11 @@ impl<D: Device> Session<D> {
         // rule: poisoned-store-begins-no-pass
         self.store.check_usable()?;
         self.pass().check_may_begin(self.store.constants())?;
+        if !self.store.is_loaded() {
+            return Err(Error::Internal(
+                "a pass began before its weights came back".to_owned(),
+            ));
+        }
         self.finish_replays()?;
         if let Some(graphs) = &mut self.graphs {
             graphs.scratch.begin();

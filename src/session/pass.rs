@@ -4,7 +4,7 @@ use super::in_flight::InFlight;
 use super::probe_table::ProbeTable;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::schedule::{Event, Follower, KernelTimes, ProbeId};
+use crate::schedule::{Event, Follower, KernelTimes, ProbeId, WeightIndex};
 use crate::store::{Constants, Method, Store};
 
 /// The state of a pass. One is kept for each method, and used for one pass after the other.
@@ -195,6 +195,12 @@ impl Pass {
     pub(super) fn open_lease(&mut self, id: ProbeId) {
         self.leased[id as usize] = true;
         self.open_leases += 1;
+    }
+
+    /// The weights of open leases.
+    pub(super) fn leased_weights(&self) -> Vec<WeightIndex> {
+        let open = (0..).zip(&self.leased).filter(|(_, open)| **open);
+        open.map(|(id, _)| self.method.trace.weight(id)).collect()
     }
 
     /// Whether the lease of probe `id` was open; it is closed then.

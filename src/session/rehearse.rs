@@ -127,7 +127,8 @@ impl<D: Device> Session<D> {
     pub(super) fn start_afresh(&mut self) {
         self.store.abort();
         // rule: poisoned-store-keeps-its-memory
-        let may_be_emptied = !self.store.is_poisoned() && !self.store.rehearsing;
+        let may_be_emptied =
+            !self.store.is_poisoned() && !self.store.rehearsing && self.store.is_loaded();
         if self.pass().open_leases == 0 && may_be_emptied {
             self.rehearsal.passes_since_empty = 0;
             if let Err(error) = self.store.give_up_all() {

@@ -180,6 +180,10 @@ impl<D: Device> Store<D> {
             let bytes = self.as_stored(weight)?;
             self.device.source_changed(bytes);
         }
+        if !self.is_loaded {
+            // All of them are copied before the next pass.
+            return Ok(());
+        }
         let mut start = Vec::new();
         self.residency.policy().start(&mut start);
         let staying = start.into_iter().filter_map(|action| match action {
@@ -252,6 +256,38 @@ impl<D: Device> Store<D> {
             true => self.wait_for_loads(),
             false => Ok(()),
         }
+    }
+
+    /// In a pass that reads no weight any more: the memory of all but the `leased` weights goes back to the device, after everything that
+    /// was issued. The weights have to be moved before the next pass. The bytes that went.
+    pub(crate) fn give_way(&mut self, leased: &[WeightIndex]) -> Result<u64> {
+        let Backing::Mapped(view) = &self.residency.layout.memory else {
+            return Ok(0);
+        };
+        let view = view.clone();
+        let shown = leased.iter().filter_map(|&weight| {
+            let there = &self.weights[weight as usize];
+            let start = there.at.0.checked_sub(self.block.0)?;
+            let end = start + self.constants.specs[weight as usize].bytes;
+            (there.in_place.is_none() && end <= view.bytes).then_some(start..end)
+        });
+        let shown: Vec<Range<u64>> = shown.collect();
+        for weight in 0..self.weights.len() as WeightIndex {
+            if self.constants.is_probed(weight) && !leased.contains(&weight) {
+                self.weights[weight as usize].forget();
+            }
+        }
+        self.is_loaded = false;
+        let gone = self.pool.thin(&mut self.device, &view, &shown);
+        if let Err(error) = &gone {
+            self.poison(format!("memory could not be taken from a pass: {error}"));
+        }
+        gone
+    }
+
+    /// Whether what stays is there, or its copy issued. Without that no pass may begin.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.is_loaded
     }
 
     /// The memory of the layout, by the pages of the present one if they can be kept. Then what has to be loaded.

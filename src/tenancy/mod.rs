@@ -4,7 +4,7 @@
 
 use crate::config::BUDGET;
 use crate::device::WeightDevice;
-use crate::elastic::{DevicePool, DeviceState, Membership, Wants};
+use crate::elastic::{DevicePool, DeviceState, Membership, PassNeeds, Wants};
 use crate::error::{Error, Result};
 use crate::figures::DeviceId;
 use crate::session::Session;
@@ -59,6 +59,7 @@ pub(crate) fn take_grant<D: WeightDevice>(
     membership: Option<&Membership>,
     session: &mut Session<D>,
     beside: u64,
+    pass: PassNeeds,
 ) -> Result<()> {
     let Some(membership) = membership else {
         return Ok(());
@@ -66,6 +67,7 @@ pub(crate) fn take_grant<D: WeightDevice>(
     // Both look at the session, one after the other.
     let session = RefCell::new(session);
     membership.begin_pass(
+        pass,
         || session.borrow().device().free_bytes(),
         |bytes| {
             let weights = bytes.saturating_sub(beside);

@@ -41,7 +41,7 @@ class Offload : public ::testing::Test {
   // One pass of an entry, which reads all layers in turn, that compares all bytes.
   void pass(ws_offload* offload, bool resident, std::uint32_t entry = 0) {
     ws_offload_pass begun{};
-    ASSERT_EQ(ws_offload_begin(offload, entry, &begun), WS_OK) << last_error();
+    ASSERT_EQ(ws_offload_begin(offload, entry, nullptr, &begun), WS_OK) << last_error();
     EXPECT_EQ(begun.resident != 0, resident);
     std::vector<std::uint64_t> at(kLayers);
     if (resident) ASSERT_EQ(ws_offload_addresses(offload, entry, at.data(), kLayers), WS_OK) << last_error();
@@ -109,8 +109,8 @@ TEST_F(Offload, EntriesShareWeights) {
   EXPECT_EQ(ws_offload_add_entry(offload, &recorded.entry, nullptr), WS_INVALID_ARGUMENT);
   EXPECT_EQ(ws_offload_replace_entry(offload, 2, &recorded.entry), WS_INVALID_INPUT) << last_error();
   ws_offload_pass begun{};
-  EXPECT_EQ(ws_offload_begin(offload, 2, &begun), WS_INVALID_INPUT) << last_error();
-  ASSERT_EQ(ws_offload_begin(offload, 0, &begun), WS_OK);
+  EXPECT_EQ(ws_offload_begin(offload, 2, nullptr, &begun), WS_INVALID_INPUT) << last_error();
+  ASSERT_EQ(ws_offload_begin(offload, 0, nullptr, &begun), WS_OK);
   EXPECT_EQ(ws_offload_add_entry(offload, &recorded.entry, &index), WS_BUSY);
   EXPECT_EQ(index, 1U);
   EXPECT_EQ(ws_offload_end(offload, 0), WS_OK);
@@ -131,7 +131,7 @@ TEST_F(Offload, MistakesAreNamed) {
   wrong.entry.events = nullptr;
   EXPECT_EQ(ws_offload_create(&wrong, &offload), WS_INVALID_ARGUMENT) << last_error();
   EXPECT_EQ(ws_offload_create(nullptr, &offload), WS_INVALID_ARGUMENT);
-  EXPECT_EQ(ws_offload_begin(nullptr, 0, nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_offload_begin(nullptr, 0, nullptr, nullptr), WS_INVALID_ARGUMENT);
   EXPECT_EQ(offload, nullptr);
 
   const ws_offload_recorded right = recorded(WS_OFFLOAD_FLOOR);
@@ -141,8 +141,8 @@ TEST_F(Offload, MistakesAreNamed) {
   std::int32_t moved = 0;
   EXPECT_EQ(ws_offload_read(offload, 0, 1, &at, &moved), WS_INVALID_INPUT);
   EXPECT_EQ(ws_offload_addresses(offload, 0, &at, 1), WS_INVALID_INPUT);
-  ASSERT_EQ(ws_offload_begin(offload, 0, &begun), WS_OK);
-  EXPECT_EQ(ws_offload_begin(offload, 0, &begun), WS_BUSY);
+  ASSERT_EQ(ws_offload_begin(offload, 0, nullptr, &begun), WS_OK);
+  EXPECT_EQ(ws_offload_begin(offload, 0, nullptr, &begun), WS_BUSY);
   EXPECT_EQ(ws_offload_read(offload, 2, 1, &at, &moved), WS_DIVERGENCE) << last_error();
   EXPECT_EQ(ws_offload_end(offload, 0), WS_OK) << last_error();
   pass(offload, false);
@@ -158,7 +158,7 @@ TEST_F(Offload, AChildCannotUseThem) {
   if (child == 0) {
     alarm(60);
     ws_offload_pass begun{};
-    const bool refused = ws_offload_begin(offload, 0, &begun) == WS_POISONED;
+    const bool refused = ws_offload_begin(offload, 0, nullptr, &begun) == WS_POISONED;
     ws_offload_destroy(offload);
     _exit(refused ? 0 : 1);
   }

@@ -2,8 +2,9 @@
 
 use crate::elastic_support::cpu_pool;
 use std::ops::Range;
-use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded, WeightFiles};
+use weightstream::device::{CallerStream, HostBytes, UserStream};
+use weightstream::eager::{Eager, Entry, Found, OffloadBudget, Recorded, WeightFiles};
+use weightstream::elastic::{DevicePool, PassNeeds, Ranges, Segments};
 use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
@@ -76,10 +77,12 @@ impl Model {
 
     fn layer(&mut self, reads: Range<u32>) -> bool {
         let here = reads.start as usize..reads.end as usize;
-        let moved = self
+        let found = self
             .eager
             .read(reads.clone(), &mut self.at[here.clone()])
             .unwrap();
+        assert_ne!(found, Found::Gone);
+        let moved = found == Found::Moved;
         here.for_each(|read| self.check(read));
         self.eager.release(reads).unwrap();
         moved
@@ -252,6 +255,86 @@ fn memory_does_not_move_under_a_pass() {
     let report = pool.report();
     assert!(report.tenants.iter().map(|one| one.held).sum::<u64>() <= report.cap);
     pool.set_cap(None).unwrap();
+}
+
+/// Memory that is needed in a pass comes from its weights: what is leased stays, and the next pass has everything again.
+#[test]
+fn weights_of_a_pass_give_way_to_a_segment() {
+    let (_alone, pool) = cpu_pool();
+    let (floor, everything) = sizes(&pool);
+    let ranges = Ranges::of(DeviceId::Cpu).unwrap();
+    let segments = Segments::new(&ranges);
+    let stream = UserStream::DEFAULT;
+    for needed in [1, (everything - floor) / 4096 * 4096 - 4096] {
+        pool.set_cap(Some(everything)).unwrap();
+        let mut model = Model::new("m", 8, OffloadBudget::Shared).unwrap();
+        model.pass();
+        assert!(model.pass().0);
+        let needs = PassNeeds {
+            gives_way: true,
+            ..PassNeeds::default()
+        };
+        // A pass that did not say so keeps its memory.
+        assert!(model.eager.begin(0).unwrap().resident);
+        let refused = segments.alloc(needed);
+        assert!(refused.is_err(), "{needed}: {:?}", pool.report());
+        model.eager.end(true).unwrap();
+        assert!(!model.eager.begin_with(0, needs).unwrap().resident);
+        model.layer(0..1);
+        let mut at = [0];
+        model.eager.read(1..2, &mut at).unwrap();
+        let segment = segments.alloc(needed).unwrap();
+        model.at[1] = at[0];
+        model.check(1);
+        assert_eq!(model.eager.read(2..3, &mut [0]), Ok(Found::Gone));
+        model.eager.release(1..2).unwrap();
+        assert_eq!(model.eager.read(2..3, &mut [0]), Ok(Found::Gone));
+        model.eager.end(false).unwrap();
+        let report = pool.report();
+        assert!(
+            report.tenants[0].held + report.ranges <= everything,
+            "{report:?}"
+        );
+        model.pass();
+        assert!(segments.free(segment, stream));
+        model.pass();
+        assert!(model.pass().0, "{:?}", pool.report());
+    }
+    pool.set_cap(None).unwrap();
+}
+
+/// A pass leaves the room that it says it needs, as far as its floor allows.
+#[test]
+fn a_pass_leaves_room_for_what_it_needs() {
+    let (_alone, pool) = cpu_pool();
+    let (floor, everything) = sizes(&pool);
+    pool.set_cap(Some(everything)).unwrap();
+    let mut model = Model::new("m", 8, OffloadBudget::Shared).unwrap();
+    model.pass();
+    for room in [0, 8192, everything - floor, everything] {
+        let needs = PassNeeds {
+            room,
+            gives_way: false,
+        };
+        model.eager.begin_with(0, needs).unwrap();
+        let held = pool.report().tenants[0].held;
+        assert!(
+            held == floor || held + room <= everything,
+            "{held} beside {room}"
+        );
+        model.eager.end(false).unwrap();
+    }
+    model.pass();
+    assert!(model.pass().0);
+    pool.set_cap(None).unwrap();
+}
+
+/// The least and the most that such a module holds.
+fn sizes(pool: &DevicePool) -> (u64, u64) {
+    pool.set_cap(Some(WHOLE)).unwrap();
+    let _model = Model::new("m", 8, OffloadBudget::Shared).unwrap();
+    let report = pool.report();
+    (report.tenants[0].floor, report.tenants[0].total)
 }
 
 /// The device has the new bytes of whatever it held, in the ring too, and nothing moves.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{HostDevice, Sim};
-use weightstream::elastic::{DevicePool, DeviceState, Membership, Reorder, Wants};
+use weightstream::elastic::{DevicePool, DeviceState, Membership, PassNeeds, Reorder, Wants};
 use weightstream::store::{ElasticBytes, Methods};
 use weightstream::Error;
 
@@ -211,7 +211,11 @@ fn a_running_tenant_shrinks_when_its_pass_ends() {
     let mut held = a.session.lock().unwrap();
     let session = held.as_mut().unwrap();
     a.membership()
-        .begin_pass(|| Ok(0), |bytes| session.set_budget(bytes))
+        .begin_pass(
+            PassNeeds::default(),
+            || Ok(0),
+            |bytes| session.set_budget(bytes),
+        )
         .unwrap();
     assert_eq!(a.membership().held(), all);
     let refused = pool.set_cap(Some(all));

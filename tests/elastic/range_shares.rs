@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use weightstream::device::sim::{Actor, Order};
 use weightstream::device::Sim;
 use weightstream::elastic::range::{Answer, Cause, Refusal};
-use weightstream::elastic::Reorder;
+use weightstream::elastic::{PassNeeds, Reorder};
 use weightstream::Error;
 
 /// The pass of an eager model that does not fit: low addresses stay, and nothing is faulted in and out.
@@ -118,7 +118,9 @@ fn stores_come_first_and_ranges_take_what_they_leave() {
     let (store, _tenant) = join(&world.pool, UNIT, 2 * UNIT).unwrap();
     assert_eq!(world.ranges.held(), 3 * UNIT);
     // Its grant, in its first pass.
-    store.begin_pass(|| Ok(0), |_| Ok(())).unwrap();
+    store
+        .begin_pass(PassNeeds::default(), || Ok(0), |_| Ok(()))
+        .unwrap();
     store.end_pass(|_| Ok(())).unwrap();
     assert_eq!((store.held(), world.ranges.held()), (2 * UNIT, 2 * UNIT));
     let why = a.watermark().unwrap().why.unwrap();
@@ -141,7 +143,7 @@ fn a_range_above_a_store_presses_it_to_its_floor() {
         let world = world(4);
         let (store, tenant) = join(&world.pool, UNIT, 3 * UNIT).unwrap();
         let a = range(&world, "a", 4);
-        let run = || store.begin_pass(|| Ok(0), |_| Ok(()));
+        let run = || store.begin_pass(PassNeeds::default(), || Ok(0), |_| Ok(()));
         run().unwrap();
         a.reorder(to).unwrap();
         // A pass of it runs: it keeps its memory.
@@ -173,7 +175,9 @@ fn the_lowest_gives_first_whatever_it_is() {
         let low = range(&world, "low", 2);
         store.reorder(Reorder::To(of_store));
         low.reorder(Reorder::To(of_range)).unwrap();
-        store.begin_pass(|| Ok(0), |_| Ok(())).unwrap();
+        store
+            .begin_pass(PassNeeds::default(), || Ok(0), |_| Ok(()))
+            .unwrap();
         store.end_pass(|_| Ok(())).unwrap();
         assert_eq!(pass(&world, &low, 2), "ff");
         let high = range(&world, "high", 1);

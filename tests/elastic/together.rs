@@ -103,6 +103,7 @@ impl Together {
         let events = store.model.method.trace.events().len() as u64;
         let pass = match draw.below(4) {
             0 => Pass::AbortAt(draw.below(events + 1) as usize),
+            1 => Pass::GiveWayAt(draw.below(events + 1) as usize),
             _ => Pass::CompleteIn(draw.below(u64::MAX)),
         };
         store.pass(pass).unwrap();

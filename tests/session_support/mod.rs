@@ -191,6 +191,8 @@ pub enum Pass {
     AbortAt(usize),
     /// The same, with a probe that is not the next one as the error.
     DivergeAt(usize),
+    /// The same, once the memory of all that is not leased was taken before this event: one more kernel runs.
+    GiveWayAt(usize),
 }
 
 impl Pass {
@@ -203,7 +205,7 @@ impl Pass {
     pub fn end(&self, events: usize) -> usize {
         match self {
             Pass::Complete | Pass::CompleteIn(_) => events,
-            Pass::AbortAt(at) | Pass::DivergeAt(at) => *at.min(&events),
+            Pass::AbortAt(at) | Pass::DivergeAt(at) | Pass::GiveWayAt(at) => *at.min(&events),
         }
     }
 }
@@ -233,6 +235,14 @@ pub fn play<D: Kernels>(model: &Model, session: &mut Session<D>, pass: Pass) -> 
     match pass {
         Pass::DivergeAt(_) => wrong_probe(session)?,
         Pass::CompleteIn(seed) => Seeded(seed).shuffle(&mut open),
+        Pass::GiveWayAt(_) => {
+            session.give_way()?;
+            kernel(model, session, u32::MAX, &open);
+            assert!(
+                session.probe(0).is_err(),
+                "a read after the weights gave way"
+            );
+        }
         _ => {}
     }
     for (id, _) in open.into_iter().rev() {

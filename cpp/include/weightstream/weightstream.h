@@ -863,12 +863,16 @@ void* ws_graph_pool_alloc(ptrdiff_t size, int device, void* stream);
 void ws_graph_pool_free(void* at, ptrdiff_t size, int device, void* stream);
 
 /*
- * The same for memory outside of captures: each call takes memory under the device's budget, and weights of ranges make
- * room for it. It waits for kernels that use these. Freed memory goes back at once, after what was issued to `stream`,
+ * The same for memory outside of captures: each call takes memory under the device's budget, and weights make room for
+ * it: those of ranges and of idle models, the lowest priority first, then those of passes that may give way
+ * (ws_offload_needs). It waits for kernels that use these. Freed memory goes back at once, after what was issued to `stream`,
  * which is waited for. Weights that went come back with ws_range_prioritize, once there is room.
  */
 void* ws_segment_alloc(ptrdiff_t size, int device, void* stream);
 void ws_segment_free(void* at, ptrdiff_t size, int device, void* stream);
+
+/* Bytes that segments of a device hold now, in whole units. */
+uint64_t ws_segment_bytes(int device);
 
 /*
  * Weights of a module that its owner runs call by call, as eager PyTorch does, on the planner's layout. The owner calls
@@ -990,8 +994,33 @@ ws_status ws_offload_add_entry(const ws_offload* offload, const ws_offload_entry
 /* Another order in the place of that of entry `index`, as ws_offload_add_entry. */
 ws_status ws_offload_replace_entry(const ws_offload* offload, uint32_t index, const ws_offload_entry* entry);
 
-/* A pass of an entry begins. Returns: WS_OK; WS_BUSY while another one runs; WS_INVALID_INPUT for an unknown entry. */
-ws_status ws_offload_begin(const ws_offload* offload, uint32_t entry, ws_offload_pass* pass);
+/* What a pass needs beside its weights. It counts with WS_OFFLOAD_SHARED. */
+typedef struct ws_offload_needs {
+  /* Bytes that are to be left for it in the device's budget, as far as its least budget allows. */
+  uint64_t room;
+  /* Not 0: the pass gives memory away where ws_segment_alloc or a graph pool needs it. It asks for its reads, also where
+     everything stays. */
+  int32_t gives_way;
+} ws_offload_needs;
+
+/*
+ * A pass of an entry begins. `needs` may be NULL: nothing.
+ *
+ * Returns: WS_OK; WS_BUSY while another one runs; WS_INVALID_INPUT for an unknown entry.
+ */
+ws_status ws_offload_begin(const ws_offload* offload, uint32_t entry, const ws_offload_needs* needs,
+                           ws_offload_pass* pass);
+
+/* What a read has found. */
+typedef enum ws_found {
+  /* The weights where they were before. */
+  WS_FOUND_SAME = 0,
+  /* The weights, and one of them at another address. */
+  WS_FOUND_MOVED = 1,
+  /* Nothing: the weights of this pass gave way, and no read begins any more. What is leased stays until its release. The
+     caller reads the host's bytes, and ends the pass with `completed` = 0. The weights are back in the next pass. */
+  WS_FOUND_NOTHING = 2,
+} ws_found;
 
 /*
  * The next reads of the pass.
@@ -1000,12 +1029,12 @@ ws_status ws_offload_begin(const ws_offload* offload, uint32_t entry, ws_offload
  *   first, count: their numbers.
  *   addresses:    `count` addresses, of which those that have changed are written. Kernels that are issued
  *                 to the stream from now on find the weights there. They only read.
- *   moved:        receives whether an address has changed.
+ *   found:        receives a ws_found.
  * Returns: WS_OK; WS_DIVERGENCE if other reads come next. After an error none of them has begun, and the pass has to
  *   be ended with `completed` = 0.
  */
 ws_status ws_offload_read(const ws_offload* offload, uint32_t first, uint32_t count, uint64_t* addresses,
-                          int32_t* moved);
+                          int32_t* found);
 
 /* The end of as many reads: what was issued to the stream so far uses these weights, and nothing later does. */
 ws_status ws_offload_release(const ws_offload* offload, uint32_t first, uint32_t count);

@@ -11,6 +11,7 @@ from torch import nn
 
 from .._native.bindings import as_priority, check_defaults, whole
 from .._native.errors import Error
+from .activations import activations_of
 from .checkpoint import load
 from .mapping import is_of_file
 from .module import device_of, passes_of
@@ -31,6 +32,7 @@ def offload(
     convert: bool = False,
     host: str = "auto",
     staging_mb: float | None = None,
+    activations: str | None = None,
 ) -> Offloaded:
     """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
 
@@ -44,6 +46,9 @@ def offload(
     Buffers count in the budget. Those that passes write, and those under 1 MB, are on the device all the time; others stream as parameters
     do. Weights may be tensor subclasses (torchao, GGUF, bitsandbytes, DTensor), and blocks may be compiled by ``torch.compile``, before or
     after.
+
+    ``activations`` says where passes of a module that shares its device take PyTorch's memory from. ``"pool"``: from the device's budget,
+    and weights give way to it; ``"pytorch"``: from PyTorch, beside the budget. The default is ``"pool"`` where PyTorch allows it.
 
     ``weights`` has the bytes of a module that was made on ``meta``: a folder of safetensors files, a file, or a list of files; of a pipeline
     a dictionary of these by the names of its parts. Files are mapped, not read, and must not change. Names, shapes and dtypes have to be the
@@ -68,11 +73,13 @@ def offload(
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     device = device_of(device)
+    called = name or type(module).__name__
+    beside = activations_of(activations, shared, device, called)
     of_files = _of_files(device, host, staging_mb)
     with _loaded(module, weights, convert):
         if of_files and not any(is_of_file(one) for one in [*root.parameters(), *root.buffers()]):
             raise Error("offload: host and staging_mb are about weights of files; give weights=")
-        handle = Offloaded(module, Passes(root, bytes, priority, device, name or type(module).__name__, of_files))
+        handle = Offloaded(module, Passes(root, bytes, priority, device, called, of_files, beside))
         if example is not None:
             try:
                 with torch.no_grad():

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Set
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from .._native import progress
+from .._native.bindings import OffloadNeeds
 from .._native.errors import Error
+from .activations import Activations, key_of
 from .arriving import bring_to_host
 from .entries import Alone, Entry
 from .module import Buffers, refuse_compiler, refuse_gradients
@@ -38,15 +41,26 @@ _SLOW = 1 << 30
 class Passes:
     """Runs the passes of all modules below ``root``. The caller sees to it that one thing happens at a time."""
 
-    def __init__(self, root: nn.Module, budget: int, priority: int, device: torch.device, name: str, of_files: dict[str, Any]):
+    def __init__(
+        self,
+        root: nn.Module,
+        budget: int,
+        priority: int,
+        device: torch.device,
+        name: str,
+        of_files: dict[str, Any],
+        activations: Activations | None = None,
+    ):
         self.root, self.budget, self.priority, self.device, self.name = root, budget, priority, device, name
         #: How weights of files are held on the host.
         self.of_files = of_files
+        #: Where passes take PyTorch's memory from; ``None`` for its own.
+        self.activations = activations
         self.alone = Alone(name)
         self.tree = Tree(root, device)
         self.entries: dict[nn.Module, Entry] = {}
         self.plan: Plan | None = None
-        self.counted = {"passes": 0, "plans": 0, "astray": 0, "recorded": 0, "bytes_copied": 0}
+        self.counted = {"passes": 0, "plans": 0, "astray": 0, "recorded": 0, "gave_way": 0, "bytes_copied": 0}
         #: The thread of the pass that runs, and the modules whose calls need nothing in it.
         self.thread = 0
         self.through: Set[nn.Module] = frozenset()
@@ -55,7 +69,7 @@ class Passes:
         self._recorder: Recorder | None = None
         #: In a pass by plan: its entry, the next call, the innermost one that has not returned, and whether the order was left.
         self._running: PlannedEntry | None = None
-        self._next, self._inside, self._astray = 0, 0, False
+        self._next, self._inside, self._astray, self._gave_way = 0, 0, False, False
         #: What the pass wrote to.
         self._wrote: dict[int, Shown] = {}
         #: How its place in the order of the device was changed: a plan that is made later begins with the same.
@@ -91,9 +105,10 @@ class Passes:
         entry = self.entries.get(module)
         if entry is None:
             entry = self.entries[module] = Entry(module, self.tree.names[module])
-        args, kwargs = moved(args, self.device), moved(kwargs, self.device)
-        pass_of = self._record if entry.recorded is None else self._run_by_plan
-        result = pass_of(entry, forward, args, kwargs)
+        with self.activations.use() if self.activations else nullcontext():
+            args, kwargs = moved(args, self.device), moved(kwargs, self.device)
+            pass_of = self._record if entry.recorded is None else self._run_by_plan
+            result = pass_of(entry, forward, args, kwargs)
         if torch.is_grad_enabled():
             refuse_gradients(self.name, result)
         self.counted["passes"] += 1
@@ -156,7 +171,9 @@ class Passes:
         """Another place in the order of the device. While a pass runs too."""
         self.check_here()
         if self.budget != SHARED:
-            raise Error(f"offload: {self.name} has a budget of its own, and no place in the order of its device: offload it with shared=True")
+            raise Error(
+                f"offload: {self.name} has a budget of its own, and no place in the order of its device: offload it with shared=True"
+            )
         # A number undoes what was before it.
         self._order = [*([] if arguments else self._order), (call, *arguments)]
         if self.plan:
@@ -164,8 +181,9 @@ class Passes:
 
     def _run_by_plan(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan, planned = self._plan_of(entry)
-        resident = plan.begin(planned)
-        self._running, self._next, self._inside, self._astray = planned, 1, 0, False
+        key = key_of(entry, (args, kwargs)) if self.activations else None
+        resident = plan.begin(planned, self.activations.needs(key, plan.is_resident) if self.activations else OffloadNeeds())
+        self._running, self._next, self._inside, self._astray, self._gave_way = planned, 1, 0, False, False
         self.through = planned.called if resident else planned.silent
         self.thread, completed = threading.get_ident(), False
         try:
@@ -176,7 +194,10 @@ class Passes:
                 else:
                     result = self._by_plan(plan, planned.calls[0], 0, forward, args, kwargs)
                     completed = not self._astray and self._next == len(planned.calls)
-            self._note_order(entry, completed)
+            if not self._gave_way:
+                self._note_order(entry, completed)
+            if self.activations:
+                self.activations.learn(key)
         finally:
             self.thread, self._running = 0, None
             plan.end(completed or resident)
@@ -260,7 +281,11 @@ class Passes:
                 f"offload: '{self.tree.names[call.module]}' of {self.name} runs on another stream than its plan was made for; run the whole "
                 "module on one stream"
             )
-        call.enter(plan)
+        if not call.enter(plan):
+            # Memory was needed: the rest of the pass runs with copies of one module at a time.
+            self._astray = self._gave_way = True
+            self.counted["gave_way"] += 1
+            return self._by_copies(call.module, forward, args, kwargs)
         before, self._inside = self._inside, at
         try:
             return call.own(forward(*args, **kwargs))

@@ -15,6 +15,7 @@ from .._native.bindings import (
     OffloadEntry,
     OffloadEvent,
     OffloadFile,
+    OffloadNeeds,
     OffloadPass,
     OffloadRecorded,
     OffloadWeight,
@@ -34,13 +35,14 @@ from .weights import Shown, Weights, Written, tensor_at
 # As in weightstream.h.
 FLOOR, SHARED = 2**64 - 1, 2**64 - 2
 _READ, _KERNEL, _READ_END = 0, 1, 2
+_FOUND_NOTHING = 2
 
 
 class PlannedCall:
     """A call of a module: what it reads, and where that was when it was last called."""
 
     __slots__ = (
-        *("_addresses", "_device", "_escaped", "_host", "_moved", "_outer", "reads", "count", "first", "module", "parent", "shown"),
+        *("_addresses", "_device", "_escaped", "_found", "_host", "_outer", "reads", "count", "first", "module", "parent", "shown"),
         "written",
     )
 
@@ -48,17 +50,19 @@ class PlannedCall:
         self.module, self.parent, self.shown, self._outer = module, parent, shown, weights.outer(shown)
         self.first, self.count, self.reads = first, len(reads), reads
         self._addresses = (ctypes.c_uint64 * len(reads))()
-        self._moved = ctypes.c_int32(1)
+        self._found = ctypes.c_int32(1)
         self._host = [(one.tensor, one.host) for one in shown]
         self._device: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.written = Written(shown, weights)
 
-    def enter(self, plan: Plan) -> None:
-        """Its parameters show the device's bytes from now on."""
-        if plan.read(plan.handle, self.first, self.count, self._addresses, self._moved):
+    def enter(self, plan: Plan) -> bool:
+        """Its parameters show the device's bytes from now on. Not where the weights of this pass gave way."""
+        if plan.read(plan.handle, self.first, self.count, self._addresses, self._found):
             raise Error(plan.said())
+        if self._found.value == _FOUND_NOTHING:
+            return False
         try:
-            if self._moved.value or not self._device:
+            if self._found.value or not self._device:
                 self._device = plan.on_device(self.shown, dict(zip(self.reads, self._addresses)))
                 self._escaped = Escaped(self._device, self.module.modules() if compiled_as(self.module) else [self.module])
             show_all(self._device)
@@ -67,6 +71,7 @@ class PlannedCall:
         except BaseException:
             self._hide(plan)
             raise
+        return True
 
     def own(self, result: Any) -> Any:
         """What the call returns, without a view of what it was shown: no caller was seen to take one."""
@@ -288,10 +293,10 @@ class Plan:
             tensors.append((one.tensor, tensor))
         return tensors
 
-    def begin(self, entry: PlannedEntry) -> bool:
+    def begin(self, entry: PlannedEntry, needs: OffloadNeeds) -> bool:
         """A pass of an entry begins. Whether everything stays: then it shows everything, and its calls ask for nothing."""
         begun = OffloadPass()
-        if library().ws_offload_begin(self.handle, entry.index, ctypes.byref(begun)) != 0:
+        if library().ws_offload_begin(self.handle, entry.index, ctypes.byref(needs), ctypes.byref(begun)) != 0:
             raise Error(self.said())
         self.generation, self.is_resident = begun.generation, bool(begun.resident)
         return self.is_resident

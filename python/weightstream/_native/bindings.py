@@ -140,6 +140,10 @@ class OffloadPass(ctypes.Structure):
     _fields_ = [("generation", ctypes.c_uint64), ("resident", ctypes.c_int32)]
 
 
+class OffloadNeeds(ctypes.Structure):
+    _fields_ = [("room", ctypes.c_uint64), ("gives_way", ctypes.c_int32)]
+
+
 #: No limit of bytes, as in weightstream.h.
 NO_LIMIT = 2**64 - 1
 
@@ -209,7 +213,8 @@ _SIGNATURES = {
     "ws_offload_create": (ctypes.c_int, [ctypes.POINTER(OffloadRecorded), ctypes.POINTER(ctypes.c_void_p)]),
     "ws_offload_add_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(OffloadEntry), ctypes.POINTER(ctypes.c_uint32)]),
     "ws_offload_replace_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(OffloadEntry)]),
-    "ws_offload_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(OffloadPass)]),
+    "ws_offload_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(OffloadNeeds), ctypes.POINTER(OffloadPass)]),
+    "ws_segment_bytes": (ctypes.c_uint64, [ctypes.c_int]),
     "ws_offload_read": (
         ctypes.c_int,
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int32)],

@@ -1,4 +1,4 @@
-"""Memory for PyTorch's own CUDA graphs, and for its other allocations, on the pages of ranges.
+"""Memory for PyTorch's own CUDA graphs, on the pages of ranges.
 
 What a replay has written is valid until the next replay of any graph of its pool: copy what has to last. Captures of a
 :class:`GraphPool` have their own addresses over memory that they share, so all of them together take the memory of the largest.
@@ -15,13 +15,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from .._native.bindings import NO_LIMIT, _library_path, last_error, library, whole
+from .._native.allocator import allocator, check_torch
+from .._native.bindings import NO_LIMIT, last_error, library, whole
 from .._native.errors import Error
 
-__all__ = ["GraphPool", "pool"]
-
-#: The oldest torch with which these ran on a GPU: they follow its allocator's inside.
-_LEAST_TORCH = (2, 11)
+__all__ = ["GraphPool"]
 
 #: Handles of pools that were dropped while tensors of their captures lived.
 _left: list[ctypes.c_void_p] = []
@@ -52,7 +50,7 @@ class GraphPool:
 
     def __init__(self, device: str = "cuda", cap_bytes: int | None = None, name: str = "graphs"):
         self._handle: ctypes.c_void_p | None = None
-        _check_torch("GraphPool")
+        check_torch("GraphPool")
         self.device, self.name = _full_name(device), name
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         #: One thread at a time says where it replays, and replays.
@@ -90,7 +88,7 @@ class GraphPool:
         with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.current_stream(self.device)):
             # A workspace of another capture is at addresses of that capture.
             torch._C._cuda_clearCublasWorkspaces()
-            graph._memory = torch.cuda.MemPool(_allocator("graph_pool"))
+            graph._memory = torch.cuda.MemPool(allocator("graph_pool"))
             graph._capture = self._begin()
             kept = False
             try:
@@ -157,47 +155,6 @@ class GraphPool:
             raise Error(f"graph pool '{self.name}' is closed")
         if getattr(library(), f"ws_graph_pool_{name}")(handle, *arguments) != 0:
             raise Error(last_error())
-
-
-def pool() -> Any:
-    """A ``torch.cuda.MemPool`` of the current device whose memory comes from the pages of ranges.
-
-    What is allocated in it takes the place of weights of ranges, high addresses of the lowest range first, instead of failing. PyTorch
-    keeps what it was given until the pool ends, or ``torch.cuda.empty_cache()`` finds it unused. Weights that went stay out until
-    then, and come back after ``Range.prioritize()``. Needs torch 2.11 or later::
-
-        activations = weightstream.torch.pool()
-        with torch.cuda.use_mem_pool(activations):
-            y = model(x)
-    """
-    import torch
-
-    _check_torch("pool()")
-    return torch.cuda.MemPool(_allocator("segment"))
-
-
-def _check_torch(what: str) -> None:
-    import torch
-
-    release = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
-    if release < _LEAST_TORCH:
-        least = ".".join(map(str, _LEAST_TORCH))
-        raise Error(f"weightstream.torch.{what} needs torch {least} or later, the oldest that it was run with; found {torch.__version__}")
-
-
-@functools.cache
-def _plugged(kind: str) -> Any:
-    """PyTorch calls these functions by their addresses as long as the process lives, so it stays."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise Error("weightstream.torch: memory for PyTorch is memory of a GPU, and there is none that PyTorch can use")
-    library()
-    return torch.cuda.memory.CUDAPluggableAllocator(str(_library_path()), f"ws_{kind}_alloc", f"ws_{kind}_free")
-
-
-def _allocator(kind: str) -> Any:
-    return _plugged(kind).allocator()
 
 
 @functools.cache

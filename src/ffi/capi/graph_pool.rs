@@ -307,6 +307,14 @@ pub extern "C" fn ws_segment_alloc(size: isize, device: i32, _stream: *mut c_voi
     })
 }
 
+/// Bytes that segments of a device hold; 0 where there are none.
+#[no_mangle]
+pub extern "C" fn ws_segment_bytes(device: i32) -> u64 {
+    let key = (std::process::id(), device_of(device));
+    let segments = known().segments.get(&key).cloned();
+    segments.map_or(0, |segments| segments.held())
+}
+
 /// Memory of [`ws_segment_alloc`] goes, after what was issued to its stream.
 ///
 /// # Safety

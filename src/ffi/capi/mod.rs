@@ -24,7 +24,8 @@ pub use execute::{
 pub use graph_pool::{
     ws_graph_pool, ws_graph_pool_alloc, ws_graph_pool_begin, ws_graph_pool_create,
     ws_graph_pool_destroy, ws_graph_pool_end, ws_graph_pool_enter, ws_graph_pool_free,
-    ws_graph_pool_release, ws_graph_pool_report, ws_segment_alloc, ws_segment_free,
+    ws_graph_pool_release, ws_graph_pool_report, ws_segment_alloc, ws_segment_bytes,
+    ws_segment_free,
 };
 pub use load::{
     ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_model,
@@ -32,8 +33,8 @@ pub use load::{
 };
 pub use offload::{
     ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_copy_again, ws_offload_create,
-    ws_offload_destroy, ws_offload_end, ws_offload_pass, ws_offload_read, ws_offload_release,
-    ws_offload_set_budget, ws_offload_stats,
+    ws_offload_destroy, ws_offload_end, ws_offload_needs, ws_offload_pass, ws_offload_read,
+    ws_offload_release, ws_offload_set_budget, ws_offload_stats,
 };
 pub use offload_recorded::{
     ws_offload_event, ws_offload_file, ws_offload_recorded, ws_offload_weight,

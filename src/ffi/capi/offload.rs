@@ -6,7 +6,8 @@ use std::ffi::{c_char, CString};
 
 use super::args;
 use super::offload_recorded::{self, ws_offload_entry, ws_offload_recorded};
-use crate::eager::{Eager, EntryStats};
+use crate::eager::{Eager, EntryStats, Found};
+use crate::elastic::PassNeeds;
 use crate::ffi::status::{guarded, Failure, Status};
 use crate::process::OfProcess;
 
@@ -20,6 +21,15 @@ pub struct ws_offload_pass {
     pub generation: u64,
     /// Whether everything stays.
     pub resident: i32,
+}
+
+/// What a pass needs beside its weights.
+#[repr(C)]
+pub struct ws_offload_needs {
+    /// Bytes that are to be left for it.
+    pub room: u64,
+    /// Whether it gives memory away while it runs.
+    pub gives_way: i32,
 }
 
 thread_local! {
@@ -105,17 +115,24 @@ pub unsafe extern "C" fn ws_offload_replace_entry(
 /// A pass of an entry begins.
 ///
 /// # Safety
-/// `offload` is NULL or live; `pass` is NULL or writable.
+/// `offload` is NULL or live; `needs` is NULL or live; `pass` is NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_offload_begin(
     offload: *const ws_offload,
     entry: u32,
+    needs: *const ws_offload_needs,
     pass: *mut ws_offload_pass,
 ) -> Status {
     guarded(|| {
         // SAFETY: both by this function's contract.
         let (offload, pass) = unsafe { (opened(offload)?, args::output("pass", pass)?) };
-        let begun = offload.begin(entry)?;
+        // SAFETY: by this function's contract.
+        let needs = unsafe { needs.as_ref() };
+        let needs = needs.map_or(PassNeeds::default(), |needs| PassNeeds {
+            room: needs.room,
+            gives_way: needs.gives_way != 0,
+        });
+        let begun = offload.begin_with(entry, needs)?;
         *pass = ws_offload_pass {
             generation: begun.generation,
             resident: i32::from(begun.resident),
@@ -127,26 +144,30 @@ pub unsafe extern "C" fn ws_offload_begin(
 /// The next reads of the pass.
 ///
 /// # Safety
-/// `offload` is NULL or live; `addresses` is NULL or has `count` writable items; `moved` is NULL or writable.
+/// `offload` is NULL or live; `addresses` is NULL or has `count` writable items; `found` is NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_offload_read(
     offload: *const ws_offload,
     first: u32,
     count: u32,
     addresses: *mut u64,
-    moved: *mut i32,
+    found: *mut i32,
 ) -> Status {
     guarded(|| {
         // SAFETY: all by this function's contract.
-        let (offload, addresses, moved) = unsafe {
+        let (offload, addresses, found) = unsafe {
             (
                 opened(offload)?,
                 args::array_mut("addresses", addresses, count as usize)?,
-                args::output("moved", moved)?,
+                args::output("found", found)?,
             )
         };
         let reads = first..first.saturating_add(count);
-        *moved = i32::from(offload.read(reads, addresses)?);
+        *found = match offload.read(reads, addresses)? {
+            Found::Same => 0,
+            Found::Moved => 1,
+            Found::Gone => 2,
+        };
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use crate::session_support::{play, Kernels, Model, Pass};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use weightstream::config::PolicyKind;
 use weightstream::device::Device;
-use weightstream::elastic::{DevicePool, DeviceState, Membership, Tenant, Wants};
+use weightstream::elastic::{DevicePool, DeviceState, Membership, PassNeeds, Tenant, Wants};
 use weightstream::figures::DeviceId;
 use weightstream::session::Session;
 use weightstream::store::{ElasticBytes, Methods, StoreOptions};
@@ -76,10 +76,17 @@ impl<D: Kernels + 'static> Store<D> {
     pub fn pass(&self, pass: Pass) -> Result<()> {
         let mut session = self.session.lock().unwrap();
         let session = session.as_mut().unwrap();
-        self.membership()
-            .begin_pass(|| Ok(0), |bytes| session.set_budget(bytes))?;
+        self.membership().begin_pass(
+            PassNeeds::default(),
+            || Ok(0),
+            |bytes| session.set_budget(bytes),
+        )?;
         assert_eq!(session.stats().budget_bytes, self.membership().held());
         let played = play(&self.model, session, pass);
+        if matches!(pass, Pass::GiveWayAt(_)) {
+            // As an eager module does before its next pass.
+            session.set_budget(self.membership().held()).unwrap();
+        }
         self.membership()
             .end_pass(|bytes| session.set_budget(bytes))?;
         assert_eq!(session.stats().budget_bytes, self.membership().held());

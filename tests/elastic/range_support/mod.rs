@@ -9,7 +9,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use weightstream::device::sim::{Actor, Order};
 use weightstream::device::{HostBytes, Sim};
 use weightstream::elastic::range::{AllocId, Answer, Lease, Place, Refusal};
-use weightstream::elastic::{DevicePool, DeviceState, Membership, Range, Ranges, Tenant, Wants};
+use weightstream::elastic::{
+    DevicePool, DeviceState, Membership, PassNeeds, Range, Ranges, Tenant, Wants,
+};
 use weightstream::{Error, Result};
 
 pub const PAGE: u64 = 256;
@@ -313,7 +315,9 @@ impl World {
             return;
         }
         let (membership, _) = &self.stores[at];
-        membership.begin_pass(|| Ok(0), |_| Ok(())).unwrap();
+        membership
+            .begin_pass(PassNeeds::default(), || Ok(0), |_| Ok(()))
+            .unwrap();
         if draw.below(2) == 0 {
             membership.end_pass(|_| Ok(())).unwrap();
         }

@@ -1,0 +1,301 @@
+"""Weights give way to what a pass needs beside them: the pass goes on with the right bits, and they come back.
+
+On a GPU PyTorch's activations need the memory. On the CPU, where PyTorch takes no memory of ours, a layer takes segments itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import ctypes
+import gc
+import threading
+
+import pytest
+import torch
+import weightstream as ws
+from device_under_test import ON_GPU
+from support import error_of
+from test_offload import DEVICE, PAGE, _inference, expected, given, stack  # noqa: F401 - the fixture is used
+from torch import nn
+from weightstream._native.bindings import OffloadNeeds, library
+
+pytestmark = pytest.mark.no_export
+#: Passes of more rows are those that need memory.
+FEW, MANY = 2, 64
+
+
+class Hungry(nn.Module):
+    """Needs memory in passes of many rows."""
+
+    def __init__(self, bytes: int = 0):
+        super().__init__()
+        self.bytes, self.live = bytes, []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] < MANY or not self.bytes:
+            return x
+        if ON_GPU:
+            taken = torch.full((self.bytes,), 7, dtype=torch.uint8, device=DEVICE)
+            return x + (taken[::PAGE] - 7).sum()
+        native = library()
+        native.ws_segment_alloc.restype = ctypes.c_void_p
+        native.ws_segment_alloc.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+        at = native.ws_segment_alloc(self.bytes, -1, None)
+        if not at:
+            raise torch.OutOfMemoryError("no segment")
+        ctypes.memset(at, 7, self.bytes)
+        self.live.append(at)
+        return x
+
+    def give_back(self) -> None:
+        """As PyTorch does when nothing uses the memory."""
+        native = library()
+        native.ws_segment_free.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+        native.ws_segment_free.restype = None
+        for at in self.live:
+            native.ws_segment_free(at, self.bytes, -1, None)
+        self.live.clear()
+
+
+class GivesWay:
+    """In the place of `Activations` on the CPU: each pass may give way."""
+
+    pool = None
+
+    def use(self):
+        return contextlib.nullcontext()
+
+    def needs(self, key: object, resident: bool) -> OffloadNeeds:
+        return OffloadNeeds(0, int(key[1][0] >= MANY))
+
+    def learn(self, key: object) -> None:
+        pass
+
+
+@pytest.fixture
+def shared():
+    """`shared(module, …)`: offloaded, and gives way. A GPU has the device's memory for a budget that a test fills."""
+    handles = []
+
+    def make(module: nn.Module, **options):
+        handle = ws.torch.offload(module, shared=True, device=DEVICE, **options)
+        if not ON_GPU:
+            handle._passes.activations = GivesWay()
+        handles.append(handle)
+        return handle
+
+    yield make
+    for handle in handles:
+        handle.remove()
+    gc.collect()
+    if ON_GPU:
+        from weightstream._eager.activations import _pools
+
+        for pool in _pools.values():
+            pool.drop()
+    ws.set_device_budget(DEVICE, "auto")
+
+
+def hungry_stack(bytes: int = 0) -> nn.Sequential:
+    return nn.Sequential(stack(4), Hungry(bytes), stack(4))
+
+
+def total(handle) -> int:
+    tenants = ws.device_report(DEVICE)["tenants"]
+    return next(one["total_bytes"] for one in tenants if one["name"] == handle._passes.name)
+
+
+def resident(module: nn.Module, handle, x: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether everything stays after some passes, all of them right."""
+    for _ in range(8):
+        assert torch.equal(module(x), wanted)
+        report = ws.device_report(DEVICE)
+        assert report["held_bytes"] + report["range_bytes"] <= report["cap_bytes"]
+        if handle.stats()["resident"]:
+            return True
+    return False
+
+
+#: What PyTorch takes at least, in whole segments.
+SLACK = 64 << 20 if ON_GPU else 0
+
+
+def test_the_weights_of_a_pass_give_way_and_come_back(shared):
+    module, few, many = hungry_stack(), given(rows=FEW), given(rows=MANY)
+    wanted, more = expected(module, few), expected(module, many)
+    handle = shared(module)
+    ws.set_device_budget(DEVICE, 1 << 30)
+    module(few)
+    weights = total(handle)
+    ws.set_device_budget(DEVICE, weights + SLACK)
+    assert resident(module, handle, few, wanted)
+    # All that is free, and half of the weights.
+    module[1].bytes = SLACK + weights // 2
+    assert torch.equal(module(many), more)
+    stats = handle.stats()
+    assert (stats["gave_way"], stats["astray"], stats["recorded"]) == (1, 0, 1)
+    report = ws.device_report(DEVICE)
+    assert report["held_bytes"] + report["range_bytes"] <= report["cap_bytes"]
+    # Their memory is still taken: what is left holds the weights.
+    assert torch.equal(module(few), wanted)
+    assert torch.equal(module(many), more) if ON_GPU else True
+    module[1].give_back()
+    assert resident(module, handle, few, wanted), ws.device_report(DEVICE)
+
+
+def test_idle_models_give_way_first_by_priority(shared):
+    models = [hungry_stack(), stack(8), stack(8)]
+    few, many = given(rows=FEW), given(rows=MANY)
+    wanted, more = [expected(one, few) for one in models], expected(models[0], many)
+    handles = [shared(one, name=f"model {n}") for n, one in enumerate(models)]
+    ws.set_device_budget(DEVICE, 1 << 30)
+    for one in models:
+        one(few)
+    weights = total(handles[0])
+    ws.set_device_budget(DEVICE, 3 * weights + SLACK)
+    assert all(resident(*each) for each in zip(models, handles, [few] * 3, wanted))
+    handles[1].set_priority(1)
+    held = {one["name"]: one["held_bytes"] for one in ws.device_report(DEVICE)["tenants"]}
+    models[0][1].bytes = SLACK + weights // 4
+    assert torch.equal(models[0](many), more)
+    assert handles[0].stats()["gave_way"] == 0
+    after = {one["name"]: one["held_bytes"] for one in ws.device_report(DEVICE)["tenants"]}
+    assert after["model 2"] < held["model 2"]
+    assert after["model 1"] == held["model 1"]
+    models[0][1].give_back()
+    for model, one in zip(models, wanted, strict=True):
+        assert torch.equal(model(few), one)
+
+
+def test_a_need_that_grows_ends_with_an_error_at_the_floor(shared):
+    module, few, many = hungry_stack(), given(rows=FEW), given(rows=MANY)
+    wanted, more = expected(module, few), expected(module, many)
+    handle = shared(module, name="grows")
+    ws.set_device_budget(DEVICE, 1 << 30)
+    module(few)
+    weights = total(handle)
+    ws.set_device_budget(DEVICE, weights + SLACK)
+    module[1].bytes = max(PAGE, SLACK // 4)
+    failed = None
+    while failed is None:
+        assert module[1].bytes < 4 * (weights + SLACK), "nothing stops it"
+        try:
+            assert torch.equal(module(many), more)
+        except torch.OutOfMemoryError as error:
+            failed = str(error)
+        module[1].give_back()
+        module[1].bytes *= 2
+    assert module[1].bytes // 2 > (weights + SLACK) // 4, failed
+    if ON_GPU:
+        assert "'grows'" in failed or "grows ran out of memory" in failed
+        assert "device_report" in failed
+    module[1].bytes = 0
+    for _ in range(3):
+        assert torch.equal(module(few), wanted)
+
+
+def test_a_handle_goes_after_its_weights_gave_way(shared):
+    module, few, many = hungry_stack(), given(rows=FEW), given(rows=MANY)
+    wanted, more, other = expected(module, few), expected(module, many), copy.deepcopy(module[0])
+    other[0].weight.mul_(2)
+    changed = expected(other, few)
+    handle = shared(module)
+    ws.set_device_budget(DEVICE, 1 << 30)
+    module(few)
+    weights = total(handle)
+    ws.set_device_budget(DEVICE, weights + SLACK)
+    assert resident(module, handle, few, wanted)
+    module[1].bytes = SLACK + weights // 2
+    kept = module(many)
+    # Bytes change while the weights are away.
+    module[0][0].weight.mul_(2)
+    module[1].give_back()
+    assert torch.equal(module[0](few), changed)
+    handle.remove()
+    assert torch.equal(kept, more)
+    assert ws.device_report(DEVICE)["tenants"] == []
+
+
+def test_arguments_that_are_wrong():
+    module = stack(2)
+    assert "'pool' or 'pytorch'" in error_of(lambda: ws.torch.offload(module, shared=True, device=DEVICE, activations="mine"))
+    assert "shared=True" in error_of(lambda: ws.torch.offload(module, budget=1 << 30, device=DEVICE, activations="pool"))
+    if not ON_GPU:
+        assert "memory of 'cpu'" in error_of(lambda: ws.torch.offload(module, shared=True, device=DEVICE, activations="pool"))
+    with ws.torch.offload(module, budget=1 << 30, device=DEVICE) as handle:
+        assert "shared=True" in error_of(handle.prioritize)
+        assert "shared=True" in error_of(lambda: handle.set_priority(1))
+    with ws.torch.offload(module, shared=True, device=DEVICE) as handle:
+        assert "whole number" in error_of(lambda: handle.set_priority("high"))
+
+
+def test_places_in_the_order_are_kept_from_the_first_pass_on(shared):
+    one, other = stack(2), stack(2)
+    handles = [shared(one, name="one"), shared(other, name="other")]
+    handles[0].set_priority(-1)
+    handles[1].deprioritize()
+    for module in (one, other):
+        module(given())
+    order = ws.device_report(DEVICE)["order"]
+    assert [(place["name"], place["kind"], place["priority"]) for place in order] == [("other", "model", 0), ("one", "model", -1)]
+    handles[0].set_priority(0)
+    handles[0].prioritize()
+    with ws.Range(DEVICE, PAGE, "range") as range_:
+        range_.set_priority(7)
+        names = [place["name"] for place in ws.device_report(DEVICE)["order"] if place["kind"] != "held"]
+    assert names == ["range", "one", "other"]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="PyTorch's activations are memory of a GPU")
+@pytest.mark.parametrize("way", ["two threads", "a side stream", "a cache that stays"])
+def test_activations_as_people_have_them(shared, way):
+    class Caches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept.append(torch.full((SLACK // 8,), 3, dtype=torch.uint8, device=DEVICE))
+            return x
+
+    class Beside(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x + 1
+                y.record_stream(torch.cuda.current_stream())
+            torch.cuda.current_stream().wait_stream(side)
+            return y - 1
+
+    middle = {"a side stream": Beside, "a cache that stays": Caches}.get(way, nn.Identity)()
+    models = [nn.Sequential(stack(4), middle, Hungry(), stack(4)) for _ in range(2)]
+    few, many = given(rows=FEW), given(rows=MANY)
+    wanted, more = expected(models[0], few), expected(models[0], many)
+    if way == "a cache that stays":
+        middle.kept.clear()
+    handles = [shared(one, name=f"model {n}") for n, one in enumerate(models)]
+    ws.set_device_budget(DEVICE, 2 << 30)
+    for one in models:
+        one(few)
+    weights = total(handles[0])
+    ws.set_device_budget(DEVICE, 2 * weights + 2 * SLACK)
+    wrong = []
+
+    def run(module: nn.Module) -> None:
+        with torch.no_grad():
+            for _ in range(4):
+                wrong.extend(not torch.equal(module(x), one) for x, one in ((few, wanted), (many, more)))
+
+    for one in models:
+        one[2].bytes = SLACK + weights // 4
+    if way == "two threads":
+        threads = [threading.Thread(target=run, args=(one,)) for one in models]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    else:
+        [run(one) for one in models]
+    assert len(wrong) == 16
+    assert not any(wrong)
+    assert all((one == 3).all() for one in getattr(middle, "kept", []))
