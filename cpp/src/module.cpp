@@ -387,8 +387,7 @@ Error Module::set_budget(std::uint64_t bytes) {
 
 Error Module::reorder(std::int32_t to, std::int64_t priority) {
   const Error loaded = load_any();
-  return loaded != Error::Ok ? loaded
-                             : tell(loads_->any(), [=](const rs::Loaded& one) { one.reorder(to, priority); });
+  return loaded != Error::Ok ? loaded : tell(loads_->any(), [=](const rs::Loaded& one) { one.reorder(to, priority); });
 }
 
 Error Module::set_priority(std::int64_t priority) { return reorder(0, priority); }

@@ -67,7 +67,7 @@ class GivesWay:
         return contextlib.nullcontext()
 
     def needs(self, key: object, resident: bool) -> OffloadNeeds:
-        return OffloadNeeds(0, int(key[1][0] >= MANY))
+        return OffloadNeeds(0, 1, int(key[1][0] >= MANY))
 
     def learn(self, key: object) -> None:
         pass
@@ -117,8 +117,14 @@ def resident(module: nn.Module, handle, x: torch.Tensor, wanted: torch.Tensor) -
     return False
 
 
+def free() -> int:
+    """Bytes of the device's budget that nobody holds."""
+    report = ws.device_report(DEVICE)
+    return report["cap_bytes"] - report["held_bytes"] - report["range_bytes"]
+
+
 #: What PyTorch takes at least, in whole segments.
-SLACK = 64 << 20 if ON_GPU else 0
+SLACK = 128 << 20 if ON_GPU else 0
 
 
 def test_the_weights_of_a_pass_give_way_and_come_back(shared):
@@ -131,7 +137,7 @@ def test_the_weights_of_a_pass_give_way_and_come_back(shared):
     ws.set_device_budget(DEVICE, weights + SLACK)
     assert resident(module, handle, few, wanted)
     # All that is free, and half of the weights.
-    module[1].bytes = SLACK + weights // 2
+    module[1].bytes = free() + weights // 2
     assert torch.equal(module(many), more)
     stats = handle.stats()
     assert (stats["gave_way"], stats["astray"], stats["recorded"]) == (1, 0, 1)
@@ -139,7 +145,6 @@ def test_the_weights_of_a_pass_give_way_and_come_back(shared):
     assert report["held_bytes"] + report["range_bytes"] <= report["cap_bytes"]
     # Their memory is still taken: what is left holds the weights.
     assert torch.equal(module(few), wanted)
-    assert torch.equal(module(many), more) if ON_GPU else True
     module[1].give_back()
     assert resident(module, handle, few, wanted), ws.device_report(DEVICE)
 
@@ -157,7 +162,7 @@ def test_idle_models_give_way_first_by_priority(shared):
     assert all(resident(*each) for each in zip(models, handles, [few] * 3, wanted))
     handles[1].set_priority(1)
     held = {one["name"]: one["held_bytes"] for one in ws.device_report(DEVICE)["tenants"]}
-    models[0][1].bytes = SLACK + weights // 4
+    models[0][1].bytes = free() + weights // 4
     assert torch.equal(models[0](many), more)
     assert handles[0].stats()["gave_way"] == 0
     after = {one["name"]: one["held_bytes"] for one in ws.device_report(DEVICE)["tenants"]}
@@ -206,7 +211,7 @@ def test_a_handle_goes_after_its_weights_gave_way(shared):
     weights = total(handle)
     ws.set_device_budget(DEVICE, weights + SLACK)
     assert resident(module, handle, few, wanted)
-    module[1].bytes = SLACK + weights // 2
+    module[1].bytes = free() + weights // 2
     kept = module(many)
     # Bytes change while the weights are away.
     module[0][0].weight.mul_(2)
@@ -237,7 +242,7 @@ def test_places_in_the_order_are_kept_from_the_first_pass_on(shared):
     handles[1].deprioritize()
     for module in (one, other):
         module(given())
-    order = ws.device_report(DEVICE)["order"]
+    order = [place for place in ws.device_report(DEVICE)["order"] if place["kind"] != "held"]
     assert [(place["name"], place["kind"], place["priority"]) for place in order] == [("other", "model", 0), ("one", "model", -1)]
     handles[0].set_priority(0)
     handles[0].prioritize()
@@ -256,7 +261,7 @@ def test_activations_as_people_have_them(shared, way):
             self.kept = []
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.kept.append(torch.full((SLACK // 8,), 3, dtype=torch.uint8, device=DEVICE))
+            self.kept.append(torch.full((SLACK // 64,), 3, dtype=torch.uint8, device=DEVICE))
             return x
 
     class Beside(nn.Module):
@@ -269,12 +274,10 @@ def test_activations_as_people_have_them(shared, way):
             torch.cuda.current_stream().wait_stream(side)
             return y - 1
 
-    middle = {"a side stream": Beside, "a cache that stays": Caches}.get(way, nn.Identity)()
-    models = [nn.Sequential(stack(4), middle, Hungry(), stack(4)) for _ in range(2)]
+    middle = {"a side stream": Beside, "a cache that stays": Caches}.get(way, nn.Identity)
+    models = [nn.Sequential(stack(4), middle(), Hungry(), stack(4)) for _ in range(2)]
     few, many = given(rows=FEW), given(rows=MANY)
     wanted, more = expected(models[0], few), expected(models[0], many)
-    if way == "a cache that stays":
-        middle.kept.clear()
     handles = [shared(one, name=f"model {n}") for n, one in enumerate(models)]
     ws.set_device_budget(DEVICE, 2 << 30)
     for one in models:
@@ -289,7 +292,7 @@ def test_activations_as_people_have_them(shared, way):
                 wrong.extend(not torch.equal(module(x), one) for x, one in ((few, wanted), (many, more)))
 
     for one in models:
-        one[2].bytes = SLACK + weights // 4
+        one[2].bytes = SLACK // 2 if way == "two threads" else SLACK + weights // 4
     if way == "two threads":
         threads = [threading.Thread(target=run, args=(one,)) for one in models]
         [thread.start() for thread in threads]
@@ -298,4 +301,6 @@ def test_activations_as_people_have_them(shared, way):
         [run(one) for one in models]
     assert len(wrong) == 16
     assert not any(wrong)
-    assert all((one == 3).all() for one in getattr(middle, "kept", []))
+    kept = [one for module in models for one in getattr(module[1], "kept", [])]
+    assert len(kept) == (18 if way == "a cache that stays" else 0)
+    assert all((one == 3).all() for one in kept)

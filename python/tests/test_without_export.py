@@ -15,6 +15,7 @@ import torch
 import weightstream as ws
 from support import error_of
 from weightstream._native import allocator, bindings
+
 pytestmark = pytest.mark.no_export
 
 #: `None` there hides a package from every import.

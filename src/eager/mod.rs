@@ -81,7 +81,7 @@ pub struct BegunPass {
 
 /// What a read has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum ReadOutcome {
     /// The weights, where they were before.
     Same,
     /// The weights, one of them at another address.
@@ -98,7 +98,7 @@ trait Passes: Send + Sync {
     fn add_entry(&self, entry: Entry) -> Result<u32>;
     fn replace_entry(&self, at: u32, entry: Entry) -> Result<()>;
     fn begin(&self, entry: u32, needs: PassNeeds) -> Result<BegunPass>;
-    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<Found>;
+    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<ReadOutcome>;
     fn release(&self, reads: Range<u32>) -> Result<()>;
     fn end(&self, completed: bool) -> Result<()>;
     fn addresses(&self, entry: u32, at: &mut [u64]) -> Result<()>;
@@ -148,14 +148,14 @@ impl Eager {
         self.begin_with(entry, PassNeeds::default())
     }
 
-    /// The same with what the pass needs beside its weights. One that may give way asks for its reads, also where everything stays.
+    /// The same with what the pass needs beside its weights.
     pub fn begin_with(&self, entry: u32, needs: PassNeeds) -> Result<BegunPass> {
         self.0.begin(entry, needs)
     }
 
     /// The next reads of the pass: kernels that are issued from now on find each weight at the address that is written to `at`.
     /// On an error none of these reads has begun.
-    pub fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<Found> {
+    pub fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<ReadOutcome> {
         self.0.read(reads, at)
     }
 

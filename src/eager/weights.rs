@@ -1,7 +1,7 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
 use super::shares::Shares;
-use super::{BegunPass, Entry, EntryStats, Found, OffloadBudget, Passes, Recorded};
+use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, ReadOutcome, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::device::{HostBytes, WeightDevice};
@@ -259,17 +259,17 @@ impl<D: WeightDevice> Passes for Weights<D> {
         take_grant(member, state.session()?, self.beside, needs)?;
         let begun = self.bring_back(&mut state);
         let begun = begun.and_then(|()| state.follow_shares());
-        let begun = begun.and_then(|()| state.begin(needs.gives_way));
+        let begun = begun.and_then(|()| state.begin(needs.by_reads));
         if begun.is_err() {
             settle_grant(self.membership.as_ref(), state.session()?, self.beside);
         }
         begun
     }
 
-    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<Found> {
+    fn read(&self, reads: Range<u32>, at: &mut [u64]) -> Result<ReadOutcome> {
         let mut state = self.lock()?;
         if state.gone {
-            return Ok(Found::Gone);
+            return Ok(ReadOutcome::Gone);
         }
         let session = state.reading()?;
         let (first, mut moved) = (reads.start, false);
@@ -287,7 +287,11 @@ impl<D: WeightDevice> Passes for Weights<D> {
                 }
             }
         }
-        Ok(if moved { Found::Moved } else { Found::Same })
+        Ok(if moved {
+            ReadOutcome::Moved
+        } else {
+            ReadOutcome::Same
+        })
     }
 
     fn release(&self, reads: Range<u32>) -> Result<()> {

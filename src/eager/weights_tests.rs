@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::device::{CallerStream, HostBytes, HostDevice};
-use crate::elastic::PassNeeds;
 use crate::eager::{Eager, WeightFiles};
+use crate::elastic::PassNeeds;
 use crate::figures::DeviceId;
 use crate::schedule::Event;
 
@@ -46,5 +46,8 @@ fn weights_end_when_their_owner_ends_them() {
     drop(Eager(weights));
     assert!(known.shrink_to(1 << 20).is_none());
     assert!(known.lock().unwrap().session.is_none());
-    assert!(matches!(known.begin(0, PassNeeds::default()), Err(Error::Internal(_))));
+    assert!(matches!(
+        known.begin(0, PassNeeds::default()),
+        Err(Error::Internal(_))
+    ));
 }

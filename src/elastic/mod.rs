@@ -61,7 +61,7 @@ pub use member::{DeviceState, Tenant};
 pub use pool::{DevicePool, Membership, PassNeeds};
 pub use range::{Range, Ranges};
 pub use rank::{Rank, Reorder};
-pub use report::{Place, Report, TenantReport};
+pub use report::{Ranked, Report, TenantReport};
 pub use rule::Rule;
 pub use segments::Segments;
 pub use tenant::{TenantId, Wants};

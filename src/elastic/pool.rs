@@ -284,8 +284,10 @@ impl PoolState {
 pub struct PassNeeds {
     /// Bytes of the device that are to be left for it.
     pub room: u64,
-    /// It gives memory away while it runs.
+    /// It gives memory away while it runs, if it asks for its reads.
     pub gives_way: bool,
+    /// It asks for its reads, also where everything stays.
+    pub by_reads: bool,
 }
 
 /// A tenant's place in its pool. Dropped, it leaves: by then its memory is given back.

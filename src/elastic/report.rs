@@ -26,14 +26,14 @@ pub struct Report {
     /// Name and bytes of each range that holds some, and of each holder beside them.
     pub each_range: Vec<(String, u64)>,
     /// Everybody, whose memory goes last first.
-    pub order: Vec<Place>,
+    pub order: Vec<Ranked>,
     /// In the order in which they joined.
     pub tenants: Vec<TenantReport>,
 }
 
 /// A place in the order of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Ranked {
     /// The tenant, the range or the holder.
     pub name: String,
     /// `model`, `range`, or `held` for memory that its owner gives up itself.
@@ -88,14 +88,14 @@ impl Report {
             self.tenants.iter().map(|tenant| tenant.held).sum::<u64>(),
             self.ranges,
             ranges.join(", "),
-            self.order.iter().map(Place::to_json).collect::<Vec<_>>().join(", "),
+            self.order.iter().map(Ranked::to_json).collect::<Vec<_>>().join(", "),
             quoted(self.rule),
             tenants.join(", ")
         )
     }
 }
 
-impl Place {
+impl Ranked {
     fn to_json(&self) -> String {
         let rank = self.rank;
         let priority = rank.map_or("null".to_owned(), |rank| rank.priority().to_string());
@@ -128,20 +128,20 @@ impl TenantReport {
 
 impl PoolState {
     /// Everybody in the order of the device. Among equal ranks stores come before ranges: these give when a pass begins.
-    fn order(&self, others: Vec<Holding>) -> Vec<Place> {
-        let store = |member: &Member| Place {
+    fn order(&self, others: Vec<Holding>) -> Vec<Ranked> {
+        let store = |member: &Member| Ranked {
             name: member.name.clone(),
             kind: "model",
             rank: Some(member.rank),
             held: member.held,
         };
-        let other = |one: Holding| Place {
+        let other = |one: Holding| Ranked {
             kind: if one.rank.is_some() { "range" } else { "held" },
             name: one.name,
             rank: one.rank,
             held: one.bytes,
         };
-        let mut order: Vec<Place> = self.members.values().map(store).collect();
+        let mut order: Vec<Ranked> = self.members.values().map(store).collect();
         order.extend(others.into_iter().map(other));
         order.sort_by_key(|one| {
             std::cmp::Reverse(one.rank.map_or((1, Rank::default()), |rank| (0, rank)))

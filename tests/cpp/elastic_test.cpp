@@ -81,7 +81,16 @@ TEST(Elastic, ModulesShareADevice) {
     EXPECT_NE(text.find("\"priority\": 1"), std::string::npos) << text;
     EXPECT_EQ(ws_set_device_budget(device(), 1), WS_BUDGET_TOO_SMALL);
     EXPECT_EQ(first.set_budget(1 << 20), Error::InvalidArgument) << weightstream::last_error();
+    // The order of the device, the first place first.
+    ASSERT_EQ(first.set_priority(-2), Error::Ok) << weightstream::last_error();
+    const std::string lower = report();
+    EXPECT_LT(lower.find("\"priority\": 0"), lower.find("\"priority\": -2")) << lower;
+    EXPECT_EQ(first.set_priority(0), Error::Ok);
+    EXPECT_EQ(first.prioritize(), Error::Ok);
+    EXPECT_EQ(second.deprioritize(), Error::Ok);
+    EXPECT_EQ(run(second), expected);
   }
+  EXPECT_EQ(alone.prioritize(), Error::InvalidArgument) << weightstream::last_error();
   EXPECT_NE(report().find("\"tenants\": []"), std::string::npos) << report();
   EXPECT_EQ(ws_set_device_budget(device(), WS_DEVICE_BUDGET_AUTO), WS_OK);
 }
@@ -93,6 +102,10 @@ TEST(Elastic, WrongArgumentsOfTheCInterface) {
   EXPECT_EQ(ws_device_report("cuda:-1", &json), WS_INVALID_INPUT);
   EXPECT_EQ(ws_device_report(device(), nullptr), WS_INVALID_ARGUMENT);
   EXPECT_EQ(ws_set_budget(nullptr, 1), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_set_priority(nullptr, 1), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_prioritize(nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_offload_deprioritize(nullptr), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_range_set_priority(nullptr, 1), WS_INVALID_ARGUMENT);
 }
 
 }  // namespace

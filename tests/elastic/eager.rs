@@ -3,7 +3,7 @@
 use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes, UserStream};
-use weightstream::eager::{Eager, Entry, Found, OffloadBudget, Recorded, WeightFiles};
+use weightstream::eager::{Eager, Entry, OffloadBudget, ReadOutcome, Recorded, WeightFiles};
 use weightstream::elastic::{DevicePool, PassNeeds, Ranges, Segments};
 use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
@@ -81,8 +81,8 @@ impl Model {
             .eager
             .read(reads.clone(), &mut self.at[here.clone()])
             .unwrap();
-        assert_ne!(found, Found::Gone);
-        let moved = found == Found::Moved;
+        assert_ne!(found, ReadOutcome::Gone);
+        let moved = found == ReadOutcome::Moved;
         here.for_each(|read| self.check(read));
         self.eager.release(reads).unwrap();
         moved
@@ -272,6 +272,7 @@ fn weights_of_a_pass_give_way_to_a_segment() {
         assert!(model.pass().0);
         let needs = PassNeeds {
             gives_way: true,
+            by_reads: true,
             ..PassNeeds::default()
         };
         // A pass that did not say so keeps its memory.
@@ -286,9 +287,9 @@ fn weights_of_a_pass_give_way_to_a_segment() {
         let segment = segments.alloc(needed).unwrap();
         model.at[1] = at[0];
         model.check(1);
-        assert_eq!(model.eager.read(2..3, &mut [0]), Ok(Found::Gone));
+        assert_eq!(model.eager.read(2..3, &mut [0]), Ok(ReadOutcome::Gone));
         model.eager.release(1..2).unwrap();
-        assert_eq!(model.eager.read(2..3, &mut [0]), Ok(Found::Gone));
+        assert_eq!(model.eager.read(2..3, &mut [0]), Ok(ReadOutcome::Gone));
         model.eager.end(false).unwrap();
         let report = pool.report();
         assert!(
@@ -314,7 +315,7 @@ fn a_pass_leaves_room_for_what_it_needs() {
     for room in [0, 8192, everything - floor, everything] {
         let needs = PassNeeds {
             room,
-            gives_way: false,
+            ..PassNeeds::default()
         };
         model.eager.begin_with(0, needs).unwrap();
         let held = pool.report().tenants[0].held;

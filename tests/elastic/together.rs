@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use weightstream::device::sim::{Actor, Order};
 use weightstream::device::{DevicePtr, Sim};
-use weightstream::elastic::{Place, Rank, Reorder, Segments};
+use weightstream::elastic::{Rank, Ranked, Reorder, Segments};
 use weightstream::store::{ElasticBytes, Methods};
 use weightstream::Error;
 
@@ -158,7 +158,7 @@ impl Together {
                 let running = report.tenants.iter().any(|one| one.running);
                 let pinned = pinned || running || ranges > mine.len();
                 let floors: u64 = report.tenants.iter().map(|one| one.floor).sum();
-                let held = |place: &Place| place.kind == "held";
+                let held = |place: &Ranked| place.kind == "held";
                 let held: u64 = report
                     .order
                     .iter()

@@ -865,8 +865,8 @@ void ws_graph_pool_free(void* at, ptrdiff_t size, int device, void* stream);
 /*
  * The same for memory outside of captures: each call takes memory under the device's budget, and weights make room for
  * it: those of ranges and of idle models, the lowest priority first, then those of passes that may give way
- * (ws_offload_needs). It waits for kernels that use these. Freed memory goes back at once, after what was issued to `stream`,
- * which is waited for. Weights that went come back with ws_range_prioritize, once there is room.
+ * (ws_offload_needs). It waits for kernels that use these. Freed memory goes back at once, after what was issued to
+ * `stream`, which is waited for. Weights that went come back with ws_range_prioritize, once there is room.
  */
 void* ws_segment_alloc(ptrdiff_t size, int device, void* stream);
 void ws_segment_free(void* at, ptrdiff_t size, int device, void* stream);
@@ -998,9 +998,10 @@ ws_status ws_offload_replace_entry(const ws_offload* offload, uint32_t index, co
 typedef struct ws_offload_needs {
   /* Bytes that are to be left for it in the device's budget, as far as its least budget allows. */
   uint64_t room;
-  /* Not 0: the pass gives memory away where ws_segment_alloc or a graph pool needs it. It asks for its reads, also where
-     everything stays. */
+  /* Not 0: the pass gives memory away where ws_segment_alloc or a graph pool needs it, if it asks for its reads. */
   int32_t gives_way;
+  /* Not 0: the pass asks for its reads, also where everything stays. */
+  int32_t by_reads;
 } ws_offload_needs;
 
 /*
@@ -1017,8 +1018,9 @@ typedef enum ws_found {
   WS_FOUND_SAME = 0,
   /* The weights, and one of them at another address. */
   WS_FOUND_MOVED = 1,
-  /* Nothing: the weights of this pass gave way, and no read begins any more. What is leased stays until its release. The
-     caller reads the host's bytes, and ends the pass with `completed` = 0. The weights are back in the next pass. */
+  /* Nothing: the weights of this pass gave way, and no read begins any more. What is leased stays until its release.
+     The caller reads the host's bytes, and ends the pass with `completed` = 0. The weights are back in the next pass.
+   */
   WS_FOUND_NOTHING = 2,
 } ws_found;
 

@@ -27,7 +27,7 @@ from .._native.errors import Error
 #: Beside what passes of these sizes took before: sizes in one key differ by less than two.
 _MORE, _LITTLE = 1 / 8, 32 << 20
 #: Less than this is not worth a drop.
-_MUCH = 64 << 20
+_MUCH = 16 << 20
 
 #: The ones of this process, by index of the device.
 _pools: dict[int, DevicePool] = {}
@@ -90,15 +90,15 @@ class Activations:
         self._known: dict[Any, int] = {}
 
     def needs(self, key: Any, resident: bool) -> OffloadNeeds:
-        """For a pass of this key. A known one may run where everything stays; others give way."""
+        """For a pass of this key. Weights give way to it, but where everything stays and it is known what it takes."""
         need, held = self._known.get(key), self.pool.held()
         wanted = 0 if need is None else int(need * (1 + _MORE)) + _LITTLE
-        if not resident and held > wanted * 1.25 + _MUCH:
+        if not resident and held > wanted + max(_MUCH, wanted // 4):
             self.pool.drop()
             held = self.pool.held()
         # What a pass takes may grow from one to the next, as caches do.
         room = 0 if need is None else max(wanted - held, wanted - need)
-        return OffloadNeeds(room, int(need is None or not resident))
+        return OffloadNeeds(room, 1, int(need is None))
 
     def learn(self, key: Any) -> None:
         """A pass of this key came through."""

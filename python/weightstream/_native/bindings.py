@@ -141,7 +141,7 @@ class OffloadPass(ctypes.Structure):
 
 
 class OffloadNeeds(ctypes.Structure):
-    _fields_ = [("room", ctypes.c_uint64), ("gives_way", ctypes.c_int32)]
+    _fields_ = [("room", ctypes.c_uint64), ("gives_way", ctypes.c_int32), ("by_reads", ctypes.c_int32)]
 
 
 #: No limit of bytes, as in weightstream.h.

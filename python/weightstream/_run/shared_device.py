@@ -34,7 +34,8 @@ def device_report(device: str = "cpu") -> dict[str, Any]:
     """Who has what of a device, and why.
 
     ``cap_bytes``, ``held_bytes`` and the ``rule`` that is followed now; and for each of the ``tenants`` its name, priority, floor, grant,
-    the bytes that it holds, its passes, and ``why`` in a sentence. ``ranges`` has the name and bytes of each range that holds some.
+    the bytes that it holds, its passes, and ``why`` in a sentence. ``ranges`` has the name and bytes of each range that holds some;
+    ``order`` has everybody, and whose memory goes last first.
     ``cap_bytes`` is None where it follows what is free on the device (``"auto"``) and nothing shares the device yet.
     """
     native, text = library(), ctypes.c_char_p()

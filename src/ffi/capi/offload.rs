@@ -6,7 +6,7 @@ use std::ffi::{c_char, CString};
 
 use super::args;
 use super::offload_recorded::{self, ws_offload_entry, ws_offload_recorded};
-use crate::eager::{Eager, EntryStats, Found};
+use crate::eager::{Eager, EntryStats, ReadOutcome};
 use crate::elastic::PassNeeds;
 use crate::ffi::status::{guarded, Failure, Status};
 use crate::process::OfProcess;
@@ -28,8 +28,10 @@ pub struct ws_offload_pass {
 pub struct ws_offload_needs {
     /// Bytes that are to be left for it.
     pub room: u64,
-    /// Whether it gives memory away while it runs.
+    /// Whether it gives memory away while it runs, if it asks for its reads.
     pub gives_way: i32,
+    /// Whether it asks for its reads, also where everything stays.
+    pub by_reads: i32,
 }
 
 thread_local! {
@@ -131,6 +133,7 @@ pub unsafe extern "C" fn ws_offload_begin(
         let needs = needs.map_or(PassNeeds::default(), |needs| PassNeeds {
             room: needs.room,
             gives_way: needs.gives_way != 0,
+            by_reads: needs.by_reads != 0,
         });
         let begun = offload.begin_with(entry, needs)?;
         *pass = ws_offload_pass {
@@ -164,9 +167,9 @@ pub unsafe extern "C" fn ws_offload_read(
         };
         let reads = first..first.saturating_add(count);
         *found = match offload.read(reads, addresses)? {
-            Found::Same => 0,
-            Found::Moved => 1,
-            Found::Gone => 2,
+            ReadOutcome::Same => 0,
+            ReadOutcome::Moved => 1,
+            ReadOutcome::Gone => 2,
         };
         Ok(())
     })
