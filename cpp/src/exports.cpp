@@ -46,6 +46,7 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_graph_pool_end),
     reinterpret_cast<const void*>(&ws_graph_pool_enter),
     reinterpret_cast<const void*>(&ws_graph_pool_release),
+    reinterpret_cast<const void*>(&ws_graph_pool_resume),
     reinterpret_cast<const void*>(&ws_graph_pool_report),
     reinterpret_cast<const void*>(&ws_graph_pool_destroy),
     reinterpret_cast<const void*>(&ws_graph_pool_alloc),

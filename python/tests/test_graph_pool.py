@@ -265,6 +265,58 @@ def test_replays_in_any_order_equal_eager():
 
 @gpu
 @torch.no_grad()
+def test_pieces_of_a_group_keep_each_others_memory():
+    """Prefill in pieces: what is not captured runs between them, and reads what the piece before has written."""
+    before, after = model(512, 2), model(512, 2)
+    inputs = ws.torch.GraphInputs(x=torch.empty(4096, 512, device="cuda"))
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x[-64:] @ x.t(), -1) @ x
+
+    with ws.torch.GraphPool("cuda:0") as pool:
+        graphs, alone = {}, 0
+        for n in (64, 4096, 512, 1024, 256):
+            x = inputs.views(x=(n, 512))["x"]
+            rows = torch.zeros(64, 512, device="cuda")
+            after(attention(before(x)))
+            first, second = pool.graph(), pool.graph()
+            with pool.capture(first, group=n):
+                middle = before(x)
+            with pool.capture(second, group=n):
+                y = after(rows)
+            graphs[n] = first, second, middle, rows, y
+            alone = max(alone, pool.report()["captures"][-1]["bytes"])
+        report = pool.report()
+        assert len(report["captures"]) == len(graphs)
+        assert report["bytes"] < alone + 32 * MB
+        draw = random.Random(2)
+        for _ in range(20):
+            n = draw.choice(list(graphs))
+            first, second, middle, rows, y = graphs[n]
+            x = inputs.write({"x": (n, 512)}, x=torch.randn(n - 5, 512, device="cuda"))["x"]
+            first.replay()
+            rows.copy_(attention(middle))
+            second.replay()
+            expected = before(x)
+            assert torch.equal(middle, expected)
+            assert torch.equal(y, after(attention(expected)))
+        graphs[64][0].replay()
+        assert "from its first piece on" in error_of(graphs[512][1].replay)
+        # The last of a group gives its memory back.
+        pool.release(graphs[4096][0])
+        held = pool.report()["bytes"]
+        pool.release(graphs[4096][1])
+        del first, second, middle, rows, y, expected, graphs[4096]
+        gc.collect()
+        torch.cuda.empty_cache()
+        pool.release(graphs[64][0])
+        assert pool.report()["bytes"] < held
+        graphs.clear()
+        gc.collect()
+
+
+@gpu
+@torch.no_grad()
 def test_two_gemms_in_turn():
     """Their workspaces are not at each other's addresses."""
     weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)

@@ -41,6 +41,12 @@ MUTANTS = [
         ("elastic:together",),
     ),
     Mutant(
+        "a-piece-that-fails-ends-no-group",
+        replace("!keep && !resumed", "!keep"),
+        "one capture of a group fails, and the others lose their memory",
+        ("elastic:graph_pool",),
+    ),
+    Mutant(
         "resident-pass-keeps-its-memory",
         replace("state.running != CurrentPass::Reads || ", ""),
         "weights go that a pass reads without asking",

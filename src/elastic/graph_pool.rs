@@ -40,6 +40,8 @@ struct State<S> {
     next: CaptureId,
     /// The capture that runs.
     open: Option<CaptureId>,
+    /// It went on with what it had: what fails of it leaves that as it was.
+    resumed: bool,
     /// Where the last replay was issued.
     last: Option<S>,
     /// Why the last capture got no memory.
@@ -125,6 +127,7 @@ impl<D: UserStreams + 'static> GraphPool<D> {
                 captures: BTreeMap::new(),
                 next: 1,
                 open: None,
+                resumed: false,
                 last: None,
                 refused: None,
             }),
@@ -144,7 +147,7 @@ impl<D: UserStreams> GraphPool<D> {
         let id = state.next;
         state.next += 1;
         state.refused = None;
-        state.open = Some(id);
+        (state.open, state.resumed) = (Some(id), false);
         let capture = Capture {
             start,
             used: 0,
@@ -154,6 +157,20 @@ impl<D: UserStreams> GraphPool<D> {
         };
         state.captures.insert(id, capture);
         Ok(id)
+    }
+
+    /// A capture that has ended goes on: the next pieces are behind those that it has. What is captured so replays as one, in this
+    /// order.
+    pub fn resume(&self, id: CaptureId) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(open) = state.open {
+            return Err(self.refuse(format!("capture {open} has not ended")));
+        }
+        self.closed(&mut state, id)?;
+        self.sweep(&mut state)?;
+        state.refused = None;
+        (state.open, state.resumed) = (Some(id), true);
+        Ok(())
     }
 
     /// The next `bytes` bytes of the capture that runs.
@@ -201,15 +218,17 @@ impl<D: UserStreams> GraphPool<D> {
         captures.any(|capture| capture.pieces.remove(&at.0).is_some())
     }
 
-    /// The capture that runs is over. Without `keep` it failed: all of it goes.
+    /// The capture that runs is over. Without `keep` it failed: all of it goes, but for what it had before it was resumed.
     pub fn end(&self, keep: bool) -> Result<()> {
         let mut state = self.lock();
         let id = state
             .open
             .take()
             .ok_or_else(|| self.refuse("no capture runs that could end".to_owned()))?;
+        let resumed = state.resumed;
         if let Some(capture) = state.captures.get_mut(&id) {
-            capture.ended = !keep;
+            // rule: a-piece-that-fails-ends-no-group
+            capture.ended = !keep && !resumed;
         }
         self.sweep(&mut state)
     }

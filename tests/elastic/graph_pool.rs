@@ -99,6 +99,65 @@ fn replay(world: &World, pool: &GraphPool<Sim>, graph: &Graph, stream: Actor, by
     });
 }
 
+/// Pieces of one group keep each other's memory, and groups share theirs.
+#[test]
+fn a_capture_that_goes_on_keeps_what_it_has() {
+    let world = world(Order::KernelsFirst, 8);
+    let pool = world.graphs(6);
+    let group = |units: &[u64]| {
+        let mut group = capture(&pool, &[units[0] * UNIT]).unwrap();
+        for more in &units[1..] {
+            pool.resume(group.id).unwrap();
+            assert!(pool.begin().is_err() && pool.resume(group.id).is_err());
+            group
+                .pieces
+                .push((pool.alloc(more * UNIT).unwrap(), more * UNIT));
+            pool.end(true).unwrap();
+        }
+        group
+    };
+    let groups = [group(&[1, 2]), group(&[2, 1, 1])];
+    assert_eq!(world.held(), 4 * UNIT);
+    let used: Vec<u64> = pool.report().captures.iter().map(|one| one.bytes).collect();
+    assert_eq!(used, [3 * UNIT, 4 * UNIT]);
+    for (number, group) in groups.iter().cycle().take(6).enumerate() {
+        // Each piece has other bytes, and all are there at the end.
+        pool.enter(group.id, Actor::Compute).unwrap();
+        world.ranges.with_device(|sim| {
+            let byte = |at: usize| (number * 8 + at) as u8;
+            for (at, &(piece, bytes)) in group.pieces.iter().enumerate() {
+                let mut done = 0;
+                while done < bytes {
+                    let part = 128.min(bytes - done);
+                    sim.upload(piece.offset(done), &vec![byte(at); part as usize])
+                        .unwrap();
+                    done += part;
+                }
+            }
+            let there = group.pieces.iter().enumerate();
+            let there: Vec<_> = there
+                .map(|(at, &(piece, bytes))| (piece, leaked(byte(at), bytes)))
+                .collect();
+            sim.kernel(1, &there).unwrap();
+        });
+    }
+    // A piece that fails leaves the others.
+    pool.resume(groups[0].id).unwrap();
+    assert!(pool.alloc(9 * UNIT).is_err());
+    pool.end(false).unwrap();
+    pool.enter(groups[0].id, Actor::Compute).unwrap();
+    for group in groups {
+        group
+            .pieces
+            .iter()
+            .for_each(|(at, _)| assert!(pool.free(*at)));
+        pool.release(group.id).unwrap();
+        assert!(pool.resume(group.id).is_err());
+    }
+    assert_eq!(world.held(), 0);
+    world.verdict();
+}
+
 #[test]
 fn captures_take_the_memory_of_the_largest() {
     for sizes in [[1, 3, 5], [5, 3, 1]] {

@@ -815,11 +815,19 @@ ws_status ws_graph_pool_create(const char* device, const char* name, uint64_t ca
 ws_status ws_graph_pool_begin(const ws_graph_pool* pool, uint64_t* capture);
 
 /*
+ * A capture that has ended goes on until the next ws_graph_pool_end: what it gets now lies behind what it has. For
+ * pieces of one pass with other work between, which are replayed in this order.
+ *
+ * Returns: WS_OK; WS_INVALID_INPUT while a capture of any pool of the device runs, or for one that was released.
+ */
+ws_status ws_graph_pool_resume(const ws_graph_pool* pool, uint64_t capture);
+
+/*
  * The capture that runs is over.
  *
  * Parameters:
  *   keep: not 0 if it can be replayed. 0 if it failed: its addresses go once all its memory was freed, and so does
- *         memory that no other capture needs.
+ *         memory that no other capture needs. One that was resumed stays what it was before.
  */
 ws_status ws_graph_pool_end(const ws_graph_pool* pool, int32_t keep);
 

@@ -201,6 +201,7 @@ _SIGNATURES = {
     "ws_graph_pool_begin": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)]),
     "ws_graph_pool_end": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
     "ws_graph_pool_enter": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]),
+    "ws_graph_pool_resume": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_graph_pool_release": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_graph_pool_report": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
     "ws_graph_pool_destroy": (ctypes.c_int, [ctypes.c_void_p]),

@@ -13,6 +13,7 @@ import json
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from .._native.allocator import allocator, check_torch
@@ -25,6 +26,18 @@ __all__ = ["GraphPool"]
 _left: list[ctypes.c_void_p] = []
 #: Graphs that PyTorch points to without keeping them.
 _broken: list[Any] = []
+
+
+@dataclass
+class Group:
+    """Captures that keep each other's memory. Most have one."""
+
+    key: Any
+    memory: Any
+    capture: int
+    #: How many were captured, and how many of them live.
+    pieces: int = 0
+    live: int = 0
 
 
 class GraphPool:
@@ -53,6 +66,9 @@ class GraphPool:
         check_torch("GraphPool")
         self.device, self.name = _full_name(device), name
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._groups: dict[Any, Group] = {}
+        #: The capture that was replayed last.
+        self._last: int | None = None
         #: One thread at a time says where it replays, and replays.
         self._turn = threading.Lock()
         _end_left()
@@ -73,8 +89,12 @@ class GraphPool:
         return graph
 
     @contextlib.contextmanager
-    def capture(self, graph: Any, *, stream: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
+    def capture(self, graph: Any, *, group: Any = None, stream: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
         """``torch.cuda.graph`` over memory of the pool. One capture runs at a time on a device.
+
+        Captures of one ``group``, any key, are pieces of one pass with other work between, as attention that is not captured: they keep
+        each other's memory, and are replayed in the order in which they were captured. Groups share memory as captures do: what a piece
+        has written is valid until another group is replayed. To replay a later piece then is an error.
 
         If it fails, the error is raised, and the pool is what it was once no tensor of the capture lives.
         """
@@ -88,8 +108,7 @@ class GraphPool:
         with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.current_stream(self.device)):
             # A workspace of another capture is at addresses of that capture.
             torch._C._cuda_clearCublasWorkspaces()
-            graph._memory = torch.cuda.MemPool(allocator("graph_pool"))
-            graph._capture = self._begin()
+            self._join(graph, group)
             kept = False
             try:
                 with torch.cuda.graph(graph, pool=graph._memory.id, stream=stream, capture_error_mode=capture_error_mode):
@@ -102,6 +121,7 @@ class GraphPool:
                 raise Error(refused) from error
             finally:
                 torch._C._cuda_clearCublasWorkspaces()
+                # Of a group others live, and the piece that failed has not ended it.
                 if not kept:
                     _forget(graph)
                 self._call("end", int(kept))
@@ -144,6 +164,33 @@ class GraphPool:
         if handle is not None and library().ws_graph_pool_destroy(handle) != 0:
             _left.append(handle)
 
+    def _join(self, graph: Any, key: Any) -> None:
+        """A capture of this graph begins: of a new group, or as the next piece of one that there is."""
+        import torch
+
+        group = self._groups.get(key) if key is not None else None
+        if group is None:
+            memory = torch.cuda.MemPool(allocator("graph_pool"))
+            group = Group(key, memory, self._begin())
+            if key is not None:
+                self._groups[key] = group
+        else:
+            self._call("resume", group.capture)
+        graph._group, graph._memory, graph._capture, graph._place = group, group.memory, group.capture, group.pieces
+        group.pieces += 1
+        group.live += 1
+
+    def _enter(self, graph: Any, stream: int) -> None:
+        """A replay is issued next."""
+        # What the pieces before have written is gone.
+        if graph._place > 0 and self._last != graph._capture:
+            raise Error(
+                f"graph pool '{self.name}': piece {graph._place} of group {graph._group.key!r} is replayed after another group, which has "
+                "overwritten what its first pieces wrote; replay the group from its first piece on"
+            )
+        self._call("enter", graph._capture, stream)
+        self._last = graph._capture
+
     def _begin(self) -> int:
         capture = ctypes.c_uint64()
         self._call("begin", ctypes.byref(capture))
@@ -167,6 +214,8 @@ def _graph_class() -> type:
         _shared: GraphPool | None = None
         _capture: int | None = None
         _memory: Any = None
+        _group: Group | None = None
+        _place = 0
 
         def replay(self) -> None:
             """Replays the graph, after the replays of the pool before. Their outputs are overwritten."""
@@ -177,7 +226,7 @@ def _graph_class() -> type:
                 if torch.cuda.is_current_stream_capturing():
                     raise Error(f"graph pool '{shared.name}': a replay cannot be part of another capture")
                 with shared._turn:
-                    shared._call("enter", self._capture, torch.cuda.current_stream().cuda_stream)
+                    shared._enter(self, torch.cuda.current_stream().cuda_stream)
                     super().replay()
 
         def reset(self) -> None:
@@ -187,16 +236,14 @@ def _graph_class() -> type:
                 super().reset()
                 return
             torch.cuda.synchronize(shared.device)
-            _forget(self)
-            if shared._handle is not None:
+            if _forget(self) and shared._handle is not None:
                 shared._call("release", capture)
 
         def __del__(self) -> None:
             # Anything may run now, another capture too: nothing is waited for but replays, and errors are for the next capture.
             shared, capture = self._shared, self._capture
             with contextlib.suppress(Exception):
-                if shared is not None and capture is not None:
-                    _forget(self)
+                if shared is not None and capture is not None and _forget(self):
                     shared._call("release", capture)
             with contextlib.suppress(AttributeError):
                 super().__del__()
@@ -204,19 +251,28 @@ def _graph_class() -> type:
     return PoolGraph
 
 
-def _forget(graph: Any) -> None:
-    """Ends what PyTorch knows of a capture. Its pool goes, and what was freed there comes back to us."""
+def _forget(graph: Any) -> bool:
+    """Ends what PyTorch knows of a capture. With the last of its group its pool goes, and what was freed there comes back to us: whether
+    it was that one."""
     import torch
 
-    memory, graph._memory, graph._capture = graph._memory, None, None
+    memory, group = graph._memory, graph._group
+    graph._memory = graph._capture = graph._group = None
     super(_graph_class(), graph).reset()
     device, id = torch.device(graph._shared.device).index, memory.id
     # A capture that PyTorch could not end leaves its pool begun, and in use. PyTorch asks the graph about later allocations.
     with contextlib.suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(device, id)
         _broken.append(graph)
+    group.live -= 1
+    if group.live:
+        return False
+    if graph._shared._groups.get(group.key) is group:
+        del graph._shared._groups[group.key]
+    group.memory = None
     while memory.use_count() > 1:
         torch._C._cuda_releasePool(device, id)
+    return True
 
 
 def _full_name(device: str) -> str:

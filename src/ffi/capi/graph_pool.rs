@@ -126,6 +126,12 @@ pub unsafe extern "C" fn ws_graph_pool_create(
     })
 }
 
+fn runs_already(device: DeviceId) -> Error {
+    Error::InvalidInput(format!(
+        "a capture of a graph pool runs on {device} already: the allocator's callback is told the device only"
+    ))
+}
+
 /// A capture begins.
 ///
 /// # Safety
@@ -146,12 +152,29 @@ pub unsafe extern "C" fn ws_graph_pool_begin(
             // Nobody else begins one meanwhile.
             let known = known();
             if known.open(device).is_some() {
-                return Err(Error::InvalidInput(format!(
-                    "a capture of a graph pool runs on {device} already: the allocator's callback is told the device only"
-                )));
+                return Err(runs_already(device));
             }
             *capture = pool.begin()?;
             Ok(())
+        })
+    }
+}
+
+/// A capture goes on.
+///
+/// # Safety
+/// `pool` is NULL or live.
+#[no_mangle]
+pub unsafe extern "C" fn ws_graph_pool_resume(pool: *const ws_graph_pool, capture: u64) -> Status {
+    // SAFETY: by this function's contract.
+    unsafe {
+        with(pool, |pool, device| {
+            // Nobody else begins one meanwhile.
+            let known = known();
+            match known.open(device) {
+                Some(_) => Err(runs_already(device)),
+                None => pool.resume(capture),
+            }
         })
     }
 }

@@ -24,8 +24,8 @@ pub use execute::{
 pub use graph_pool::{
     ws_graph_pool, ws_graph_pool_alloc, ws_graph_pool_begin, ws_graph_pool_create,
     ws_graph_pool_destroy, ws_graph_pool_end, ws_graph_pool_enter, ws_graph_pool_free,
-    ws_graph_pool_release, ws_graph_pool_report, ws_segment_alloc, ws_segment_bytes,
-    ws_segment_free,
+    ws_graph_pool_release, ws_graph_pool_report, ws_graph_pool_resume, ws_segment_alloc,
+    ws_segment_bytes, ws_segment_free,
 };
 pub use load::{
     ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_model,
