@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Set
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -105,10 +105,9 @@ class Passes:
         entry = self.entries.get(module)
         if entry is None:
             entry = self.entries[module] = Entry(module, self.tree.names[module])
-        with self.activations.use() if self.activations else nullcontext():
-            args, kwargs = moved(args, self.device), moved(kwargs, self.device)
-            pass_of = self._record if entry.recorded is None else self._run_by_plan
-            result = pass_of(entry, forward, args, kwargs)
+        args, kwargs = moved(args, self.device), moved(kwargs, self.device)
+        pass_of = self._record if entry.recorded is None else self._run_by_plan
+        result = pass_of(entry, forward, args, kwargs)
         if torch.is_grad_enabled():
             refuse_gradients(self.name, result)
         self.counted["passes"] += 1
@@ -120,7 +119,7 @@ class Passes:
             progress.note(f"{self.name}: recording a pass of {entry.name or 'the whole'}; its weights are copied one module at a time")
         self._recorder, self.thread, self.through = recorder, threading.get_ident(), frozenset()
         try:
-            with running(self.weights.lending), recorder:
+            with self._memory(), running(self.weights.lending), recorder:
                 result = recorder.call(entry.module, forward, args, kwargs)
         finally:
             self._recorder, self.thread = None, 0
@@ -128,6 +127,9 @@ class Passes:
             self._keep_buffers(recorder.kept, recorder.calls)
         entry.recorded = recorder.calls
         self.counted["recorded"] += 1
+        if self.activations and self.plan is None:
+            # What the copies took is the plan's.
+            self.activations.pool.drop()
         try:
             self._plan_of(entry)
         except BaseException:
@@ -187,7 +189,7 @@ class Passes:
         self.through = planned.called if resident else planned.silent
         self.thread, completed = threading.get_ident(), False
         try:
-            with running(self.weights.lending):
+            with self._memory(), running(self.weights.lending):
                 if resident:
                     result = self._run_resident(plan, planned, forward, args, kwargs)
                     completed = not self._astray
@@ -203,6 +205,10 @@ class Passes:
             plan.end(completed or resident)
             self._keep_buffers({key: one for key, one in self._wrote.items() if one.is_buffer})
         return result
+
+    def _memory(self) -> AbstractContextManager[None]:
+        """Where a pass has its activations."""
+        return self.activations.use() if self.activations else nullcontext()
 
     def _run_resident(
         self, plan: Plan, planned: PlannedEntry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
