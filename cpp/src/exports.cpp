@@ -63,6 +63,8 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_offload_end),
     reinterpret_cast<const void*>(&ws_offload_addresses),
     reinterpret_cast<const void*>(&ws_offload_set_budget),
+    reinterpret_cast<const void*>(&ws_next_turn),
+    reinterpret_cast<const void*>(&ws_offload_set_place),
     reinterpret_cast<const void*>(&ws_offload_set_priority),
     reinterpret_cast<const void*>(&ws_offload_prioritize),
     reinterpret_cast<const void*>(&ws_offload_deprioritize),

@@ -61,7 +61,11 @@ class Hungry(nn.Module):
 class GivesWay:
     """In the place of `Activations` on the CPU: each pass may give way."""
 
-    pool = None
+    def __init__(self):
+        self.pool = self
+
+    def drop(self) -> None:
+        pass
 
     def use(self):
         return contextlib.nullcontext()
@@ -147,6 +151,41 @@ def test_the_weights_of_a_pass_give_way_and_come_back(shared):
     assert torch.equal(module(few), wanted)
     module[1].give_back()
     assert resident(module, handle, few, wanted), ws.device_report(DEVICE)
+
+
+def test_memory_that_is_needed_after_the_last_read(shared):
+    module, few, many = nn.Sequential(stack(8), Hungry()), given(rows=FEW), given(rows=MANY)
+    wanted, more = expected(module, few), expected(module, many)
+    handle = shared(module)
+    ws.set_device_budget(DEVICE, 1 << 30)
+    module(few)
+    weights = total(handle)
+    ws.set_device_budget(DEVICE, weights + SLACK)
+    assert resident(module, handle, few, wanted)
+    module[1].bytes = free() + weights // 2
+    assert torch.equal(module(many), more)
+    assert handle.stats()["gave_way"] == 1
+    assert torch.equal(module(few), wanted)
+    module[1].give_back()
+    assert resident(module, handle, few, wanted)
+
+
+def test_a_floor_takes_what_idle_models_hold(shared):
+    """A range, or activations, fill the rest of the budget."""
+    first, second = stack(8), stack(3)
+    wanted, other = expected(first, given()), expected(second, given())
+    handle = shared(first, name="first")
+    ws.set_device_budget(DEVICE, 1 << 30)
+    first(given())
+    weights, unit = total(handle), 64 * PAGE
+    ws.set_device_budget(DEVICE, weights + SLACK)
+    assert resident(first, handle, given(), wanted)
+    with ws.Range(DEVICE, free() + unit, "range") as range_:
+        pinned = [alloc for alloc in [range_.alloc(PAGE) for _ in range(free() // PAGE)] if not range_.fault(alloc).refused]
+        shared(second, name="second")
+        assert torch.equal(second(given()), other)
+        assert torch.equal(first(given()), wanted)
+        range_.unpin(pinned)
 
 
 def test_idle_models_give_way_first_by_priority(shared):
@@ -246,10 +285,19 @@ def test_places_in_the_order_are_kept_from_the_first_pass_on(shared):
     assert [(place["name"], place["kind"], place["priority"]) for place in order] == [("other", "model", 0), ("one", "model", -1)]
     handles[0].set_priority(0)
     handles[0].prioritize()
+
+    def names() -> list[str]:
+        return [place["name"] for place in ws.device_report(DEVICE)["order"] if place["kind"] != "held"]
+
     with ws.Range(DEVICE, PAGE, "range") as range_:
         range_.set_priority(7)
-        names = [place["name"] for place in ws.device_report(DEVICE)["order"] if place["kind"] != "held"]
-    assert names == ["range", "one", "other"]
+        assert names() == ["range", "one", "other"]
+    # A plan that is made anew has the place of before.
+    handles[1].set_priority(0)
+    handles[1].prioritize()
+    one[0].weight.data = one[0].weight.data.clone()
+    one(given())
+    assert names() == ["other", "one"]
 
 
 @pytest.mark.skipif(not ON_GPU, reason="PyTorch's activations are memory of a GPU")

@@ -70,6 +70,23 @@ def test_models_take_memory_from_each_other(budget):
         assert ws.device_report("cpu")["range_bytes"] == 4 * MB
 
 
+@pytest.mark.parametrize("number", [2**32 + 1, 2**32 - 1, -1, None, 1.0, "1"])
+def test_numbers_that_are_none_of_an_allocation(budget, number):
+    budget(4 * MB)
+    with make(3) as range_:
+        for call in (range_.fault, range_.unpin, lambda one: range_.batch([one]), lambda one: range_.used_on(one, None)):
+            assert "number of an allocation" in error_of(lambda call=call: call([number] if call == range_.unpin else number))
+        assert sweep(range_, 3) == "fff"
+
+
+def test_a_device_is_a_name_or_one_of_torch(budget):
+    with ws.Range(torch.device("cpu"), MB) as range_:
+        assert range_.device == "cpu"
+    assert ws.device_report(torch.device("cpu"))["device"] == "cpu"
+    assert "a torch.device, is expected, found None" in error_of(lambda: ws.device_report(None))
+    assert "a torch.device, is expected, found 3" in error_of(lambda: ws.Range(3, MB))
+
+
 def test_a_refusal_says_who_holds_the_memory(budget):
     budget(3 * MB)
     with make(2, "a") as a, make(3, "b") as b:

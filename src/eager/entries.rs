@@ -23,6 +23,8 @@ pub struct EntryStats {
     pub passes: u64,
     /// Bytes that its passes copied to the device, those that ended early with them.
     pub bytes_copied: u64,
+    /// Passes whose weights gave way.
+    pub gave_way: u64,
 }
 
 impl EntryStats {
@@ -31,8 +33,11 @@ impl EntryStats {
         let EntryStats {
             passes,
             bytes_copied,
+            gave_way,
         } = self;
-        format!("{{\"passes\": {passes}, \"bytes_copied\": {bytes_copied}}}")
+        format!(
+            "{{\"passes\": {passes}, \"bytes_copied\": {bytes_copied}, \"gave_way\": {gave_way}}}"
+        )
     }
 }
 

@@ -303,6 +303,8 @@ impl<D: WeightDevice> Passes for Weights<D> {
 
     fn end(&self, completed: bool) -> Result<()> {
         let mut state = self.lock()?;
+        // What it had read was right, and its next plan is made at the next pass.
+        let completed = completed && !state.gone;
         let (mut copied, entry) = (0, state.entry);
         let ended = match std::mem::replace(&mut state.running, CurrentPass::None) {
             CurrentPass::None => return Err(Error::InvalidInput("no pass has begun".to_owned())),
@@ -429,6 +431,8 @@ impl<D: WeightDevice> Tenant for Weights<D> {
         }
         let given = state.session.as_mut()?.give_way();
         state.gone = given.is_ok();
+        let entry = state.entry;
+        state.counted[entry].gave_way += u64::from(state.gone);
         Some(given.map(drop))
     }
 

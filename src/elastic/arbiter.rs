@@ -245,11 +245,11 @@ impl Arbiter {
     fn too_small(&self, cap: u64, least: u64, new: Option<&TenantState>) -> Error {
         let lowest = |tenant: &TenantState| {
             let bytes = tenant.lowest(Lane::GRANTS, self.ledger.unit);
-            let leases = match bytes > tenant.floor {
-                true => format!(", open leases {}", bytes_text(bytes)),
-                false => String::new(),
+            let running = match bytes > tenant.floor {
+                true => " until its pass has ended",
+                false => "",
             };
-            format!("'{}' {}{leases}", tenant.name, bytes_text(tenant.floor))
+            format!("'{}' {}{running}", tenant.name, bytes_text(bytes))
         };
         let tenants: Vec<_> = self.ledger.tenants.iter().chain(new).map(lowest).collect();
         Error::CapTooSmall {

@@ -114,7 +114,7 @@ fn open_leases_are_never_taken() {
     assert_eq!((arbiter.grant(a), arbiter.grant(b)), (80, 20));
     let error = arbiter.set_cap(79).unwrap_err().to_string();
     assert!(
-        error.contains("at least 80 bytes") && error.contains("open leases 80"),
+        error.contains("at least 80 bytes") && error.contains("80 bytes until its pass has ended"),
         "{error}"
     );
     arbiter.set_cap(80).unwrap();

@@ -60,7 +60,7 @@ pub use graph_pool::{CaptureId, CaptureReport, GraphPool, GraphPoolReport};
 pub use member::{DeviceState, Tenant};
 pub use pool::{DevicePool, Membership, PassNeeds};
 pub use range::{Range, Ranges};
-pub use rank::{Rank, Reorder};
+pub use rank::{next_turn, Rank, Reorder};
 pub use report::{Ranked, Report, TenantReport};
 pub use rule::Rule;
 pub use segments::Segments;

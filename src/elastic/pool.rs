@@ -18,7 +18,7 @@ use super::member::{DeviceState, Tenant};
 use super::range_share::{AskedRanges, RangeShare};
 use super::rank::{Rank, Reorder};
 use super::tenant::{TenantId, Wants};
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
 use crate::figures::DeviceId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -125,6 +125,7 @@ impl DevicePool {
         let id = state.arbiter.join(wants)?;
         state.shrink_others(Some(id), &mut asked);
         state.room_from_ranges(member.held, None, true, &mut ranges);
+        state.press_idle(member.held, None, &mut asked);
         let room = state.room();
         let joined = match member.held <= room {
             true => {
@@ -138,11 +139,11 @@ impl DevicePool {
                 state.arbiter.leave(id);
                 Err(Error::OutOfMemory {
                     what: format!(
-                        "the floor of '{}', of which {room} bytes are left under the cap of {} while other passes run on {}: load \
-                         it between them",
+                        "the floor of '{}', of which {room} bytes are left under the cap of {} on {}; {}",
                         member.name,
                         state.arbiter.cap(),
-                        self.device
+                        self.device,
+                        state.who_holds()
                     ),
                     bytes: member.held,
                 })
@@ -247,6 +248,32 @@ impl PoolState {
             }
             asked.push(tenant);
         }
+    }
+
+    /// Who holds the memory that is missing, and what helps.
+    fn who_holds(&self) -> String {
+        let mut words: Vec<String> = { self.members.values() }
+            .map(|member| {
+                let running = if member.running {
+                    ", its pass runs"
+                } else {
+                    ""
+                };
+                format!(
+                    "'{}' holds {}{running}",
+                    member.name,
+                    bytes_text(member.held)
+                )
+            })
+            .collect();
+        if self.ranges.held > 0 {
+            let held = bytes_text(self.ranges.held);
+            words.push(format!("ranges, graph pools and activations hold {held}"));
+        }
+        format!(
+            "{}: try again once some of it is given back, or raise the device's budget",
+            words.join(", ")
+        )
     }
 
     /// So many bytes are to be left once a tenant holds its grant: grants shrink for them, the lowest first.
@@ -407,27 +434,30 @@ impl Membership {
         }
         state.arbiter.set_wants(self.id, total, floor)?;
         state.shrink_others(Some(self.id), &mut asked);
-        let grant = state.arbiter.grant(self.id);
         let held = state.member(self.id)?.held;
         // Its floor it needs; what is above that comes in the order of ranks.
         state.room_from_ranges(floor.saturating_sub(held), None, true, &mut ranges);
+        state.press_idle(floor.saturating_sub(held), None, &mut asked);
+        let grant = state.arbiter.grant(self.id);
         let rank = state.member(self.id)?.rank;
         state.room_from_ranges(grant.saturating_sub(held), Some(rank), true, &mut ranges);
         let room = state.room();
         let holds = grant.min(held + room);
-        let member = state.member(self.id)?;
         // rule: new-floor-fits-before-it-is-held
         if holds < floor {
+            let member = &state.members[&self.id];
             let what = format!(
-                "the floor of '{}', of which {} bytes are left while other passes run: try again between them",
+                "the floor of '{}', of which {} bytes are left; {}",
                 member.name,
-                held + room
+                held + room,
+                state.who_holds()
             );
             state.want_again(self.id, before);
             drop(state);
             drop((asked, ranges));
             return Err(Error::OutOfMemory { what, bytes: floor });
         }
+        let member = state.member(self.id)?;
         (member.total, member.floor) = (total.max(floor), floor);
         member.held = holds.max(held);
         drop(state);

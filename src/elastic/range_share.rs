@@ -80,6 +80,22 @@ impl PoolState {
         self.ranges.give(missing, up_to, wait, asked);
     }
 
+    /// Idle stores below a rank, of any rank if there is none, shrink until `bytes` bytes are left.
+    pub(super) fn press_idle(
+        &mut self,
+        bytes: u64,
+        below: Option<Rank>,
+        asked: &mut Vec<Arc<dyn Tenant>>,
+    ) {
+        // A store that holds less than its grant gives less than that loses.
+        while self.room() < bytes && self.arbiter.can_give(below) > 0 {
+            let missing = bytes - self.room();
+            // rule: only-lower-stores-are-pressed
+            self.arbiter.give(missing, below);
+            self.shrink_others(None, asked);
+        }
+    }
+
     fn can_press(&self, below: Option<Rank>) -> u64 {
         let gives = |(id, member): (&TenantId, &Member)| match (member.running, below) {
             (false, None) => member.held.saturating_sub(self.arbiter.lowest(*id)),
@@ -139,7 +155,7 @@ impl PoolState {
                 cap,
                 least,
                 floors: format!(
-                    "leased pages and rings of ranges {}, stores {}",
+                    "ranges, graph pools and activations {}, models {}",
                     bytes_text(left),
                     bytes_text(least - left)
                 ),
@@ -183,13 +199,7 @@ impl DevicePool {
     pub(super) fn press(&self, bytes: u64, below: Option<Rank>) -> u64 {
         let mut asked = Vec::new();
         let mut state = self.lock();
-        // A store that holds less than its grant gives less than that loses.
-        while state.room() < bytes && state.arbiter.can_give(below) > 0 {
-            let missing = bytes - state.room();
-            // rule: only-lower-stores-are-pressed
-            state.arbiter.give(missing, below);
-            state.shrink_others(None, &mut asked);
-        }
+        state.press_idle(bytes, below, &mut asked);
         if below.is_none() && state.room() < bytes {
             state.stop_passes(bytes, &mut asked);
         }

@@ -20,6 +20,8 @@ pub enum Reorder {
     First,
     /// Behind all of the same number.
     Last,
+    /// A place that somebody kept: see [`Rank::at`].
+    Place(Rank),
 }
 
 impl Rank {
@@ -34,6 +36,11 @@ impl Rank {
         Rank { priority, turn: 0 }
     }
 
+    /// The place of a number and a turn of [`next_turn`]; behind all of this number, if the turn is negative.
+    pub fn at(priority: i64, turn: i64) -> Rank {
+        Rank { priority, turn }
+    }
+
     /// The number.
     pub fn priority(self) -> i64 {
         self.priority
@@ -46,20 +53,19 @@ impl Rank {
 
     /// Another place.
     pub fn reordered(self, to: Reorder) -> Rank {
-        static TURNS: AtomicI64 = AtomicI64::new(0);
-        let turn = || TURNS.fetch_add(1, Ordering::Relaxed) + 1;
         match to {
             Reorder::To(priority) => Rank::of(priority),
-            Reorder::First => Rank {
-                turn: turn(),
-                ..self
-            },
-            Reorder::Last => Rank {
-                turn: -turn(),
-                ..self
-            },
+            Reorder::First => Rank::at(self.priority, next_turn()),
+            Reorder::Last => Rank::at(self.priority, -next_turn()),
+            Reorder::Place(rank) => rank,
         }
     }
+}
+
+/// Who takes it comes before all that took one earlier, of the same number.
+pub fn next_turn() -> i64 {
+    static TURNS: AtomicI64 = AtomicI64::new(0);
+    TURNS.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl<D: UserStreams + 'static> Segments<D> {
     /// A new segment. Weights of ranges go for it; kernels that use these are waited for.
     pub fn alloc(&self, bytes: u64) -> Result<DevicePtr> {
         self.end_late();
-        let segment = self.ranges.hold("a segment", bytes)?;
+        let segment = self.ranges.hold("activations", bytes)?;
         if let Err(error) = segment.grow(segment.units_for(bytes)?) {
             segment.end()?;
             return Err(error);

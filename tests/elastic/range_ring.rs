@@ -221,7 +221,7 @@ fn a_ring_counts_under_the_cap() {
     );
     let small = world.pool.set_cap(Some(UNIT)).unwrap_err().to_string();
     assert!(
-        small.contains("leased pages and rings of ranges 2048"),
+        small.contains("ranges, graph pools and activations 2048"),
         "{small}"
     );
     let large = a.set_ring(5 * UNIT).unwrap_err().to_string();

@@ -206,7 +206,7 @@ fn a_smaller_cap_takes_pages_and_is_refused_where_they_are_leased() {
     };
     assert_eq!((cap, least), (UNIT, 2 * UNIT));
     assert!(
-        floors.contains("leased pages and rings of ranges 2048"),
+        floors.contains("ranges, graph pools and activations 2048"),
         "{floors}"
     );
     assert_eq!(world.pool.report().cap, 3 * UNIT);

@@ -1081,6 +1081,13 @@ ws_status ws_offload_prioritize(const ws_offload* offload);
 ws_status ws_offload_deprioritize(const ws_offload* offload);
 
 /*
+ * The same for who ends an offload and creates another one in its place: a priority, and the turn that the module took
+ * when it was put first, or that turn with a minus where it was put last; 0 if it never was. A later turn comes first.
+ */
+int64_t ws_next_turn(void);
+ws_status ws_offload_set_place(const ws_offload* offload, int64_t priority, int64_t turn);
+
+/*
  * The bytes of these weights on the host have changed, and lie where they did: what the device has of them is copied
  * again, before this returns. Addresses on the device stay. Write them between passes only.
  *

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._native.bindings import as_priority, check_defaults, whole
+from .._native.bindings import as_priority, check_defaults, library, whole
 from .._native.errors import Error
 from .activations import activations_of
 from .checkpoint import load
@@ -196,12 +196,13 @@ class Offloaded:
         copied = passes.counted["bytes_copied"] + now.get("bytes_copied", 0)
         resident = passes.plan is not None and passes.plan.is_resident
         by_index = now.pop("entries", [])
+        gave_way = passes.counted["gave_way"] + sum(entry["gave_way"] for entry in by_index)
         entries = {
             entry.name or self.name: by_index[entry.planned.index]
             for entry in passes.entries.values()
             if passes.plan is not None and entry.planned in passes.plan.entries
         }
-        own = {"bytes_copied": copied, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
+        own = {"bytes_copied": copied, "gave_way": gave_way, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
         if passes.plan is not None:
             module, held = passes.plan.largest_call()
             own["largest_call"] = {"module": passes.tree.names[module] or self.name, "bytes": held}
@@ -221,15 +222,15 @@ class Offloaded:
 
     def set_priority(self, priority: int) -> None:
         """The module's place among those that share its device: memory of a lower number goes first. From the next pass of any on."""
-        self._passes.reorder("set_priority", as_priority(priority))
+        self._passes.set_place(as_priority(priority), 0)
 
     def prioritize(self) -> None:
         """Comes first of its priority from now on: before all modules and ranges that were not prioritized later."""
-        self._passes.reorder("prioritize")
+        self._passes.set_place(None, library().ws_next_turn())
 
     def deprioritize(self) -> None:
         """Comes last of its priority from now on."""
-        self._passes.reorder("deprioritize")
+        self._passes.set_place(None, -library().ws_next_turn())
 
     def invalidate(self, *changed: str | torch.Tensor) -> None:
         """The bytes of weights on the host have changed in a way that nobody sees: they are copied again before they are read.

@@ -72,8 +72,8 @@ class Passes:
         self._next, self._inside, self._astray, self._gave_way = 0, 0, False, False
         #: What the pass wrote to.
         self._wrote: dict[int, Shown] = {}
-        #: How its place in the order of the device was changed: a plan that is made later begins with the same.
-        self._order: list[tuple[Any, ...]] = []
+        #: With the priority its place in the order of the device, which plans that are made later have too.
+        self._turn = 0
         #: Whether the modules are as they were before.
         self.left = False
         #: What the caller was given.
@@ -165,21 +165,20 @@ class Passes:
         else:
             with progress.step(f"{self.name}: taking {whole / (1 << 30):.1f} GB of weights in host memory under the driver, and loading"):
                 self.plan = Plan(self.weights, entry, self.device, self._stream(), options, self.of_files)
-        for change in self._order:
-            self.plan.reorder(*change)
+        if self.budget == SHARED:
+            self.plan.set_place(self.priority, self._turn)
         return self.plan
 
-    def reorder(self, call: str, *arguments: int) -> None:
-        """Another place in the order of the device. While a pass runs too."""
+    def set_place(self, priority: int | None, turn: int) -> None:
+        """Another place in the order of the device: a number, or the one that it has, and a turn. While a pass runs too."""
         self.check_here()
         if self.budget != SHARED:
             raise Error(
                 f"offload: {self.name} has a budget of its own, and no place in the order of its device: offload it with shared=True"
             )
-        # A number undoes what was before it.
-        self._order = [*([] if arguments else self._order), (call, *arguments)]
+        self.priority, self._turn = self.priority if priority is None else priority, turn
         if self.plan:
-            self.plan.reorder(call, *arguments)
+            self.plan.set_place(self.priority, turn)
 
     def _run_by_plan(self, entry: Entry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan, planned = self._plan_of(entry)
@@ -290,7 +289,6 @@ class Passes:
         if not call.enter(plan):
             # Memory was needed: the rest of the pass runs with copies of one module at a time.
             self._astray = self._gave_way = True
-            self.counted["gave_way"] += 1
             return self._by_copies(call.module, forward, args, kwargs)
         before, self._inside = self._inside, at
         try:
@@ -407,7 +405,9 @@ class Passes:
     def close_plan(self) -> None:
         plan, self.plan = self.plan, None
         if plan is not None:
-            self.counted["bytes_copied"] += plan.stats().get("bytes_copied", 0)
+            stats = plan.stats()
+            self.counted["bytes_copied"] += stats.get("bytes_copied", 0)
+            self.counted["gave_way"] += sum(entry["gave_way"] for entry in stats.get("entries", ()))
             plan.close()
 
     def leave(self) -> None:

@@ -310,8 +310,9 @@ class Plan:
         if library().ws_offload_set_budget(self.handle, bytes) != 0:
             raise Error(self.said())
 
-    def reorder(self, call: str, *arguments: int) -> None:
-        if getattr(library(), f"ws_offload_{call}")(self.handle, *arguments) != 0:
+    def set_place(self, priority: int, turn: int) -> None:
+        """In the order of the device."""
+        if library().ws_offload_set_place(self.handle, priority, turn) != 0:
             raise Error(self.said())
 
     def copy_again(self, changed: list[torch.Tensor]) -> None:

@@ -223,9 +223,8 @@ _SIGNATURES = {
     "ws_offload_release": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
     "ws_offload_end": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
     "ws_offload_addresses": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
-    "ws_offload_set_priority": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64]),
-    "ws_offload_prioritize": (ctypes.c_int, [ctypes.c_void_p]),
-    "ws_offload_deprioritize": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_next_turn": (ctypes.c_int64, []),
+    "ws_offload_set_place": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]),
     "ws_offload_set_budget": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64]),
     "ws_offload_copy_again": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t]),
     "ws_offload_stats": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)]),
@@ -362,6 +361,15 @@ def check_defaults(specs: dict[str, Any]) -> None:
     array = options_of(specs)
     if library().wsm_check_defaults(array, len(array)) != 0:
         raise Error(last_error())
+
+
+def device_name(device: Any) -> str:
+    """The name of a device: a text, or a ``torch.device``."""
+    if isinstance(device, str):
+        return device
+    if hasattr(device, "type") and hasattr(device, "index"):
+        return f"{device}"
+    raise Error(f"device: a name as 'cpu' or 'cuda:0', or a torch.device, is expected, found {device!r}")
 
 
 def as_priority(value: Any) -> int:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .._native.bindings import NO_LIMIT, Fault, Freed, as_priority, last_error, library, whole
+from .._native.bindings import NO_LIMIT, Fault, Freed, as_priority, device_name, last_error, library, whole
 from .._native.dlpack import consume
 from .._native.errors import Error
 
@@ -47,7 +47,7 @@ class Batch:
     def __init__(self, range: Range, allocs: Sequence[int]):
         self._range = range
         self._count = len(allocs)
-        self._allocs = (ctypes.c_uint32 * self._count)(*allocs)
+        self._allocs = (ctypes.c_uint32 * self._count)(*map(_number, allocs))
         self._faults = (Fault * self._count)()
         #: The answers of the last fault, in the order of the allocations.
         self.faults = list(self._faults)
@@ -88,6 +88,7 @@ class Range:
 
     def __init__(self, device: str, bytes: int, name: str = "range", *, ring: int = 0):
         self._handle: ctypes.c_void_p | None = None
+        device = device_name(device)
         self.device, self.name = device, name
         self._gpu = device.startswith("cuda")
         _end_left()
@@ -110,7 +111,7 @@ class Range:
         Unless it was refused, :meth:`unpin` ends it. After a ``fill`` that failed, call :meth:`invalidate` before that.
         """
         fault = Fault()
-        self._call("fault", alloc, self._stream(stream), ctypes.byref(fault))
+        self._call("fault", _number(alloc), self._stream(stream), ctypes.byref(fault))
         fault.words = self._why
         return fault
 
@@ -125,13 +126,13 @@ class Range:
         if too much of the ring is leased, which says by whom, and if the allocation is larger than the ring.
         """
         slot, fault = ctypes.c_uint32(), Fault()
-        self._call("slot", alloc, self._stream(stream), ctypes.byref(slot), ctypes.byref(fault))
+        self._call("slot", _number(alloc), self._stream(stream), ctypes.byref(slot), ctypes.byref(fault))
         return slot.value, fault
 
     def unpin(self, allocs: int | Sequence[int], stream: Any = None) -> None:
         """What was issued to ``stream`` so far uses the allocation, or each of several, and nothing later does."""
         every = [allocs] if isinstance(allocs, int) else allocs
-        self._call("unpin", (ctypes.c_uint32 * len(every))(*every), len(every), self._stream(stream))
+        self._call("unpin", (ctypes.c_uint32 * len(every))(*map(_number, every)), len(every), self._stream(stream))
 
     def tensor(self, alloc: int, dtype: Any, shape: Sequence[int], stream: Any = None) -> Any:
         """A tensor over an allocation that is resident. The memory stays as long as the tensor lives, and until its kernels are done.
@@ -147,13 +148,13 @@ class Range:
             raise Error(f"Range.tensor: DLPack has no type for {dtype}; take uint8 and view it")
         pointer = ctypes.c_void_p()
         array = (ctypes.c_int64 * len(sizes))(*sizes)
-        self._call("tensor", alloc, _DTYPES[name] if known else 0, array, len(sizes), self._stream(stream), ctypes.byref(pointer))
+        self._call("tensor", _number(alloc), _DTYPES[name] if known else 0, array, len(sizes), self._stream(stream), ctypes.byref(pointer))
         tensor = consume(pointer, torch.utils.dlpack.from_dlpack)
         return tensor if known else tensor.view(dtype)
 
     def used_on(self, alloc: int, stream: Any) -> None:
         """Tensors of the allocation that live are used on this stream too. Streams that nobody names are not waited for."""
-        self._call("used_on", alloc, self._stream(stream))
+        self._call("used_on", _number(alloc), self._stream(stream))
 
     def prioritize(self) -> None:
         """Comes first of its priority from now on, before modules too, and what was evicted may come back: the model is used again."""
@@ -179,7 +180,7 @@ class Range:
 
     def invalidate(self, alloc: int | None = None) -> None:
         """The contents of an allocation, or of all, are worth nothing: the next fault has them written. For weights that change."""
-        self._call("invalidate", _ALL if alloc is None else alloc)
+        self._call("invalidate", _ALL if alloc is None else _number(alloc))
 
     def watermark(self) -> Watermark:
         """Up to where faults take memory, and why."""
@@ -233,6 +234,13 @@ class Range:
 
     def _fail(self, handle: ctypes.c_void_p | None) -> None:
         raise Error(f"range '{self.name}' is closed" if handle is None else last_error())
+
+
+def _number(alloc: Any) -> int:
+    """A number as :meth:`Range.alloc` gives it: others would be cut to 32 bits."""
+    if type(alloc) is not int or not 0 <= alloc < _ALL:
+        raise Error(f"range: the number of an allocation, as alloc() gives it, is expected, found {alloc!r}")
+    return alloc
 
 
 def _end_left() -> None:

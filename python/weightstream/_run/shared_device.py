@@ -6,7 +6,7 @@ import ctypes
 import json
 from typing import Any
 
-from .._native.bindings import last_error, library
+from .._native.bindings import device_name, last_error, library
 from .._native.errors import Error
 
 __all__ = ["device_report", "set_device_budget"]
@@ -19,14 +19,14 @@ def set_device_budget(device: str, bytes: int | str) -> None:
     """The most that all modules with ``weight_offload_budget="shared"`` may hold on a device, in bytes.
 
     ``device`` is ``"cpu"``, ``"cuda:0"`` and so on. ``bytes`` may be ``"auto"``, the default: what is free on the device, less what the
-    modules take beside their weights. A number below the sum of the modules' least budgets is an error that names the least one. It may
-    change at any time; a module that is executing changes when it has.
+    modules take beside their weights. A number below the sum of the modules' least budgets is an error that names the least one. So is one below
+    what passes that run hold: try again between them. Otherwise a module that is executing changes when it has.
     """
     if bytes == "auto":
         bytes = _AUTO
     elif isinstance(bytes, bool) or not isinstance(bytes, int) or not 0 <= bytes < _AUTO:
         raise Error(f"set_device_budget: a number of bytes from 0 up or 'auto' is expected, found {bytes!r}")
-    if library().ws_set_device_budget(device.encode(), bytes) != 0:
+    if library().ws_set_device_budget(device_name(device).encode(), bytes) != 0:
         raise Error(last_error())
 
 
@@ -39,6 +39,6 @@ def device_report(device: str = "cpu") -> dict[str, Any]:
     ``cap_bytes`` is None where it follows what is free on the device (``"auto"``) and nothing shares the device yet.
     """
     native, text = library(), ctypes.c_char_p()
-    if native.ws_device_report(device.encode(), ctypes.byref(text)) != 0:
+    if native.ws_device_report(device_name(device).encode(), ctypes.byref(text)) != 0:
         raise Error(last_error())
     return json.loads(text.value or b"{}")

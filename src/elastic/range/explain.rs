@@ -5,6 +5,7 @@ use super::state::RangesState;
 use crate::device::UserStreams;
 use crate::elastic::range_share::Holding;
 use crate::error::{bytes_text, Result};
+use std::collections::BTreeMap;
 
 /// Of more holders the number is told.
 const NAMED: usize = 8;
@@ -12,9 +13,14 @@ const NAMED: usize = 8;
 impl<D: UserStreams> RangesState<D> {
     /// All ranges, from the highest rank down, behind what is held beside them.
     pub fn holders(&self) -> Vec<Holding> {
-        let held = self.holders.values().map(|one| Holding {
-            name: one.name.clone(),
-            bytes: one.memory.held(),
+        // Activations are many segments.
+        let mut sums = BTreeMap::<&str, u64>::new();
+        for one in self.holders.values() {
+            *sums.entry(&one.name).or_default() += one.memory.held();
+        }
+        let held = sums.into_iter().map(|(name, bytes)| Holding {
+            name: name.to_owned(),
+            bytes,
             rank: None,
         });
         let ranges = self.order.iter().filter_map(|id| self.ranges.get(id));
@@ -45,8 +51,8 @@ impl<D: UserStreams> RangesState<D> {
         let (cap, mut all) = self.pool.holders();
         let ranges = self.ranges.values();
         all.extend(ranges.map(|range| (format!("range '{}'", range.name), range.held())));
-        let held = self.holders.values();
-        all.extend(held.map(|one| (one.name.clone(), one.memory.held())));
+        let held = self.holders().into_iter().filter(|one| one.rank.is_none());
+        all.extend(held.map(|one| (one.name, one.bytes)));
         all.retain(|(_, bytes)| *bytes > 0);
         all.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         let named = all.iter().take(NAMED);

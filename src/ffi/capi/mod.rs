@@ -40,9 +40,9 @@ pub use offload_recorded::{
     ws_offload_event, ws_offload_file, ws_offload_recorded, ws_offload_weight,
 };
 pub use order::{
-    ws_deprioritize, ws_offload_deprioritize, ws_offload_prioritize, ws_offload_set_priority,
-    ws_prioritize, ws_range_deprioritize, ws_range_prioritize, ws_range_set_priority,
-    ws_set_priority,
+    ws_deprioritize, ws_next_turn, ws_offload_deprioritize, ws_offload_prioritize,
+    ws_offload_set_place, ws_offload_set_priority, ws_prioritize, ws_range_deprioritize,
+    ws_range_prioritize, ws_range_set_priority, ws_set_priority,
 };
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{

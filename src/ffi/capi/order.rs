@@ -4,7 +4,7 @@ use super::args;
 use super::load::ws_model;
 use super::offload::{self, ws_offload};
 use super::range::{self, ws_range};
-use crate::elastic::Reorder;
+use crate::elastic::{next_turn, Rank, Reorder};
 use crate::ffi::status::{guarded, Failure, Status};
 
 /// # Safety
@@ -61,6 +61,27 @@ macro_rules! order_calls {
             guarded(|| unsafe { $reorder(of, Reorder::Last) })
         }
     )* };
+}
+
+/// A turn, which comes before all earlier ones.
+#[no_mangle]
+pub extern "C" fn ws_next_turn() -> i64 {
+    next_turn()
+}
+
+/// A place that the caller kept.
+///
+/// # Safety
+/// `offload` is NULL or live.
+#[no_mangle]
+pub unsafe extern "C" fn ws_offload_set_place(
+    offload: *const ws_offload,
+    priority: i64,
+    turn: i64,
+) -> Status {
+    let place = Reorder::Place(Rank::at(priority, turn));
+    // SAFETY: by this function's contract.
+    guarded(|| unsafe { of_offload(offload, place) })
 }
 
 order_calls! {
