@@ -18,6 +18,7 @@ from device_under_test import ON_GPU
 from support import error_of
 from test_offload import DEVICE, PAGE, _inference, expected, given, stack  # noqa: F401 - the fixture is used
 from torch import nn
+from weightstream._eager.activations import Activations
 from weightstream._native.bindings import OffloadNeeds, library
 
 pytestmark = pytest.mark.no_export
@@ -259,6 +260,51 @@ def test_a_handle_goes_after_its_weights_gave_way(shared):
     handle.remove()
     assert torch.equal(kept, more)
     assert ws.device_report(DEVICE)["tenants"] == []
+
+
+class Segments:
+    """In the place of `DevicePool`: what a pass needs is kept until the pool is dropped, but for what lives on."""
+
+    def __init__(self):
+        self.bytes = self.live = self.drops = 0
+
+    def held(self) -> int:
+        return self.bytes
+
+    def drop(self) -> None:
+        self.bytes, self.drops = self.live, self.drops + 1
+
+
+def test_what_passes_take_is_learned():
+    segments, activations = Segments(), Activations("model", 0)
+    activations.pool = segments
+
+    def run(key: str, bytes: int, resident: bool = False) -> OffloadNeeds:
+        needs = activations.needs(key, resident)
+        segments.bytes = max(segments.bytes, segments.live + bytes)
+        activations.learn(key)
+        return needs
+
+    few, many = 64 << 20, 1 << 30
+    assert (run("few", few).by_reads, run("few", few).by_reads) == (1, 0)
+    # Room for a little more than is known.
+    assert few // 8 < run("few", few).room < few
+    assert run("many", many).by_reads == 1
+    # Where weights lack memory it goes back; where everything stays nobody needs it.
+    assert run("few", few, resident=True).room < few
+    assert segments.bytes == many
+    run("few", few)
+    assert segments.bytes == few
+    # What is known to be needed is left free before it is taken.
+    assert run("many", many).room > many - few
+    # A cache that grows: it is not dropped in each pass for nothing.
+    run("few", few)
+    drops = segments.drops
+    for _ in range(100):
+        segments.live += 8 << 20
+        run("few", few)
+    assert segments.drops - drops < 15
+    assert run("few", few).room < 3 * few
 
 
 def test_arguments_that_are_wrong():

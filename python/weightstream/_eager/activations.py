@@ -88,21 +88,27 @@ class Activations:
         self.pool = _pools.setdefault(index, DevicePool(index))
         #: Bytes with which a pass of these sizes came through.
         self._known: dict[Any, int] = {}
+        #: Bytes of segments when the pass began, and those that the last drop left: tensors that outlive passes hold them.
+        self._before = self._kept = 0
 
     def needs(self, key: Any, resident: bool) -> OffloadNeeds:
         """For a pass of this key. Weights give way to it, but where everything stays and it is known what it takes."""
         need, held = self._known.get(key), self.pool.held()
         wanted = 0 if need is None else int(need * (1 + _MORE)) + _LITTLE
-        if not resident and held > wanted + max(_MUCH, wanted // 4):
+        self._kept = min(self._kept, held)
+        if not resident and held > max(wanted, self._kept) + max(_MUCH, wanted // 4):
             self.pool.drop()
-            held = self.pool.held()
+            held = self._kept = self.pool.held()
+        self._before = held
         # What a pass takes may grow from one to the next, as caches do.
         room = 0 if need is None else max(wanted - held, wanted - need)
         return OffloadNeeds(room, 1, int(need is None))
 
     def learn(self, key: Any) -> None:
         """A pass of this key came through."""
-        self._known[key] = min(self._known.get(key, 1 << 62), self.pool.held())
+        held = self.pool.held()
+        # One that took more than there was needs all of it. Otherwise some may be left from other passes.
+        self._known[key] = held if held > self._before else min(self._known.get(key, held), held)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
