@@ -11,7 +11,7 @@ Between passes every parameter shows its host bytes. A pass that leaves the reco
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,12 +22,11 @@ from .._native import progress
 from .._native.bindings import OffloadNeeds
 from .._native.errors import Error
 from .activations import Activations, key_of
-from .arriving import bring_to_host
 from .entries import Alone, Entry
-from .module import Buffers, refuse_compiler, refuse_gradients
+from .module import refuse_compiler, refuse_gradients
 from .plan import SHARED, Plan, PlannedCall, PlannedEntry
 from .recording import Call, Recorder, show_copies, show_host
-from .tree import Tree
+from .state import ModuleState
 from .watch import running
 from .weights import Shown, Weights, Written
 from .where import moved
@@ -38,7 +37,7 @@ _ASTRAY = 2
 _SLOW = 1 << 30
 
 
-class Passes:
+class Passes(ModuleState):
     """Runs the passes of all modules below ``root``. The caller sees to it that one thing happens at a time."""
 
     def __init__(
@@ -51,16 +50,12 @@ class Passes:
         of_files: dict[str, Any],
         activations: Activations | None = None,
     ):
-        self.root, self.budget, self.priority, self.device, self.name = root, budget, priority, device, name
+        self.budget, self.priority = budget, priority
         #: How weights of files are held on the host.
         self.of_files = of_files
         #: Where passes take PyTorch's memory from; ``None`` for its own.
         self.activations = activations
         self.alone = Alone(name)
-        self.tree = Tree(root, device)
-        self.entries: dict[nn.Module, Entry] = {}
-        self.plan: Plan | None = None
-        self.counted = {"passes": 0, "plans": 0, "astray": 0, "recorded": 0, "gave_way": 0, "bytes_copied": 0}
         #: The thread of the pass that runs, and the modules whose calls need nothing in it.
         self.thread = 0
         self.through: Set[nn.Module] = frozenset()
@@ -74,21 +69,9 @@ class Passes:
         self._wrote: dict[int, Shown] = {}
         #: With the priority its place in the order of the device, which plans that are made later have too.
         self._turn = 0
-        #: Whether the modules are as they were before.
-        self.left = False
         #: What the caller was given.
         self.handle: Any = None
-        names = self.tree.look()
-        bring_to_host(root, name)
-        self.buffers = Buffers(device)
-        self.buffers.look(root)
-        self.weights = _weights_of(root, self.buffers)
-        try:
-            self.buffers.take(root)
-            self._take_names(names)
-        except BaseException:
-            self.leave()
-            raise
+        super().__init__(root, device, name)
 
     # -- passes --
 
@@ -225,20 +208,6 @@ class Passes:
             self._astray = True
             self._wrote |= {id(one.tensor): one for one in written}
 
-    def _keep_buffers(self, kept: dict[int, Shown], calls: Iterable[Call] = ()) -> None:
-        """These stay on the device from now on, and no call reads them any more."""
-        if not kept:
-            return
-        self.buffers.keep(kept.values())
-        self._forget_reads(kept.keys(), calls)
-        self._take_weights()
-
-    def _forget_reads(self, gone: Set[int], calls: Iterable[Call]) -> None:
-        """No call reads these any more."""
-        recorded = [call for entry in self.entries.values() for call in entry.recorded or []]
-        for call in [*recorded, *calls] if gone else ():
-            call.reads = {key: one for key, one in call.reads.items() if key not in gone}
-
     def _note_order(self, entry: Entry, kept: bool) -> None:
         """Where passes leave the order again and again, the next one is recorded. Not where one does now and then."""
         entry.astray_in_a_row = 0 if kept else entry.astray_in_a_row + 1
@@ -325,114 +294,8 @@ class Passes:
             # Copies are ordered with the kernels of one stream.
             self.close_plan()
 
-    def notice_changes(self, changed: Iterable[torch.Tensor] = ()) -> None:
-        """What was done to the module since the last pass: other modules or parameters, other memory, other bytes; and what is known
-        to have changed."""
-        if self.tree.has_changed():
-            self._take_modules()
-        elif self.buffers.are_others(self.tree.names):
-            self._take_buffers()
-        written = {id(one): one for one in [*self.weights.written(), *changed]}
-        known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
-        self.weights.leave_files({one.weight for tensor in known for one in self.weights.of(tensor) if one.weight is not None})
-        if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
-            self._take_weights()
-        elif known:
-            self._copy_again(known)
-
-    def _copy_again(self, changed: list[torch.Tensor]) -> None:
-        """Their bytes have changed. Where these lie, and how many they are, is what a plan is made of."""
-        if self.plan is None:
-            return
-        try:
-            self.plan.copy_again(changed)
-        except BaseException:
-            # Nobody remembers what changed: a plan of the bytes as they are now comes before the next pass.
-            self._take_weights()
-            raise
-
-    def _take_weights(self) -> None:
-        """The weights as they are now; a plan of them before the next read."""
-        # What it has registered with the driver would be taken for memory that its owner has pinned.
-        self.close_plan()
-        fresh = _weights_of(self.root, self.buffers, self.device)
-        self.weights.lending.end()
-        self.weights = fresh
-        for entry in self.entries.values():
-            if entry.recorded is not None and not all(self._holds(call) for call in entry.recorded):
-                entry.recorded = None
-
-    def _holds(self, call: Call) -> bool:
-        """Whether a call reads what it did when it was recorded, as far as its module tells."""
-        own = {id(one.tensor) for one in self.weights.of_call(call.module)}
-        return call.module in self.tree.names and own <= call.reads.keys() <= self.weights.shown.keys()
-
-    def _take_modules(self) -> None:
-        """The modules and parameters as they are now: layers were replaced, adapters came or went."""
-        names = self.tree.look()
-        self.close_plan()
-        self._take_names(names)
-        try:
-            self.buffers.take(self.root)
-            self._take_weights()
-        except BaseException:
-            # The next pass looks again.
-            self.tree.look_again()
-            raise
-
-    def _take_buffers(self) -> None:
-        """Buffers were replaced. The budget covers those that there are now."""
-        before = self.buffers.bytes
-        self.buffers.take(self.root)
-        if not all(not one.is_buffer or self.buffers.is_streaming(one.tensor) for one in self.weights.shown.values()):
-            self._take_weights()
-        elif self.buffers.bytes != before:
-            self.close_plan()
-
-    def _take_names(self, names: dict[nn.Module, str]) -> None:
-        fresh, added = self.tree.take(names, self)
-        for entry in self.entries.values():
-            changed = any(call.module in fresh for call in entry.recorded or ())
-            if changed or any(one in added for one in entry.module.modules()):
-                entry.recorded = None
-        self.entries = {one: entry for one, entry in self.entries.items() if one in names}
-
     def _stream(self) -> int:
         return 0 if self.device.type == "cpu" else torch._C._cuda_getCurrentRawStream(self.device.index)
-
-    # -- the end --
-
-    def close_plan(self) -> None:
-        plan, self.plan = self.plan, None
-        if plan is not None:
-            stats = plan.stats()
-            self.counted["bytes_copied"] += stats.get("bytes_copied", 0)
-            self.counted["gave_way"] += sum(entry["gave_way"] for entry in stats.get("entries", ()))
-            plan.close()
-
-    def leave(self) -> None:
-        """The modules are as they were."""
-        if self.left:
-            return
-        self.left = True
-        self.close_plan()
-        self.tree.leave()
-        self.weights.lending.end()
-        self.buffers.give_back()
-        # Whoever offloads the module again finds nobody's tensors over its memory.
-        self.weights.shown.clear()
-        self.entries.clear()
-
-    def check_here(self) -> None:
-        if self.left:
-            raise Error(
-                f"offload: {self.name} is not offloaded any more: its handle was removed, or its first plan was refused; offload it again"
-            )
-
-
-def _weights_of(root: nn.Module, buffers: Buffers, device: torch.device | None = None) -> Weights:
-    with torch.inference_mode(False), torch.no_grad():
-        return Weights(root, buffers.streaming(root), device)
 
 
 def _of_weights(call: Call, weights: Weights) -> Call:
