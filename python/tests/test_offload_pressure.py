@@ -307,6 +307,26 @@ def test_what_passes_take_is_learned():
     assert run("few", few).room < 3 * few
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_an_error_of_memory_says_what_helps(is_shared):
+    """With activations beside the budget."""
+
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    module = nn.Sequential(stack(2), Fails())
+    options = {"shared": True, "activations": "pytorch"} if is_shared else {"budget": 1 << 30}
+    with ws.torch.offload(module, device=DEVICE, name="model", **options):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            module(given())
+        said = str(caught.value)
+    assert said.startswith("CUDA out of memory.")
+    assert "model ran out of memory" in said
+    assert ("activations='pool'" in said) == is_shared
+    assert ("a smaller budget" in said) != is_shared
+
+
 def test_arguments_that_are_wrong():
     module = stack(2)
     assert "'pool' or 'pytorch'" in error_of(lambda: ws.torch.offload(module, shared=True, device=DEVICE, activations="mine"))

@@ -119,11 +119,25 @@ class Activations:
         except torch.OutOfMemoryError as error:
             # Passes of these sizes need more than was known: the next one may give way.
             self._known.clear()
-            raise torch.OutOfMemoryError(
-                f"{error}\n{self._name} ran out of memory in a pass: its activations hold {self.pool.held():,} bytes, and weights that could give way "
-                f"did. weightstream.device_report('cuda:{self.pool.index}') says who holds the rest; a smaller batch, a larger device budget "
-                "(set_device_budget), or fewer models on the device help."
-            ) from None
+            held = f"its activations hold {self.pool.held():,} bytes, and weights that could give way did"
+            raise _explained(error, self._name, f"cuda:{self.pool.index}", held, "a larger device budget (set_device_budget)") from None
+
+
+@contextlib.contextmanager
+def beside(name: str, device: torch.device, shared: bool) -> Iterator[None]:
+    """A pass runs whose activations are PyTorch's, beside the budget."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        what = "a smaller device budget (set_device_budget), activations='pool'" if shared else "a smaller budget (set_budget)"
+        raise _explained(error, name, device, "its activations lie beside the budget, and weights do not give way to them", what) from None
+
+
+def _explained(error: Exception, name: str, device: object, why: str, helps: str) -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError(
+        f"{error}\n{name} ran out of memory in a pass: {why}. weightstream.device_report('{device}') says who shares the device; a smaller batch, "
+        f"{helps}, or fewer models on the device help."
+    )
 
 
 def key_of(entry: Any, given: Any) -> Any:

@@ -74,12 +74,12 @@ def offload(
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     device = device_of(device)
     called = name or type(module).__name__
-    beside = activations_of(activations, shared, device, called)
+    memory = activations_of(activations, shared, device, called)
     of_files = _of_files(device, host, staging_mb)
     with _loaded(module, weights, convert):
         if of_files and not any(is_of_file(one) for one in [*root.parameters(), *root.buffers()]):
             raise Error("offload: host and staging_mb are about weights of files; give weights=")
-        handle = Offloaded(module, Passes(root, bytes, priority, device, called, of_files, beside))
+        handle = Offloaded(module, Passes(root, bytes, priority, device, called, of_files, memory))
         if example is not None:
             try:
                 with torch.no_grad():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Set
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch import nn
 from .._native import progress
 from .._native.bindings import OffloadNeeds
 from .._native.errors import Error
-from .activations import Activations, key_of
+from .activations import Activations, beside, key_of
 from .entries import Alone, Entry
 from .module import refuse_compiler, refuse_gradients
 from .plan import SHARED, Plan, PlannedCall, PlannedEntry
@@ -190,7 +190,7 @@ class Passes(ModuleState):
 
     def _memory(self) -> AbstractContextManager[None]:
         """Where a pass has its activations."""
-        return self.activations.use() if self.activations else nullcontext()
+        return self.activations.use() if self.activations else beside(self.name, self.device, self.budget == SHARED)
 
     def _run_resident(
         self, plan: Plan, planned: PlannedEntry, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
