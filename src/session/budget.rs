@@ -19,7 +19,7 @@ impl<D: Device> Session<D> {
     pub fn set_budget(&mut self, budget: u64) -> Result<()> {
         self.check_between_passes()?;
         let before = self.store.budget();
-        if budget == before && self.store.is_loaded() {
+        if budget == before && !self.store.has_given_way() {
             return Ok(());
         }
         self.check_elastic()?;

@@ -259,7 +259,7 @@ impl<D: Device> Session<D> {
         // rule: poisoned-store-begins-no-pass
         self.store.check_usable()?;
         self.pass().check_may_begin(self.store.constants())?;
-        if !self.store.is_loaded() {
+        if self.store.has_given_way() {
             return Err(Error::Internal(
                 "a pass began before its weights came back".to_owned(),
             ));

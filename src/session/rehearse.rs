@@ -128,7 +128,7 @@ impl<D: Device> Session<D> {
         self.store.abort();
         // rule: poisoned-store-keeps-its-memory
         let may_be_emptied =
-            !self.store.is_poisoned() && !self.store.rehearsing && self.store.is_loaded();
+            !self.store.is_poisoned() && !self.store.rehearsing && !self.store.has_given_way();
         if self.pass().open_leases == 0 && may_be_emptied {
             self.rehearsal.passes_since_empty = 0;
             if let Err(error) = self.store.give_up_all() {

@@ -180,7 +180,7 @@ impl<D: Device> Store<D> {
             let bytes = self.as_stored(weight)?;
             self.device.source_changed(bytes);
         }
-        if !self.is_loaded {
+        if self.gave_way {
             // All of them are copied before the next pass.
             return Ok(());
         }
@@ -231,6 +231,7 @@ impl<D: Device> Store<D> {
             }
         }
         let loads = self.move_memory(&residency)?;
+        self.gave_way = false;
         self.policy = residency.policy();
         self.residency = residency;
         self.policy.start(&mut self.actions);
@@ -277,7 +278,7 @@ impl<D: Device> Store<D> {
                 self.weights[weight as usize].forget();
             }
         }
-        self.is_loaded = false;
+        (self.is_loaded, self.gave_way) = (false, true);
         let gone = self.pool.thin(&mut self.device, &view, &shown);
         if let Err(error) = &gone {
             self.poison(format!("memory could not be taken from a pass: {error}"));
@@ -285,9 +286,9 @@ impl<D: Device> Store<D> {
         gone
     }
 
-    /// Whether what stays is there, or its copy issued. Without that no pass may begin.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.is_loaded
+    /// Whether the weights have to be moved before the next pass.
+    pub(crate) fn has_given_way(&self) -> bool {
+        self.gave_way
     }
 
     /// The memory of the layout, by the pages of the present one if they can be kept. Then what has to be loaded.

@@ -71,6 +71,8 @@ pub struct Store<D: Device> {
     checksums: Option<Checksums>,
     /// What stays is there, or its copy issued.
     is_loaded: bool,
+    /// Memory was taken from a pass: the weights have to be moved before the next one.
+    gave_way: bool,
     /// How often the weights were moved: what was captured before a move is not replayed after it.
     generation: u64,
 }

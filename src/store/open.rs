@@ -100,6 +100,7 @@ impl<D: Device> Store<D> {
             compactions: 0,
             checksums: None,
             is_loaded: false,
+            gave_way: false,
             generation: 0,
             constants,
         };
