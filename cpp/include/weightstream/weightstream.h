@@ -1020,17 +1020,12 @@ typedef struct ws_offload_needs {
 ws_status ws_offload_begin(const ws_offload* offload, uint32_t entry, const ws_offload_needs* needs,
                            ws_offload_pass* pass);
 
-/* What a read has found. */
-typedef enum ws_found {
-  /* The weights where they were before. */
-  WS_FOUND_SAME = 0,
-  /* The weights, and one of them at another address. */
-  WS_FOUND_MOVED = 1,
-  /* Nothing: the weights of this pass gave way, and no read begins any more. What is leased stays until its release.
-     The caller reads the host's bytes, and ends the pass with `completed` = 0. The weights are back in the next pass.
-   */
-  WS_FOUND_NOTHING = 2,
-} ws_found;
+/*
+ * What a read has found: the weights where they were before; the weights, and one of them at another address; or
+ * nothing, since memory was needed and the weights of this pass gave way. Then no read begins any more. What is leased
+ * stays until its release. The caller reads the host's bytes, and ends the pass; the weights are back in the next one.
+ */
+typedef enum ws_found { WS_FOUND_SAME = 0, WS_FOUND_MOVED = 1, WS_FOUND_NOTHING = 2 } ws_found;
 
 /*
  * The next reads of the pass.
