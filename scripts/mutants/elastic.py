@@ -11,10 +11,10 @@ MUTANTS = [
         ("lib:elastic",),
     ),
     Mutant(
-        "only-lower-stores-are-pressed",
-        replace("below", "None"),
-        "a fault takes memory from a model above its range",
-        ("elastic:together", "elastic:range_shares"),
+        "lower-tenants-give",
+        replace("<", ">="),
+        "a fault is refused while models below its range hold memory",
+        ("elastic:range_shares",),
     ),
     Mutant(
         "higher-ranges-keep-their-memory",

@@ -90,7 +90,6 @@ impl PoolState {
         // A store that holds less than its grant gives less than that loses.
         while self.room() < bytes && self.arbiter.can_give(below) > 0 {
             let missing = bytes - self.room();
-            // rule: only-lower-stores-are-pressed
             self.arbiter.give(missing, below);
             self.shrink_others(None, asked);
         }

@@ -84,6 +84,7 @@ impl TenantState {
 
     /// Whether it is below a rank; everybody is, if there is none.
     pub(super) fn is_below(&self, rank: Option<Rank>) -> bool {
+        // rule: lower-tenants-give
         rank.is_none_or(|rank| self.rank < rank)
     }
 

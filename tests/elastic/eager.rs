@@ -280,6 +280,14 @@ fn weights_of_a_pass_give_way_to_a_segment() {
         let refused = segments.alloc(needed);
         assert!(refused.is_err(), "{needed}: {:?}", pool.report());
         model.eager.end(true).unwrap();
+        // So does one that may, and finds everything where it stays.
+        let stays = PassNeeds {
+            by_reads: false,
+            ..needs
+        };
+        assert!(model.eager.begin_with(0, stays).unwrap().resident);
+        assert!(segments.alloc(needed).is_err());
+        model.eager.end(true).unwrap();
         assert!(!model.eager.begin_with(0, needs).unwrap().resident);
         model.layer(0..1);
         let mut at = [0];
