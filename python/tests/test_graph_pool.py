@@ -6,8 +6,10 @@ import ctypes
 import gc
 import os
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import fake_driver
 import pytest
@@ -16,6 +18,8 @@ import weightstream as ws
 from graph_pool_calls import MB, alloc, capture, free
 from support import HERE, error_of
 from weightstream._run.graph_pool import GraphPool
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 ON_GPU = torch.cuda.is_available()
 gpu = pytest.mark.skipif(not ON_GPU, reason="needs an NVIDIA GPU")
@@ -310,9 +314,22 @@ def test_pieces_of_a_group_keep_each_others_memory():
         gc.collect()
         torch.cuda.empty_cache()
         pool.release(graphs[64][0])
+        pool.release(graphs[64][1])
         assert pool.report()["bytes"] < held
         graphs.clear()
         gc.collect()
+
+
+@gpu
+def test_prompts_of_many_lengths(capsys):
+    """The example: attention of a decoder between the graphs of what is around it."""
+    import prefill_graphs
+
+    prefill_graphs.main(["cuda:0"])
+    found = capsys.readouterr().out
+    assert "8 lengths in 72 graphs; 20 prompts: the same as eager code" in found
+    held, _, longest = (int(one) for one in re.findall(r"(\d+) MB", found))
+    assert held <= longest + 32
 
 
 @gpu

@@ -85,6 +85,17 @@ impl Together {
         self.check();
     }
 
+    /// Everything is given back.
+    fn end(mut self) {
+        for store in &self.stores {
+            store.with(|session| session.device_mut().check());
+        }
+        for at in std::mem::take(&mut self.live) {
+            self.segments.free(at, Actor::Compute);
+        }
+        done(&self.world);
+    }
+
     fn load(&mut self, draw: &mut Draw) {
         let Some(model) = self.models.pop() else {
             return;
@@ -226,12 +237,30 @@ proptest! {
         for step in &steps {
             all.step(&mut Draw(*step));
         }
-        for store in &all.stores {
-            store.with(|session| session.device_mut().check());
+        all.end();
+    }
+
+    /// What runs on one device takes nothing from what another one has.
+    #[test]
+    fn two_devices_have_nothing_in_common(
+        models in prop::collection::vec(programs(), 2..5),
+        steps in prop::collection::vec(any::<u64>(), 8..60),
+        seed in any::<u64>(),
+    ) {
+        let (first, second) = models.split_at(models.len() / 2);
+        let draw = &mut Draw(seed);
+        let mut both = [first, second].map(|models| {
+            let mut one = Together::new(Order::Random(seed), models.to_vec(), draw);
+            one.load(draw);
+            one
+        });
+        for (at, step) in steps.iter().enumerate() {
+            let [one, other] = &mut both;
+            let (one, other) = if at % 2 == 0 { (one, other) } else { (other, one) };
+            let before = (other.held(), other.world.pool.report());
+            one.step(&mut Draw(*step));
+            prop_assert_eq!(&before, &(other.held(), other.world.pool.report()));
         }
-        for at in std::mem::take(&mut all.live) {
-            all.segments.free(at, Actor::Compute);
-        }
-        done(&all.world);
+        both.into_iter().for_each(Together::end);
     }
 }

@@ -6,8 +6,9 @@
                                                               then weights go of the pass that runs, if it may give way
 ```
 
-One ``MemPool`` a device serves all modules, one pass at a time in each thread. It keeps what it was given, so the next pass of these
-sizes finds it there. It is dropped where weights lack memory and the sizes that come need much less.
+One ``MemPool`` a device serves all modules, and one more each pass that runs beside another: PyTorch refuses a pool that another thread
+uses. They keep what they were given, so the next pass of these sizes finds it there. They are dropped where weights lack memory and the
+sizes that come need much less.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ _said: set[str] = set()
 
 
 class DevicePool:
-    """The pool of one device."""
+    """The memory of one device for passes."""
 
     def __init__(self, index: int):
         self.index = index
-        self._pool: Any = None
+        #: Those that no pass uses; the last one that was used is the next one.
+        self._idle: list[Any] = []
         self._lock = threading.Lock()
         self._inside = threading.local()
         self._users = 0
@@ -50,15 +52,12 @@ class DevicePool:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
-        """What this thread allocates on the device comes from the pool."""
+        """What this thread allocates on the device comes from here."""
         if getattr(self._inside, "depth", 0):
             yield
             return
         with self._lock:
-            if self._pool is None:
-                with torch.cuda.device(self.index):
-                    self._pool = pool()
-            mine = self._pool
+            mine = self._idle.pop() if self._idle else self._new()
             self._users += 1
         self._inside.depth = 1
         try:
@@ -67,17 +66,22 @@ class DevicePool:
         finally:
             self._inside.depth = 0
             with self._lock:
+                self._idle.append(mine)
                 self._users -= 1
 
     def drop(self) -> None:
         """What no tensor uses goes back to the device. Nothing happens while a pass runs."""
         with self._lock:
-            if self._pool is None or self._users:
+            if not self._idle or self._users:
                 return
-            self._pool = None
+            self._idle.clear()
             with torch.cuda.device(self.index):
-                # Tensors that outlived the pool are freed by then, or keep their segments.
+                # Tensors that outlived their pool are freed by then, or keep their segments.
                 torch.cuda.empty_cache()
+
+    def _new(self) -> Any:
+        with torch.cuda.device(self.index):
+            return pool()
 
 
 class Activations:
