@@ -52,6 +52,11 @@ def touches_complex(node: Node) -> bool:
     return any(is_complex(value) for n in (node, *node.all_input_nodes) for value in values_of(n))
 
 
+def know_names(graph: Graph) -> None:
+    """Exported graphs have inputs that were named by hand: a new node does not get the name of one."""
+    graph._graph_namespace._used_names.update(node.name for node in graph.nodes)
+
+
 def inline(graph: Graph, node: Node, function: Callable[..., Any], table: Table, parts: dict[Node, Any] | None = None) -> list[Node]:
     """Puts the nodes of ``function``, called as ``node``, before ``node``; returns the nodes of its results.
 

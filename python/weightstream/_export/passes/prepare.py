@@ -11,7 +11,8 @@ from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 from ..._native.errors import ExportError
 from ..._torch import build, guards, recurrent
 from ..._torch.shapes import widen
-from . import constants, convolution, every_size, index, layout, masks, numbers, overlap, refusals, state, tensors
+from . import constants, convolution, every_size, giants, index, layout, masks, numbers, overlap, refusals, state, tensors
+from .inline import know_names
 from .places import operator_of, place_of
 
 _ATEN = torch.ops.aten
@@ -40,6 +41,9 @@ def prepare(program: ExportedProgram) -> ExportedProgram:
     changes = layout.make_inputs_dense, constants.make_dense, index.index_by_tensors, numbers.keep_narrow
     if sum(change(prepared) for change in changes):
         prepared = _traced(prepared)
+    know_names(prepared.graph)
+    if giants.split(prepared):
+        prepared.graph_module.recompile()
     layout.make_outputs_dense(prepared)
     overlap.separate(prepared)
     state.keep_old_values(prepared)
