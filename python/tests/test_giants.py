@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -59,7 +60,7 @@ def test_which_weights_are_cut(rows, columns, pieces):
     weight = torch.empty(rows, columns, device="meta", dtype=torch.bfloat16)
     bounds = giants.cuts(weight)
     assert len(bounds) - 1 == (pieces if pieces > 1 else -1)
-    sizes = [(end - begin) * columns * 2 for begin, end in zip(bounds, bounds[1:])]
+    sizes = [(end - begin) * columns * 2 for begin, end in itertools.pairwise(bounds)]
     assert all(size <= 64 * MIB for size in sizes)
 
 
@@ -76,7 +77,7 @@ def test_a_program_is_cut_once_and_the_users_is_left_alone(small):
     cut = prepare(program)
     names = fqns(cut)
     assert sum(".rows_" in name for name in names) == 6
-    assert fqns(prepare(cut)) == names
+    assert sorted(fqns(prepare(cut))) == sorted(names)
     assert "embed.weight" in fqns(program)
     with torch.no_grad():
         assert torch.allclose(cut.module()(tokens()), model(tokens()), atol=1e-5)

@@ -184,6 +184,18 @@ impl TensorView {
         Ok(())
     }
 
+    /// The bytes of all elements, which lie together in row-major order.
+    pub fn bytes(&self) -> Result<&[u8], String> {
+        if self.strides != contiguous_strides(&self.sizes) {
+            return Err(format!(
+                "sizes {:?} with strides {:?} are not dense",
+                self.sizes, self.strides
+            ));
+        }
+        // SAFETY: every element is readable (see `new`), and the strides leave no gap between them.
+        Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.numel() * self.item) })
+    }
+
     /// All elements in row-major order, as `T`.
     pub fn dense<T: Real>(&self) -> Result<Vec<T>, String> {
         let mut values = vec![T::default(); self.numel()];

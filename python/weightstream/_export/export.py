@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from .._native.errors import ExportError
 from .._native.progress import step
 from . import asked_sizes
+from . import quantize as quantization
 from .compile.backend import WeightStreamPartitioner
 from .examples import examples
 from .save import edge_compile_config, save
@@ -34,6 +35,7 @@ def export(
     defaults: dict[str, Any] | None = None,
     constant_methods: dict[str, Any] | None = None,
     shared_state: dict[str, str] | None = None,
+    quantize: Any = None,
     **partitioner: Any,
 ) -> None:
     """Exports ``model``, compiles it and writes the program and its weights: what the steps in docs/export.md do.
@@ -47,8 +49,14 @@ def export(
     ``inputs``, ``kwargs`` and ``dynamic_shapes`` are dictionaries with the same keys then. ``shared_state`` joins buffers that have different
     names in two methods: ``{"decode.cache.k": "prefill.cache.k"}``.
 
+    ``quantize``: ``"int4"``, ``"int8"`` or ``"fp8"`` for the weights of linear layers, a config of torchao, or a function that gives one of
+    these, or ``None``, for a layer. The model is left as it is. See "Quantized weights" in docs/export.md.
+
     Raises :class:`ExportError` for what cannot be served.
     """
+    if quantize is not None:
+        quantization.needs_torchao()
+        model = quantization.quantized(model, quantize)
     programs: ExportedProgram | dict[str, ExportedProgram]
     if isinstance(model, Mapping):
         if "method" in partitioner:

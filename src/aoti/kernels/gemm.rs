@@ -192,6 +192,24 @@ pub fn accumulate<T: Real>(mnk: [usize; 3], out: &mut [T], a: &[T], b: &[T], tra
     unsafe { multiply(mnk, out, a, b, T::from_f64(1.0), T::from_f64(1.0)) };
 }
 
+/// `a x bᵀ` into columns of `out`, from the first on: `[m, k] x [n, k]`, all by rows. Rows of `out` are `stride` elements apart.
+pub fn by_rows([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, a: &[f32], b: &[f32]) {
+    let reached = if m == 0 { 0 } else { (m - 1) * stride + n };
+    assert!(
+        n <= stride && out.len() >= reached && a.len() == m * k && b.len() == n * k,
+        "sizes of slices do not fit"
+    );
+    if m * n == 0 {
+        return;
+    }
+    let a = Matrix(a.as_ptr().cast_mut(), k as isize, 1);
+    let b = Matrix(b.as_ptr().cast_mut(), 1, k as isize);
+    let out = Matrix(out.as_mut_ptr(), stride as isize, 1);
+    // SAFETY: the slices hold all elements that these strides reach; only `out` is written, and as the one mutable borrow it overlaps
+    // no other.
+    unsafe { multiply([m, n, k], out, a, b, 0.0, 1.0) };
+}
+
 fn direct<T: Real>(
     out: &TensorView,
     a: &TensorView,

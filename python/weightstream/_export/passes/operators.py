@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.library import custom_op
 
-from . import convolution, sorting
+from . import convolution, int4, sorting
 from .inline import Refusal, Table, Tensor, number
 
 aten = torch.ops.aten
@@ -24,7 +24,10 @@ def c_shims(device: str) -> dict[Any, list[str]]:
     if device != "cpu":
         return {}
     return {
-        GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"]
+        GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"],
+        int4.INT4_MM: [
+            "AOTITorchError aoti_torch_cpu_int4_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
+        ],
     }
 
 

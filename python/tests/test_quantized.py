@@ -1,0 +1,148 @@
+"""Quantized weights: stored, streamed and multiplied with the bits that they have."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import pytest
+import torch
+import weightstream as ws
+from device_under_test import DEVICE, ON_GPU, exact_products
+from support import error_of
+from torch import nn
+from torch.export import Dim
+from weightstream._export.passes import giants, int4
+from weightstream._export.quantize import quantized
+
+torchao = pytest.importorskip("torchao.quantization")
+
+WIDTH, HIDDEN = 256, 512
+#: The kernel on a GPU is for this type.
+DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Mlp(), Mlp(), Mlp()).eval().to(DTYPE)
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.randn(2, count, WIDTH, generator=torch.Generator().manual_seed(count)).to(DTYPE)
+
+
+def intx(**options) -> torchao.IntxWeightOnlyConfig:
+    return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, **options)
+
+
+def recipes() -> dict:
+    from torchao.quantization.granularity import PerAxis, PerGroup
+    from torchao.quantization.quant_primitives import MappingType
+
+    return {
+        "int4": ("int4", 4 + 8 * DTYPE.itemsize / 32),
+        "zero points": (intx(granularity=PerGroup(64), mapping_type=MappingType.ASYMMETRIC), 4 + 2 * 8 * DTYPE.itemsize / 64),
+        "per channel": (intx(granularity=PerAxis(0)), 4 + 8 * DTYPE.itemsize / 384),
+        "int8": ("int8", 8 + 8 * DTYPE.itemsize / 384),
+    }
+
+
+@pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8"])
+def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path):
+    how, bits = recipes()[name]
+    exact_products()
+    plain = model()
+    wanted = quantized(plain, how)
+    pte, ptd = tmp_path / "model.pte", tmp_path / "model.ptd"
+    ws.export(plain, (rows(5),), pte, ptd, device=DEVICE, quantize=how, dynamic_shapes=({1: Dim("length", min=1, max=64)},))
+    assert type(plain[0].up.weight) is nn.Parameter
+    assert plain[0].up.weight.dtype is DTYPE
+    floor, outputs = ws.required_budget(pte), []
+    for share in (0.0, 0.5, 1.0):
+        with ws.Module(str(pte), str(ptd)) as module:
+            total = module.stats()["total_weight_bytes"]
+        with ws.Module(str(pte), str(ptd), weight_offload_budget_bytes=max(floor, int(2 * share * total))) as module:
+            outputs.append([module.forward(rows(count)).cpu() for count in (5, 1, 64, 5)])
+            copied = module.stats()["bytes_copied"]
+    for least, half, most in zip(*outputs, strict=True):
+        assert torch.equal(least, most)
+        assert torch.equal(half, most)
+    for count, found in zip((5, 1, 64), outputs[0], strict=False):
+        with torch.no_grad():
+            expected = wanted(rows(count)).float()
+        assert (found.float() - expected).norm() <= 1e-2 * expected.norm()
+    # Weights as their bits and scales; biases beside them.
+    parameters = 3 * 2 * WIDTH * HIDDEN
+    assert abs(total - 3 * HIDDEN * DTYPE.itemsize - parameters * bits / 8) <= 0.02 * total
+    assert total <= os.path.getsize(ptd) <= total * 1.02 + (32 << 10)
+    assert copied <= total * 1.02
+
+
+@pytest.mark.no_runtime
+@pytest.mark.parametrize("group", [4, 7, 16])
+def test_halves_are_those_of_the_definition(group):
+    columns = 2 * 7 * 16
+    values = torch.randint(0, 16, (3, columns), generator=torch.Generator().manual_seed(1))
+    scales = torch.rand(3, columns // group) + 0.5
+    weight = (values - 8) * scales.repeat_interleave(group, 1)
+    x = torch.randn(2, 5, columns)
+    assert torch.allclose(int4.int4_mm(x, int4.pack_halves(values), scales, group), x @ weight.t(), atol=1e-4)
+
+
+@pytest.mark.no_runtime
+def test_a_giant_head_of_four_bits_is_cut(monkeypatch):
+    from weightstream._export.passes.prepare import prepare
+
+    monkeypatch.setattr(giants, "_LARGE", 1 << 16)
+    monkeypatch.setattr(giants, "_LEAST_PIECE", 1 << 15)
+    head = quantized(nn.Sequential(nn.Linear(64, 4096)).eval(), "int4")
+    x = torch.randn(3, 64)
+    program = prepare(torch.export.export(head, (x,)))
+    assert int4.pack(program, "cpu") == 1
+    names = [spec.target for spec in program.graph_signature.input_specs if spec.target]
+    assert sum(name.endswith(".int4") for name in names) == sum(name.endswith(".scales") for name in names) == 4
+    assert all(name.startswith("0.weight.rows_") for name in names if name != "0.bias")
+    with torch.no_grad():
+        assert torch.allclose(program.module()(x), head(x), atol=1e-5)
+
+
+@pytest.mark.no_runtime
+def test_what_keeps_eight_bits_is_said(capfd):
+    from weightstream._export.passes.prepare import prepare
+
+    program = prepare(torch.export.export(quantized(nn.Sequential(nn.Linear(64, 8)).eval(), "int4"), (torch.randn(3, 64),)))
+    assert int4.pack(program, "cuda") == 0
+    assert "'0.weight' keeps its integers of four bits in eight: the kernel on a GPU is for bfloat16, not float32" in capfd.readouterr().err
+
+
+@pytest.mark.no_runtime
+def test_words_configs_and_functions():
+    plain = model()
+    before = {name: value.clone() for name, value in plain.state_dict().items()}
+
+    def kinds(how) -> list[str]:
+        return [type(layer.weight).__name__ for layer in quantized(plain, how).modules() if isinstance(layer, nn.Linear)]
+
+    assert len(set(kinds("int4"))) == 1
+    assert kinds(torchao.Int8WeightOnlyConfig()) == kinds("int8")
+    mixed = kinds(lambda layer: "int8" if layer.in_features == HIDDEN else None)
+    assert mixed == ["Parameter", kinds("int8")[0]] * 3
+    assert all(torch.equal(value, before[name]) for name, value in plain.state_dict().items())
+    # Tensors that stay are no copies, and methods share layers.
+    both = quantized({"a": plain, "b": nn.Sequential(plain)}, lambda layer: "int8" if layer.in_features == HIDDEN else None)
+    assert both["a"] is both["b"][0]
+    assert both["a"][0].up.weight is plain[0].up.weight
+
+    assert "'int4', 'int8', 'fp8'" in error_of(lambda: quantized(plain, "int3"), ws.ExportError)
+    assert "no linear layer" in error_of(lambda: quantized(nn.ReLU(), "int4"), ws.ExportError)
+    program = torch.export.export(copy.deepcopy(plain), (rows(2),))
+    assert "takes modules" in error_of(lambda: quantized({"a": program}, "int4"), TypeError)

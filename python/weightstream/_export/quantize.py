@@ -1,0 +1,86 @@
+"""Weights of fewer bits, by torchao, of a copy of what is exported."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._native.errors import ExportError
+from .._native.progress import step
+
+WORDS = ("int4", "int8", "fp8")
+#: Elements of a row that have one scale, where rows divide into such groups.
+_GROUP = 32
+
+#: A word, a config of torchao, or a function that gives one of them, or None, for a layer.
+Choice = str | Any | Callable[[nn.Module], Any]
+
+
+def quantized(models: Any, how: Choice) -> Any:
+    """``models``, a module or a dictionary of modules, with quantized linear layers. The tensors that stay are the same, the modules are
+    copies, and what two of them share they share still."""
+    several = models if isinstance(models, Mapping) else {"": models}
+    for name, model in several.items():
+        if not isinstance(model, nn.Module):
+            where = f" of method '{name}'" if name else ""
+            raise TypeError(f"quantize changes layers, so that it takes modules; the model{where} is of the type {type(model).__name__}")
+    tensors = [tensor for model in several.values() for tensor in (*model.parameters(), *model.buffers())]
+    copies = copy.deepcopy(dict(several), {id(tensor): tensor for tensor in tensors})
+    with step("quantizing"):
+        chosen = _chosen(copies, how)
+        if not chosen:
+            raise ExportError("quantize found no linear layer with a weight of floating point")
+        _apply(chosen)
+    return copies if isinstance(models, Mapping) else copies[""]
+
+
+def _chosen(models: dict[str, nn.Module], how: Choice) -> list[tuple[nn.Module, Any]]:
+    layers = {id(layer): layer for model in models.values() for layer in model.modules() if _is_plain(layer)}
+    by_layer = how if callable(how) and not _is_config(how) else lambda layer: how
+    chosen = [(layer, by_layer(layer)) for layer in layers.values()]
+    return [(layer, _config(layer, one)) for layer, one in chosen if one is not None]
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) and type(layer.weight) is nn.Parameter and layer.weight.is_floating_point()
+
+
+def _is_config(how: Any) -> bool:
+    from torchao.core.config import AOBaseConfig
+
+    return isinstance(how, AOBaseConfig)
+
+
+def _config(layer: nn.Linear, how: Any) -> Any:
+    from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    if how == "int8":
+        return Int8WeightOnlyConfig()
+    if how == "fp8":
+        return Float8WeightOnlyConfig()
+    if how == "int4":
+        granularity = PerAxis(0) if layer.in_features % _GROUP else PerGroup(_GROUP)
+        return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=granularity)
+    if not _is_config(how):
+        raise ExportError(f"quantize is one of {', '.join(map(repr, WORDS))}, a config of torchao or a function of a layer; found {how!r}")
+    return how
+
+
+def _apply(chosen: list[tuple[nn.Module, Any]]) -> None:
+    from torchao.quantization import quantize_
+
+    for layer, config in chosen:
+        quantize_(layer, config, filter_fn=lambda module, _, layer=layer: module is layer)
+
+
+def needs_torchao() -> None:
+    """Raises :class:`ExportError` if torchao cannot be imported."""
+    try:
+        import torchao  # noqa: F401
+    except ImportError as error:
+        raise ExportError(f"quantize needs torchao (pip install torchao): {error}") from error
