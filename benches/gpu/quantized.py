@@ -4,8 +4,8 @@
     python benches/gpu/quantized.py FOLDER --layers 12 --out quantized.jsonl
 
 Exports the Llama of `llama.py` as it is, with `quantize="int8"` and with `quantize="int4"`, for one token and for 512, without tuning, unless
-the files are there. The limit is the longer of the time with everything resident and what exceeds the budget over the link's speed.
-Resident tokens run by a graph. Milliseconds are medians, from the end of a pass to the end of the next.
+the files are there. The limit is the longer of the time with everything resident and what exceeds the budget over the link's speed; the
+table of tokens is read in place, and does not count. Resident tokens run by a graph. Milliseconds are medians, from the end of a pass to the end of the next.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def main() -> None:
             results = Results(args.out, gpu=torch.cuda.get_device_name(), kind=kind, tokens=tokens)
             given, speed = llama.tokens(tokens), link([1 << 30] * 2, runs=3)["64_mib_median"]
             floor = ws.required_budget(files[0])
+            table = 2 * llama.VOCABULARY * 4096
             graph = {"weight_offload_cuda_graph": True} if tokens == 1 else {}
             resident, found = measure(files, given, {"weight_offload_budget_mb": 1 << 16, **graph})
             total = found["total"]
@@ -73,7 +74,7 @@ def main() -> None:
             for percent in (25, 50, 75):
                 budget = max(floor, total * percent // 100)
                 time_ms, found = measure(files, given, {"weight_offload_budget_bytes": budget})
-                limit = max(resident, 1e3 * (total - budget) / (speed * GB))
+                limit = max(resident, 1e3 * (total - table - budget) / (speed * GB))
                 results.write(percent=percent, ms=time_ms, limit_ms=limit, over=time_ms / limit, copied_gb=found["copied_gb"])
 
 

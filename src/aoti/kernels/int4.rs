@@ -37,20 +37,29 @@ pub fn product(
     out.write_dense(&mut sum)
 }
 
-/// Dequantizes a row.
+/// Dequantizes a row: its first half is in the low halves of bytes, its second half in the high ones.
 fn row_of(row: &mut [f32], bytes: &[u8], scales: &[f32], group: usize) {
-    if group % 2 != 0 {
-        let value = |at: usize| f32::from((bytes[at / 2] >> (4 * (at % 2))) & 15) - MIDDLE;
-        let scaled = |(at, to): (usize, &mut f32)| *to = value(at) * scales[at / group];
-        return row.iter_mut().enumerate().for_each(scaled);
-    }
-    let parts = row
-        .chunks_exact_mut(group)
-        .zip(bytes.chunks_exact(group / 2));
-    for ((row, bytes), scale) in parts.zip(scales) {
-        for (pair, byte) in row.chunks_exact_mut(2).zip(bytes) {
-            pair[0] = (f32::from(byte & 15) - MIDDLE) * scale;
-            pair[1] = (f32::from(byte >> 4) - MIDDLE) * scale;
+    let half = bytes.len();
+    let (low, high) = row.split_at_mut(half);
+    half_of(low, bytes, |at| scales[at / group], group, |byte| byte & 15);
+    let scale = |at: usize| scales[(half + at) / group];
+    // Groups of the second half begin where those of a row do, or each element finds its own.
+    let group = if half % group == 0 { group } else { 1 };
+    half_of(high, bytes, scale, group, |byte| byte >> 4);
+}
+
+fn half_of(
+    row: &mut [f32],
+    bytes: &[u8],
+    scale: impl Fn(usize) -> f32,
+    group: usize,
+    value: impl Fn(u8) -> u8,
+) {
+    let parts = row.chunks_mut(group).zip(bytes.chunks(group));
+    for (part, (row, bytes)) in parts.enumerate() {
+        let scale = scale(part * group);
+        for (to, byte) in row.iter_mut().zip(bytes) {
+            *to = (f32::from(value(*byte)) - MIDDLE) * scale;
         }
     }
 }
@@ -88,17 +97,17 @@ fn check(
 mod tests {
     use super::*;
 
-    /// Each weight against its definition, also where a group has an odd number of elements.
+    /// Each weight against its definition, also where a group is in both halves.
     #[test]
     fn rows_are_dequantized() {
-        for (k, group) in [(8, 4), (8, 8), (12, 3), (64, 32)] {
+        for (k, group) in [(8, 4), (8, 8), (12, 3), (12, 4), (64, 32), (96, 32)] {
             let bytes: Vec<u8> = (0..k / 2).map(|at| (at * 37 + 11) as u8).collect();
             let scales: Vec<f32> = (0..k / group).map(|at| 0.5 + at as f32).collect();
             let mut row = vec![0f32; k];
             row_of(&mut row, &bytes, &scales, group);
             for (at, found) in row.iter().enumerate() {
-                let byte = bytes[at / 2];
-                let value = if at % 2 == 0 { byte & 15 } else { byte >> 4 };
+                let byte = bytes[at % (k / 2)];
+                let value = if at < k / 2 { byte & 15 } else { byte >> 4 };
                 assert_eq!(*found, (f32::from(value) - 8.0) * scales[at / group]);
             }
         }

@@ -8,16 +8,17 @@ becomes::
 
     int4_mm(x, packed, scale, group)  + group sums of x · offsetsᵀ, if zero points are not the middle  + bias
 
-    packed   [N, K / 2] int8: columns 2 j and 2 j + 1 of a row in the low and the high half of byte j, each plus 8
+    packed   [N, K / 2] int8: columns j and K / 2 + j of a row in the low and the high half of byte j, each plus 8
     scale    [N, K / group]
     offsets  [N, K / group]: what a zero point adds to each weight of its group
 
-No kernel writes the whole dequantized weight. On a GPU the product is ExecuTorch's in Triton, on the CPU one of the runtime.
+No kernel writes the whole dequantized weight. On a GPU the product is in Triton (`int4_triton.py`), on the CPU one of the runtime.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +40,7 @@ _SUFFIX = ".parametrizations.weight.original0"
 @custom_op("weightstream::int4_mm", mutates_args=())
 def int4_mm(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
     """``x`` [..., K] times the weight of ``packed`` [N, K / 2] and ``scales`` [N, K / group]: [..., N]."""
-    halves = torch.stack((packed & 15, (packed >> 4) & 15), -1).flatten(-2) - _MIDDLE
+    halves = torch.cat((packed & 15, (packed >> 4) & 15), -1) - _MIDDLE
     weight = halves.unflatten(-1, (-1, group)).to(scales.dtype) * scales.unsqueeze(-1)
     return x @ weight.flatten(-2).to(x.dtype).t()
 
@@ -53,8 +54,8 @@ INT4_MM = torch.ops.weightstream.int4_mm.default
 
 
 def pack_halves(values: torch.Tensor) -> torch.Tensor:
-    """Integers from 0 to 15, two to a byte along the last dimension."""
-    low, high = values[..., ::2].to(torch.uint8), values[..., 1::2].to(torch.uint8)
+    """Integers from 0 to 15, two to a byte along the last dimension: one of its first half and one of its second half."""
+    low, high = values.to(torch.uint8).chunk(2, -1)
     return (low | (high << 4)).view(torch.int8)
 
 
@@ -97,26 +98,33 @@ def pack(program: ExportedProgram, device: str) -> int:
 
 
 def on_a_gpu(program: ExportedProgram) -> None:
-    """Lets ExecuTorch's kernels compute the products. The program's values are on the GPU."""
+    """Lets kernels in Triton compute the products. The program's values are on the GPU."""
     found = [node for node in program.graph.nodes if _name(node) == "weightstream::int4_mm"]
     if not found:
         return
-    # Needs Triton, which comes with PyTorch for CUDA only.
-    import executorch.backends.cuda.triton.kernels.int4_matmul  # noqa: F401 - registers the operators
+    from . import int4_triton
 
-    graph = program.graph
+    graph, few = program.graph, torch.ops.weightstream.int4_few_rows.default
     for node in found:
         x, packed, scales, group = node.args
         *leading, columns = x.meta["val"].shape
-        rows = call(graph, node, _ATEN.reshape.default, x, [-1, columns])
-        one = all(isinstance(size, int) and size == 1 for size in leading)
-        kernel = torch.ops.triton.int4_matvec.default if one else torch.ops.triton.int4_matmul.default
-        product = call(graph, node, kernel, rows, packed, scales, group)
+        rows = call(graph, node, _ATEN.contiguous.default, call(graph, node, _ATEN.reshape.default, x, [-1, columns]))
+        count = math.prod(leading)
+        if isinstance(count, int) and count <= int4_triton.FEW:
+            product = call(graph, node, few, rows, packed, scales, group)
+        else:
+            product = call(graph, node, torch.ops.weightstream.int4_many_rows.default, rows, packed, scales, group, _tile(count))
         sizes = [size if isinstance(size, int) else call(graph, node, _ATEN.sym_size.int, x, at) for at, size in enumerate(leading)]
         node.replace_all_uses_with(call(graph, node, _ATEN.reshape.default, product, [*sizes, packed.meta["val"].shape[0]]))
         graph.erase_node(node)
     program.graph_module.recompile()
     rename_outputs(program)
+
+
+def _tile(rows: int | torch.SymInt) -> int:
+    """Rows of a tile: of the example's, where they vary."""
+    count = rows if isinstance(rows, int) else rows.node.hint or 128
+    return min(max(16, 1 << (count - 1).bit_length()), 128)
 
 
 def _name(node: torch.fx.Node) -> str:

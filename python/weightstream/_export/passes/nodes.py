@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._dispatch.python
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
@@ -15,7 +16,7 @@ def call(graph: torch.fx.Graph, before: torch.fx.Node, operator: torch._ops.OpOv
         node = graph.call_function(operator, args)
     values = torch.fx.map_arg(args, lambda one: one.meta["val"])
     mode = torch._guards.detect_fake_mode([one.meta["val"] for one in node.all_input_nodes])
-    with mode, torch.no_grad():
+    with mode, torch.no_grad(), torch._dispatch.python.enable_python_dispatcher():
         node.meta["val"] = operator(*values)
     node.meta.update({key: before.meta[key] for key in ("nn_module_stack", "stack_trace") if key in before.meta})
     return node
