@@ -12,6 +12,7 @@ from device_under_test import DEVICE, ON_GPU, exact_products
 from support import error_of
 from torch import nn
 from torch.export import Dim
+from weightstream._command import main
 from weightstream._export.passes import giants, int4
 from weightstream._export.quantize import quantized
 
@@ -57,7 +58,7 @@ def recipes() -> dict:
 
 
 @pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8"])
-def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path):
+def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path, capfd):
     how, bits = recipes()[name]
     exact_products()
     plain = model()
@@ -81,6 +82,10 @@ def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path):
             expected = wanted(rows(count)).float()
         assert (found.float() - expected).norm() <= 1e-2 * expected.norm()
     # Weights as their bits and scales; biases beside them.
+    if name == "int4":
+        capfd.readouterr()
+        assert main(["inspect", str(pte)]) == 0
+        assert f"0.up.weight.int4 int4 [{HIDDEN}, {WIDTH}], two to a byte" in capfd.readouterr().out
     parameters = 3 * 2 * WIDTH * HIDDEN
     assert abs(total - 3 * HIDDEN * DTYPE.itemsize - parameters * bits / 8) <= 0.02 * total
     assert total <= os.path.getsize(ptd) <= total * 1.02 + (32 << 10)

@@ -225,15 +225,49 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     for (constant, reads) in constants(model) {
         let _ = writeln!(
             text,
-            "{:>16} {reads:>5}  {:8} {} {} {}",
+            "{:>16} {reads:>5}  {:8} {} {}",
             grouped(constant.nbytes),
             kind(constant),
             constant.fqn,
-            constant.dtype,
-            sizes_text(&constant.sizes)
+            elements(constant)
         );
     }
     text + &tables::text(model)
+}
+
+/// Whether a constant has two elements to a byte: the export names them so (`_export/passes/int4.py`).
+fn is_packed(constant: &RecordedConstant) -> bool {
+    constant.fqn.ends_with(".int4") && constant.nbytes == numel(constant)
+}
+
+fn numel(constant: &RecordedConstant) -> u64 {
+    constant
+        .sizes
+        .iter()
+        .map(|&size| size.max(0) as u64)
+        .product()
+}
+
+/// Bits of an element.
+fn bits(constant: &RecordedConstant) -> u64 {
+    match is_packed(constant) {
+        true => 4,
+        false => (8 * constant.nbytes)
+            .checked_div(numel(constant))
+            .unwrap_or(0),
+    }
+}
+
+/// The type and the sizes of what is stored.
+fn elements(constant: &RecordedConstant) -> String {
+    let mut sizes = constant.sizes.clone();
+    match sizes.last_mut().filter(|_| is_packed(constant)) {
+        Some(last) => {
+            *last *= 2;
+            format!("int4 {}, two to a byte", sizes_text(&sizes))
+        }
+        None => format!("{} {}", constant.dtype, sizes_text(&sizes)),
+    }
 }
 
 fn object(model: &Model, checked: Option<&str>) -> Value {
@@ -243,6 +277,7 @@ fn object(model: &Model, checked: Option<&str>) -> Value {
             "fqn": constant.fqn,
             "kind": kind(constant),
             "dtype": constant.dtype.to_string(),
+            "bits": bits(constant),
             "sizes": constant.sizes,
             "strides": constant.strides,
             "bytes": constant.nbytes,
