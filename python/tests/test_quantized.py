@@ -54,10 +54,11 @@ def recipes() -> dict:
         "zero points": (intx(granularity=PerGroup(64), mapping_type=MappingType.ASYMMETRIC), 4 + 2 * 8 * DTYPE.itemsize / 64),
         "per channel": (intx(granularity=PerAxis(0)), 4 + 8 * DTYPE.itemsize / 384),
         "int8": ("int8", 8 + 8 * DTYPE.itemsize / 384),
+        "fp8": ("fp8", 8 + 8 * 4 / 384),
     }
 
 
-@pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8"])
+@pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8", "fp8"])
 def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path, capfd):
     how, bits = recipes()[name]
     exact_products()
