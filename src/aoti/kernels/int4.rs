@@ -44,7 +44,7 @@ fn row_of(row: &mut [f32], bytes: &[u8], scales: &[f32], group: usize) {
     half_of(low, bytes, |at| scales[at / group], group, |byte| byte & 15);
     let scale = |at: usize| scales[(half + at) / group];
     // Groups of the second half begin where those of a row do, or each element finds its own.
-    let group = if half % group == 0 { group } else { 1 };
+    let group = if half.is_multiple_of(group) { group } else { 1 };
     half_of(high, bytes, scale, group, |byte| byte >> 4);
 }
 
