@@ -22,6 +22,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `pool` | a device's tenants: they hold their grants, and shrink between passes |
+//! | `membership` | a tenant's place in its pool: what its passes hold |
 //! | `member` | what the pool asks of a tenant |
 //! | `cap` | a number, or what is free on the device |
 //! | `report` | who has what, and why |
@@ -41,6 +42,7 @@ mod cap;
 mod graph_pool;
 mod ledger;
 mod member;
+mod membership;
 mod pool;
 pub mod range;
 mod range_share;
@@ -58,7 +60,8 @@ mod traces;
 pub use arbiter::Arbiter;
 pub use graph_pool::{CaptureId, CaptureReport, GraphPool, GraphPoolReport};
 pub use member::{DeviceState, Tenant};
-pub use pool::{DevicePool, Membership, PassNeeds};
+pub use membership::{Membership, PassNeeds};
+pub use pool::DevicePool;
 pub use range::{Range, Ranges};
 pub use rank::{next_turn, Rank, Reorder};
 pub use report::{Ranked, Report, TenantReport};
