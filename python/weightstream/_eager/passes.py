@@ -21,6 +21,7 @@ from torch import nn
 from .._native import progress
 from .._native.bindings import OffloadNeeds
 from .._native.errors import Error
+from .._native.gpus import current_stream
 from .activations import Activations, beside, key_of
 from .entries import Alone, Entry
 from .module import refuse_compiler, refuse_gradients
@@ -295,7 +296,7 @@ class Passes(ModuleState):
             self.close_plan()
 
     def _stream(self) -> int:
-        return 0 if self.device.type == "cpu" else torch._C._cuda_getCurrentRawStream(self.device.index)
+        return 0 if self.device.type == "cpu" else current_stream(self.device.index)
 
 
 def _of_weights(call: Call, weights: Weights) -> Call:

@@ -6,6 +6,21 @@ import torch
 
 from .errors import Error
 
+#: The GPUs of which a stream was asked once.
+_asked: set[int] = set()
+
+
+def current_stream(index: int) -> int:
+    """The handle of the current stream of a GPU.
+
+    The first question makes a context on the device that is current then, which takes hundreds of MB: it has to be this one.
+    """
+    if index not in _asked:
+        with torch.cuda.device(index):
+            torch.cuda.current_stream()
+        _asked.add(index)
+    return torch._C._cuda_getCurrentRawStream(index)
+
 
 def gpu(index: int | None, what: str) -> torch.device:
     """The GPU of this index, or the current one; ``what`` begins the error where it is not there."""

@@ -83,7 +83,11 @@ class GraphPool:
 
         Its ``reset`` gives its addresses back, as :meth:`release` does.
         """
-        graph = _graph_class()(keep_graph)
+        import torch
+
+        # PyTorch makes a context on the current device for it.
+        with torch.cuda.device(self.device):
+            graph = _graph_class()(keep_graph)
         graph._shared = self
         self._graphs.add(graph)
         return graph

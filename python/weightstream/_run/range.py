@@ -96,6 +96,8 @@ class Range:
         if library().ws_range_create(device.encode(), name.encode(), whole("bytes", bytes), ctypes.byref(handle)) != 0:
             raise Error(last_error())
         self._handle = handle
+        # "cuda" alone is the first GPU, as everywhere.
+        self._index = int(device.partition(":")[2] or 0) if self._gpu else 0
         if whole("ring", ring):
             self._call("set_ring", ring)
 
@@ -222,9 +224,9 @@ class Range:
         if not self._gpu:
             return 0
         if stream is None:
-            import torch
+            from .._native.gpus import current_stream
 
-            stream = torch.cuda.current_stream(self.device)
+            return current_stream(self._index)
         return stream if isinstance(stream, int) else stream.cuda_stream
 
     def _call(self, name: str, *arguments: Any) -> None:
