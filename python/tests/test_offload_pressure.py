@@ -457,3 +457,41 @@ def test_activations_as_people_have_them(shared, way):
     kept = [one for module in models for one in getattr(module[1], "kept", [])]
     assert len(kept) == (18 if way == "a cache that stays" else 0)
     assert all((one == 3).all() for one in kept)
+
+
+class Square(nn.Module):
+    """Its activations are the square of its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x.t() @ self.weight(x)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a device whose memory can be filled")
+def test_activations_of_a_compiled_program_press_idle_models(shared, tmp_path):
+    """It is no tenant, and it was not known when the weights came."""
+    rows, need = 16384, 16384**2 * 4
+    square, x = Square().eval(), torch.randn(16384, 64) / 64
+    pte, ptd = tmp_path / "square.pte", tmp_path / "square.ptd"
+    ws.export(square, (x,), pte, ptd, device="cuda", dynamic_shapes=({0: torch.export.Dim("rows", min=2, max=rows)},))
+    with ws.Module(str(pte), str(ptd), weight_offload_budget_bytes=ws.required_budget(pte)) as program:
+        few = program.forward(x[:8])
+        hog = torch.empty(torch.cuda.mem_get_info()[0] - (3 << 30), dtype=torch.uint8, device=DEVICE)
+        model = nn.Sequential(*[nn.Linear(4096, 8192, bias=False) if n % 2 else nn.Linear(8192, 4096, bias=False) for n in range(20)]).eval()
+        given = torch.randn(1, 8192, device=DEVICE)
+        handle = shared(model, name="model")
+        with torch.no_grad():
+            wanted = model(given)
+            assert resident(model, handle, given, wanted)
+            assert torch.cuda.mem_get_info()[0] < need
+            much = program.forward(x)
+            held = ws.device_report(DEVICE)["held_bytes"]
+            assert torch.equal(model(given), wanted)
+        assert held < total(handle)
+        assert torch.equal(program.forward(x[:8]), few)
+        with torch.no_grad():
+            assert torch.allclose(much.cpu(), square(x), atol=1e-4)
+        del hog

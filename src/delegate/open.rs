@@ -14,7 +14,7 @@ use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
 use crate::device::host_storage::{choose, Needs};
 use crate::device::{CallerStream, HostStorage};
-use crate::elastic::Membership;
+use crate::elastic::{DevicePool, Membership};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Record, Records, UnionConstants};
 use crate::schedule::{Floor, Trace, WeightIndex, WeightKind, WeightSpec};
@@ -91,7 +91,9 @@ pub(super) fn open<D: DelegateDevice>(
         held,
         times_file,
     };
-    let session = new_session(device, methods, &data, choices, options)?;
+    let pool = DevicePool::of(device.id());
+    let mut session = new_session(device, methods, &data, choices, options)?;
+    session.when_full(Box::new(move |bytes| pool.make_room(bytes)));
     let shared = Shared::new(session, data, union, options, stream);
     Ok(shared.in_pool(membership))
 }

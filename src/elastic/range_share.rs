@@ -209,6 +209,38 @@ impl DevicePool {
         granted
     }
 
+    /// Others give `bytes` bytes of their weights back to the device, or what they can, those of the lowest rank first. How many
+    /// they gave. What is left under the cap counts for nothing: who asks has found that the device is full.
+    pub fn make_room(&self, bytes: u64) -> u64 {
+        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
+        let ranks = self.ranks();
+        let mut state = self.lock();
+        let before = state.held().saturating_add(state.ranges.held);
+        let wanted = state.room().saturating_add(bytes);
+        for rank in ranks {
+            state.press_idle(wanted, Some(rank), &mut asked);
+            state.room_from_ranges(wanted, Some(rank), true, &mut ranges);
+        }
+        state.press_idle(wanted, None, &mut asked);
+        if state.room() < wanted {
+            state.stop_passes(wanted, &mut asked);
+        }
+        let after = state.held().saturating_add(state.ranges.held);
+        drop(state);
+        drop((asked, ranges));
+        before.saturating_sub(after)
+    }
+
+    /// The ranks of ranges, the lowest first.
+    fn ranks(&self) -> Vec<Rank> {
+        // A fault of a range takes the pool's lock: it is not held while ranges are asked.
+        let memory = self.lock().ranges.memory();
+        let holders = memory.iter().flat_map(|memory| memory.holders());
+        let mut ranks: Vec<Rank> = holders.filter_map(|holding| holding.rank).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
     /// Ranges have given so many bytes back.
     pub(super) fn unclaim(&self, bytes: u64) {
         let mut state = self.lock();

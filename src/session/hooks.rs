@@ -42,11 +42,7 @@ impl<D: Device> PassHooks for Session<D> {
     }
 
     fn alloc_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
-        let device = &mut self.store.device;
-        let ptr = match &mut self.graphs {
-            None => device.alloc_scratch(bytes),
-            Some(graphs) => graphs.scratch.alloc(device, bytes),
-        };
+        let ptr = self.take_activation(bytes);
         let ptr = ptr.map_err(|error| activation("taking", bytes, error))?;
         self.pass_mut().activations.take(bytes);
         Ok(ptr)
@@ -93,6 +89,33 @@ impl<D: Device> PassHooks for Session<D> {
 
     fn upload_to_caller(&mut self, dst: DeviceBytes, src: &[u8]) -> Result<()> {
         self.device_mut().upload_to_caller(dst, src)
+    }
+}
+
+impl<D: Device> Session<D> {
+    /// Memory for an activation. Where there is none, others are asked for it as long as they give some.
+    fn take_activation(&mut self, bytes: u64) -> Result<DevicePtr> {
+        loop {
+            let device = &mut self.store.device;
+            let taken = match &mut self.graphs {
+                None => device.alloc_scratch(bytes),
+                Some(graphs) => graphs.scratch.alloc(device, bytes),
+            };
+            match taken {
+                Err(Error::OutOfMemory { .. }) if self.others_give(bytes) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    #[cold]
+    fn others_give(&mut self, bytes: u64) -> bool {
+        // What a graph has captured uses the memory that it found.
+        let captured = { self.graphs.as_ref() }.is_some_and(PassGraphs::is_capturing);
+        match &mut self.when_full {
+            Some(ask) if !captured => ask(bytes) > 0,
+            _ => false,
+        }
     }
 }
 

@@ -61,9 +61,18 @@ pub struct Session<D: Device> {
     /// How many states there have been beside the first one.
     states: u64,
     rehearsal: Rehearsal,
+    when_full: Option<WhenFull>,
 }
 
+/// Asked for bytes of the device for an activation that found none. How many others gave back.
+pub type WhenFull = Box<dyn FnMut(u64) -> u64 + Send>;
+
 impl<D: Device> Session<D> {
+    /// Whom it asks where an activation finds no memory.
+    pub fn when_full(&mut self, ask: WhenFull) {
+        self.when_full = Some(ask);
+    }
+
     /// Checks the budget, allocates, loads the direct constants, and everything else if the budget covers it. `bytes` are
     /// the bytes of each constant, by index; they must outlive the session. Nothing is allocated if the budget is below the
     /// floor.
@@ -131,6 +140,7 @@ impl<D: Device> Session<D> {
             store: opened.store,
             states: 0,
             rehearsal: Rehearsal::default(),
+            when_full: None,
         };
         session.choose_pool()?;
         session.store.load()?;

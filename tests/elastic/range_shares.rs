@@ -190,6 +190,40 @@ fn the_lowest_gives_first_whatever_it_is() {
     }
 }
 
+/// A device that is full: what is left under the cap counts for nothing, and the lowest gives first.
+#[test]
+fn room_is_made_up_the_order() {
+    for (of_store, of_range) in [(-1, 0), (0, -1)] {
+        let world = world(6);
+        let (store, tenant) = join(&world.pool, UNIT, 2 * UNIT).unwrap();
+        let low = range(&world, "range", 2);
+        store.reorder(Reorder::To(of_store));
+        low.reorder(Reorder::To(of_range)).unwrap();
+        let run = || store.begin_pass(PassNeeds::default(), || Ok(0), |_| Ok(()));
+        run().unwrap();
+        store.end_pass(|_| Ok(())).unwrap();
+        assert_eq!(pass(&world, &low, 2), "ff");
+        world.ranges.with_device(Sim::run);
+        assert_eq!(world.pool.make_room(UNIT), UNIT);
+        let store_gave = of_store < of_range;
+        let held = || (tenant.0.load(SeqCst), world.ranges.held());
+        let least = if store_gave { UNIT } else { 2 * UNIT };
+        assert_eq!(
+            (store.held(), world.ranges.held()),
+            (least, 4 * UNIT - UNIT - least)
+        );
+        // What is left of both, down to the floor; and then nothing more.
+        assert_eq!(world.pool.make_room(9 * UNIT), 2 * UNIT);
+        assert_eq!(held(), (UNIT, 0));
+        assert_eq!(world.pool.make_room(1), 0);
+        // A store whose pass runs keeps what it has.
+        run().unwrap();
+        assert_eq!((store.held(), world.pool.make_room(UNIT)), (2 * UNIT, 0));
+        store.end_pass(|_| Ok(())).unwrap();
+        done(&world);
+    }
+}
+
 #[test]
 fn a_smaller_cap_takes_pages_and_is_refused_where_they_are_leased() {
     let world = world(4);

@@ -11,6 +11,7 @@ mod cases;
 mod copies;
 mod decoded;
 mod floor;
+mod full_device;
 mod graph;
 mod graph_memory;
 mod graphs;
