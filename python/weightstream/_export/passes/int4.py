@@ -124,7 +124,7 @@ def on_a_gpu(program: ExportedProgram) -> None:
 def _tile(rows: int | torch.SymInt) -> int:
     """Rows of a tile: of the example's, where they vary."""
     count = rows if isinstance(rows, int) else rows.node.hint or 128
-    return min(max(16, 1 << (count - 1).bit_length()), 128)
+    return min(max(16, 1 << (count - 1).bit_length()), 256)
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -13,6 +13,54 @@ from torch.library import triton_op, wrap_triton
 #: Up to so many rows a program of the kernel is for one row of the result.
 FEW = 4
 
+# Four bytes hold eight weights. A weight from 0 to 15 in the right bits of a float is 128 more than itself, exactly: one instruction makes it,
+# and one takes 128 and the middle away.
+_LOW_BF16: tl.constexpr = tl.constexpr(
+    """{
+    .reg .b32 t, m;
+    and.b32 t, $2, 0x0f0f0f0f;
+    mov.b32 m, 0x43084308;
+    prmt.b32 $0, t, 0x43434343, 0x4140;
+    prmt.b32 $1, t, 0x43434343, 0x4342;
+    sub.rn.bf16x2 $0, $0, m;
+    sub.rn.bf16x2 $1, $1, m;
+    }"""
+)
+_HIGH_BF16: tl.constexpr = tl.constexpr(
+    """{
+    .reg .b32 t, m;
+    shr.b32 t, $2, 4;
+    and.b32 t, t, 0x0f0f0f0f;
+    mov.b32 m, 0x43084308;
+    prmt.b32 $0, t, 0x43434343, 0x4140;
+    prmt.b32 $1, t, 0x43434343, 0x4342;
+    sub.rn.bf16x2 $0, $0, m;
+    sub.rn.bf16x2 $1, $1, m;
+    }"""
+)
+# These keep the 128.
+_LOW_FP32: tl.constexpr = tl.constexpr(
+    """{
+    .reg .b32 t;
+    and.b32 t, $4, 0x0f0f0f0f;
+    prmt.b32 $0, t, 0x43000000, 0x7044;
+    prmt.b32 $1, t, 0x43000000, 0x7144;
+    prmt.b32 $2, t, 0x43000000, 0x7244;
+    prmt.b32 $3, t, 0x43000000, 0x7344;
+    }"""
+)
+_HIGH_FP32: tl.constexpr = tl.constexpr(
+    """{
+    .reg .b32 t;
+    shr.b32 t, $4, 4;
+    and.b32 t, t, 0x0f0f0f0f;
+    prmt.b32 $0, t, 0x43000000, 0x7044;
+    prmt.b32 $1, t, 0x43000000, 0x7144;
+    prmt.b32 $2, t, 0x43000000, 0x7244;
+    prmt.b32 $3, t, 0x43000000, 0x7344;
+    }"""
+)
+
 
 @triton.jit
 def _few_rows(
@@ -24,37 +72,50 @@ def _few_rows(
     HALF: tl.constexpr,
     GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
-    BY_GROUP: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One row of ``X`` times ``BLOCK_N`` rows of the weight."""
+    # What a thread loads at once has one scale.
+    CHUNK: tl.constexpr = 16
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     x = X + tl.program_id(1) * 2 * HALF
-    there = n < N
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, HALF, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        inside = at < HALF
-        w = tl.load(W + n[:, None] * HALF + at[None, :], mask=there[:, None] & inside[None, :], other=0).to(tl.int32)
+        chunk = start + tl.arange(0, BLOCK // CHUNK) * CHUNK
+        inside, there = at < HALF, (n < N)[:, None]
+        w = tl.load(W + n[:, None] * HALF + at[None, :], mask=there & inside[None, :], other=0)
         first = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         second = tl.load(x + HALF + at, mask=inside, other=0.0).to(tl.float32)
-        low = ((w & 15) - 8).to(tl.float32) * first[None, :]
-        high = (((w >> 4) & 15) - 8).to(tl.float32) * second[None, :]
-        if BY_GROUP:
-            # Products of a group are added before they are scaled.
-            low = tl.sum(tl.reshape(low, (BLOCK_N, BLOCK // GROUP, GROUP)), 2)
-            high = tl.sum(tl.reshape(high, (BLOCK_N, BLOCK // GROUP, GROUP)), 2)
-            group = start // GROUP + tl.arange(0, BLOCK // GROUP)
-        else:
-            group = at
-        mask = there[:, None] & (group * GROUP < HALF if BY_GROUP else inside)[None, :]
-        one = group if BY_GROUP else at // GROUP
-        other = HALF // GROUP + group if BY_GROUP else (HALF + at) // GROUP
-        low *= tl.load(S + n[:, None] * GROUPS + one[None, :], mask=mask, other=0.0).to(tl.float32)
-        high *= tl.load(S + n[:, None] * GROUPS + other[None, :], mask=mask, other=0.0).to(tl.float32)
-        sums += tl.sum(low + high, 1)
-    tl.store(Y + tl.program_id(1) * N + n, sums.to(Y.dtype.element_ty), mask=there)
+        scaled = there & (chunk < HALF)[None, :]
+        one = tl.load(S + n[:, None] * GROUPS + (chunk // GROUP)[None, :], mask=scaled, other=0.0)
+        other = tl.load(S + n[:, None] * GROUPS + ((HALF + chunk) // GROUP)[None, :], mask=scaled, other=0.0)
+        low = tl.inline_asm_elementwise(_LOW_FP32, "=r,=r,=r,=r,r", [w], dtype=tl.float32, is_pure=True, pack=4)
+        high = tl.inline_asm_elementwise(_HIGH_FP32, "=r,=r,=r,=r,r", [w], dtype=tl.float32, is_pure=True, pack=4)
+        low = tl.sum(tl.reshape(low * first[None, :], (BLOCK_N, BLOCK // CHUNK, CHUNK)), 2)
+        high = tl.sum(tl.reshape(high * second[None, :], (BLOCK_N, BLOCK // CHUNK, CHUNK)), 2)
+        low -= 136 * tl.sum(tl.reshape(first, (BLOCK // CHUNK, CHUNK)), 1)[None, :]
+        high -= 136 * tl.sum(tl.reshape(second, (BLOCK // CHUNK, CHUNK)), 1)[None, :]
+        sums += tl.sum(low * one.to(tl.float32) + high * other.to(tl.float32), 1)
+    tl.store(Y + tl.program_id(1) * N + n, sums.to(Y.dtype.element_ty), mask=n < N)
+
+
+@triton.jit
+def _scales(S, n, column, GROUP: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of the rows ``n``: the scales of the first and of the last column of a block."""
+    first = tl.load(S + n * GROUPS + column // GROUP)
+    return first, tl.load(S + n * GROUPS + column // GROUP + 1) if 2 * GROUP == BLOCK else first
+
+
+@triton.jit
+def _spread(scales, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    """Those of all columns of the block, which has one group or two."""
+    first, last = scales
+    if 2 * GROUP == BLOCK:
+        return tl.where((tl.arange(0, BLOCK) < GROUP)[None, :], first[:, None], last[:, None])
+    else:
+        return first[:, None]
 
 
 @triton.jit
@@ -72,23 +133,39 @@ def _many_rows(
     BLOCK_N: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A tile of the result. Tiles of the same rows of the weight run one after the other, so that these are in the cache."""
+    """A tile of the result. Tiles of the same rows of the weight run one after the other, so that these are in the cache.
+
+    The weight is the left operand: that can be in registers, where its elements are made.
+    """
     blocks = tl.cdiv(M, BLOCK_M)
     m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows, there = m[:, None] < M, n[None, :] < N
-    sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    # Rows that are not there are read as the last ones, and not written.
+    x, row = X + tl.minimum(m, M - 1)[None, :] * 2 * HALF, tl.minimum(n, N - 1)
+    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    one = _scales(S, row, 0, GROUP, GROUPS, BLOCK)
+    other = _scales(S, row, HALF, GROUP, GROUPS, BLOCK)
     for start in range(0, HALF, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        inside = at < HALF
-        w = tl.load(W + n[None, :] * HALF + at[:, None], mask=there & inside[:, None], other=0).to(tl.int32)
-        one = tl.load(S + n[None, :] * GROUPS + (at // GROUP)[:, None], mask=there & inside[:, None], other=0.0)
-        other = tl.load(S + n[None, :] * GROUPS + ((HALF + at) // GROUP)[:, None], mask=there & inside[:, None], other=0.0)
-        first = tl.load(X + m[:, None] * 2 * HALF + at[None, :], mask=rows & inside[None, :], other=0.0)
-        second = tl.load(X + m[:, None] * 2 * HALF + HALF + at[None, :], mask=rows & inside[None, :], other=0.0)
-        sums = tl.dot(first, ((w & 15) - 8).to(X.dtype.element_ty) * one, sums)
-        sums = tl.dot(second, (((w >> 4) & 15) - 8).to(X.dtype.element_ty) * other, sums)
-    tl.store(Y + m[:, None] * N + n[None, :], sums.to(Y.dtype.element_ty), mask=rows & there)
+        low, high = _spread(one, GROUP, BLOCK), _spread(other, GROUP, BLOCK)
+        # Those of the next block are on their way while this one is multiplied.
+        after = start + BLOCK if start + BLOCK < HALF else start
+        one = _scales(S, row, after, GROUP, GROUPS, BLOCK)
+        other = _scales(S, row, HALF + after, GROUP, GROUPS, BLOCK)
+        if HALF % BLOCK == 0:
+            w = tl.load(W + row[:, None] * HALF + at[None, :])
+            first = tl.load(x + at[:, None])
+            second = tl.load(x + HALF + at[:, None])
+        else:
+            inside = at < HALF
+            w = tl.load(W + row[:, None] * HALF + at[None, :], mask=inside[None, :], other=0)
+            first = tl.load(x + at[:, None], mask=inside[:, None], other=0.0)
+            second = tl.load(x + HALF + at[:, None], mask=inside[:, None], other=0.0)
+        low *= tl.inline_asm_elementwise(_LOW_BF16, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4)
+        high *= tl.inline_asm_elementwise(_HIGH_BF16, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4)
+        sums = tl.dot(low, first, sums)
+        sums = tl.dot(high, second, sums)
+    tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 
 
 @triton_op("weightstream::int4_few_rows", mutates_args={})
@@ -96,20 +173,22 @@ def int4_few_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, g
     """``x`` [M, K], dense, times the weight of ``packed`` [N, K / 2] and ``scales`` [N, K / group], of the same type: [M, N]."""
     out = x.new_empty(x.shape[0], packed.shape[0])
     rows, half = packed.shape
-    block, by_group = min(512, triton.next_power_of_2(half)), half % group == 0 and group & (group - 1) == 0
-    block = max(block, group) if by_group else block
+    block = max(16, min(1024, triton.next_power_of_2(half)))
     wrap_triton(_few_rows)[(triton.cdiv(rows, 4), x.shape[0])](
-        x, packed, scales, out, rows, half, group, scales.shape[1], by_group, BLOCK_N=4, BLOCK=block, num_warps=4
+        x, packed, scales, out, rows, half, group, scales.shape[1], BLOCK_N=4, BLOCK=block, num_warps=2
     )
     return out
 
 
 @triton_op("weightstream::int4_many_rows", mutates_args={})
 def int4_many_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int) -> torch.Tensor:
-    """The same for more rows, in tiles of so many."""
+    """The same for more rows, in tiles of so many: a power of two from 16 to 256."""
     out = x.new_empty(x.shape[0], packed.shape[0])
     rows, half = packed.shape
-    wide = 128 if tile >= 64 else 64
+    # 64 rows of the weight to four warps: with more of them Triton 3.6 gives wrong sums now and then.
+    wide = 128 if tile == 256 and rows >= 8192 else 64
+    # In one group, or in two whole ones. Rows that have no such block have one scale.
+    block = next((size for size in (64, 32, 16) if half % size == 0), 64)
 
     def grid(meta: dict) -> tuple[int]:
         return (triton.cdiv(x.shape[0], tile) * triton.cdiv(rows, wide),)
@@ -126,8 +205,8 @@ def int4_many_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, 
         scales.shape[1],
         BLOCK_M=tile,
         BLOCK_N=wide,
-        BLOCK=32,
-        num_warps=8 if tile >= 128 else 4,
+        BLOCK=block,
+        num_warps=wide // 16,
         num_stages=3,
     )
     return out
