@@ -482,7 +482,9 @@ def test_activations_of_a_compiled_program_press_idle_models(shared, tmp_path):
         # What tuning left.
         torch.cuda.empty_cache()
         hog = torch.empty(torch.cuda.mem_get_info()[0] - (3 << 30), dtype=torch.uint8, device=DEVICE)
-        model = nn.Sequential(*[nn.Linear(4096, 8192, bias=False) if n % 2 else nn.Linear(8192, 4096, bias=False) for n in range(20)]).eval()
+        model = nn.Sequential(
+            *[nn.Linear(4096, 8192, bias=False) if n % 2 else nn.Linear(8192, 4096, bias=False) for n in range(20)]
+        ).eval()
         given = torch.randn(1, 8192, device=DEVICE)
         handle = shared(model, name="model")
         with torch.no_grad():

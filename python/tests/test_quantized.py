@@ -13,7 +13,8 @@ from support import error_of
 from torch import nn
 from torch.export import Dim
 from weightstream._command import main
-from weightstream._export.passes import giants, int4
+from weightstream._export.passes import giants
+from weightstream._export.passes import quantized as products
 from weightstream._export.quantize import quantized
 
 torchao = pytest.importorskip("torchao.quantization")
@@ -41,8 +42,15 @@ def rows(count: int) -> torch.Tensor:
     return torch.randn(2, count, WIDTH, generator=torch.Generator().manual_seed(count)).to(DTYPE)
 
 
-def intx(**options) -> torchao.IntxWeightOnlyConfig:
-    return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, **options)
+def intx(dtype: torch.dtype = torch.int4, **options) -> torchao.IntxWeightOnlyConfig:
+    return torchao.IntxWeightOnlyConfig(weight_dtype=dtype, **options)
+
+
+def mixed(layer: nn.Linear):
+    """Four bits for what is wide, eight for the rest, and some as they are."""
+    if layer.in_features == WIDTH:
+        return "int4"
+    return "int8" if layer.bias is None and layer.out_features == WIDTH else None
 
 
 def recipes() -> dict:
@@ -54,11 +62,16 @@ def recipes() -> dict:
         "zero points": (intx(granularity=PerGroup(64), mapping_type=MappingType.ASYMMETRIC), 4 + 2 * 8 * DTYPE.itemsize / 64),
         "per channel": (intx(granularity=PerAxis(0)), 4 + 8 * DTYPE.itemsize / 384),
         "int8": ("int8", 8 + 8 * DTYPE.itemsize / 384),
+        "int8 with zero points": (
+            intx(torch.int8, granularity=PerAxis(0), mapping_type=MappingType.ASYMMETRIC),
+            8 + 2 * 8 * DTYPE.itemsize / 384,
+        ),
         "fp8": ("fp8", 8 + 8 * 4 / 384),
+        "mixed": (mixed, (4 + 8 * DTYPE.itemsize / 32 + 8 + 8 * DTYPE.itemsize / HIDDEN) / 2),
     }
 
 
-@pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8", "int8 with zero points", "fp8", "mixed"])
 def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path, capfd):
     how, bits = recipes()[name]
     exact_products()
@@ -101,24 +114,79 @@ def test_halves_are_those_of_the_definition(group):
     scales = torch.rand(3, columns // group) + 0.5
     weight = (values - 8) * scales.repeat_interleave(group, 1)
     x = torch.randn(2, 5, columns)
-    assert torch.allclose(int4.int4_mm(x, int4.pack_halves(values), scales, group), x @ weight.t(), atol=1e-4)
+    assert torch.allclose(products.quantized_mm(x, products.pack_halves(values), scales, group), x @ weight.t(), atol=1e-4)
 
 
 @pytest.mark.no_runtime
-def test_a_giant_head_of_four_bits_is_cut(monkeypatch):
+@pytest.mark.parametrize("how", ["int4", "int8", "fp8"])
+def test_a_giant_head_is_cut(how, monkeypatch):
     from weightstream._export.passes.prepare import prepare
 
     monkeypatch.setattr(giants, "_LARGE", 1 << 16)
     monkeypatch.setattr(giants, "_LEAST_PIECE", 1 << 15)
-    head = quantized(nn.Sequential(nn.Linear(64, 4096)).eval(), "int4")
+    head = quantized(nn.Sequential(nn.Linear(64, 4096)).eval(), how)
     x = torch.randn(3, 64)
     program = prepare(torch.export.export(head, (x,)))
-    assert int4.pack(program, "cpu") == 1
+    assert products.pack(program, "cpu") == 1
     names = [spec.target for spec in program.graph_signature.input_specs if spec.target]
-    assert sum(name.endswith(".int4") for name in names) == sum(name.endswith(".scales") for name in names) == 4
+    pieces = 4 if how == "int4" else 8
+    assert sum(name.endswith(f".{how}") for name in names) == sum(name.endswith(".scales") for name in names) == pieces
     assert all(name.startswith("0.weight.rows_") for name in names if name != "0.bias")
     with torch.no_grad():
-        assert torch.allclose(program.module()(x), head(x), atol=1e-5)
+        assert torch.allclose(program.module()(x), head(x), atol=1e-4)
+
+
+@pytest.mark.no_runtime
+def test_a_weight_that_others_read_too_stays_as_it_is():
+    from weightstream._export.passes.prepare import prepare
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.randint(-128, 128, (32, 16), dtype=torch.int8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ self.table.to(torch.float32).t()) + self.table.sum()
+
+    program = prepare(torch.export.export(Tied(), (torch.randn(3, 16),)))
+    assert products.pack(program, "cpu") == 0
+
+
+@pytest.mark.no_runtime
+@pytest.mark.skipif(not ON_GPU, reason="kernels in Triton")
+@pytest.mark.parametrize(
+    ("n", "k", "group"),
+    [(256, 512, 32), (100, 576, 64), (72, 96, 32), (8320, 1024, 128), (64, 20, 20), (33, 288, 288), (8200, 4096, 32)],
+)
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
+def test_the_kernels_of_a_gpu(kind, n, k, group):
+    """Against the definition, and the same bits each time."""
+    import weightstream._export.passes.quantized_triton  # noqa: F401 - its operators
+
+    generator = torch.Generator().manual_seed(n + k)
+    values = torch.randint(0, 16, (n, k), generator=generator) if kind == "int4" else torch.randint(-128, 128, (n, k), generator=generator)
+    stored = {
+        "int4": lambda: products.pack_halves(values),
+        "int8": lambda: values.to(torch.int8),
+        "fp8": lambda: (values / 16).to(torch.float8_e4m3fn),
+    }
+    packed = stored[kind]().to(DEVICE)
+    group = group if kind == "int4" else k
+    scales = (torch.rand(n, k // group, generator=generator) / 64 + 0.01).to(torch.bfloat16).to(DEVICE)
+    dense = (values - 8 if kind == "int4" else packed.float().cpu()).float().to(DEVICE)
+    dense = dense * scales.float().repeat_interleave(group, 1)
+    operators = torch.ops.weightstream
+    for count in (1, 3, 4, 5, 16, 17, 64, 200, 513):
+        x = torch.randn(count, k, generator=generator).to(torch.bfloat16).to(DEVICE)
+        wanted, found = x.float() @ dense.t(), []
+        for _ in range(5):
+            if count <= 4:
+                found.append(operators.quantized_few_rows(x, packed, scales, group))
+            else:
+                found.append(operators.quantized_many_rows(x, packed, scales, group, products._tile(count)))
+        assert all(torch.equal(one, found[0]) for one in found[1:])
+        error = (found[0].float() - wanted).norm() / wanted.norm()
+        assert error < 6e-3, (count, error)
 
 
 @pytest.mark.no_runtime
@@ -126,7 +194,7 @@ def test_what_keeps_eight_bits_is_said(capfd):
     from weightstream._export.passes.prepare import prepare
 
     program = prepare(torch.export.export(quantized(nn.Sequential(nn.Linear(64, 8)).eval(), "int4"), (torch.randn(3, 64),)))
-    assert int4.pack(program, "cuda") == 0
+    assert products.pack(program, "cuda") == 0
     assert "'0.weight' keeps its integers of four bits in eight: the kernel on a GPU is for bfloat16, not float32" in capfd.readouterr().err
 
 

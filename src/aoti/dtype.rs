@@ -28,6 +28,8 @@ impl DType {
     pub const BOOL: DType = DType(11);
     /// `bfloat16`
     pub const BF16: DType = DType(15);
+    /// `float8_e4m3fn`
+    pub const F8E4M3FN: DType = DType(24);
     /// `uint16`
     pub const U16: DType = DType(27);
     /// `uint32`

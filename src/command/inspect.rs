@@ -235,7 +235,7 @@ fn text(model: &Model, checked: Option<&str>) -> String {
     text + &tables::text(model)
 }
 
-/// Whether a constant has two elements to a byte: the export names them so (`_export/passes/int4.py`).
+/// Whether a constant has two elements to a byte: the export names them so (`_export/passes/quantized.py`).
 fn is_packed(constant: &RecordedConstant) -> bool {
     constant.fqn.ends_with(".int4") && constant.nbytes == numel(constant)
 }

@@ -3,6 +3,6 @@
 pub mod conv;
 pub mod gemm;
 pub mod index;
-pub mod int4;
 pub mod lines;
 pub mod pool;
+pub mod quantized;

@@ -2,14 +2,14 @@
 
 use super::super::context::{Context, Shim};
 use super::super::kernels::gemm::{grouped, product, Affine};
-use super::super::kernels::int4;
+use super::super::kernels::quantized;
 use super::super::slab::Handle;
 use super::args::{run, Out};
 use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_mm_out, aoti_torch_cpu_addmm_out, aoti_torch_cpu_bmm_out, aoti_torch_cpu_baddbmm_out,
-    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_grouped_mm, aoti_torch_cpu_int4_mm,
+    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_grouped_mm, aoti_torch_cpu_quantized_mm,
 }
 
 fn plain(c: &mut Context<'_>, out: Handle, a: Handle, b: Handle) -> Shim {
@@ -116,22 +116,22 @@ extern "C" fn aoti_torch_cpu_grouped_mm(
     })
 }
 
-/// Not PyTorch's: the operator `weightstream::int4_mm` of our exporter.
-extern "C" fn aoti_torch_cpu_int4_mm(
+/// Not PyTorch's: the operator `weightstream::quantized_mm` of our exporter.
+extern "C" fn aoti_torch_cpu_quantized_mm(
     x: Handle,
     packed: Handle,
     scales: Handle,
     group: i64,
     ret: Out<Handle>,
 ) -> i32 {
-    run("aoti_torch_cpu_int4_mm", |c| {
+    run("aoti_torch_cpu_quantized_mm", |c| {
         let (x, packed, scales) = (c.view(x)?, c.view(packed)?, c.view(scales)?);
         let mut sizes = x.sizes.clone();
         if let (Some(last), Some(rows)) = (sizes.last_mut(), packed.sizes.first()) {
             *last = *rows;
         }
         let (fresh, out) = c.result(x.dtype, &sizes)?;
-        let compute = || Ok(int4::product(&out, &x, &packed, &scales, group)?);
+        let compute = || Ok(quantized::product(&out, &x, &packed, &scales, group)?);
         let [handle] = c.filling([fresh], compute)?;
         ret.set(handle)
     })

@@ -15,7 +15,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 
 from ..._native.errors import ExportError
-from ..passes import decompose, int4, prepare, refusals, weight_reads
+from ..passes import decompose, prepare, quantized, refusals, weight_reads
 from . import backend_runs, call_names, identity, settings
 from .program import lower_one, lower_several
 from .target import Target
@@ -93,7 +93,7 @@ class WeightStreamPartitioner(AotiPartitioner):
             raise ExportError("offload=False was given, and apply_weight_offload was applied to the program: leave one of the two out")
         self._prepared = [run for run in self._prepared if run == backend_runs.now()] + [backend_runs.now()]
         program = prepare.prepare(exported_program)
-        int4.pack(program, self.device)
+        quantized.pack(program, self.device)
         program = decompose.decompose(program, self.device)
         refusals.refuse_on_a_gpu(program, self.device)
         return program

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.library import custom_op
 
-from . import convolution, int4, sorting
+from . import convolution, quantized, sorting
 from .inline import Refusal, Table, Tensor, number
 
 aten = torch.ops.aten
@@ -25,8 +25,8 @@ def c_shims(device: str) -> dict[Any, list[str]]:
         return {}
     return {
         GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"],
-        int4.INT4_MM: [
-            "AOTITorchError aoti_torch_cpu_int4_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
+        quantized.QUANTIZED_MM: [
+            "AOTITorchError aoti_torch_cpu_quantized_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
         ],
     }
 

@@ -1,6 +1,6 @@
-"""Products with weights of four bits on a GPU, in Triton. Importing it needs Triton, which comes with PyTorch for CUDA only.
+"""Products with weights of four and of eight bits on a GPU, in Triton. Importing it needs Triton, which comes with PyTorch for CUDA only.
 
-A byte has a column of the first half of a row and one of the second half, so that both halves of the other operand are read as they lie.
+Of four bits, a byte has a column of the first half of a row and one of the second half, so that both halves of the other operand are read as they lie.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _HIGH_FP32: tl.constexpr = tl.constexpr(
 
 
 @triton.jit
-def _few_rows(
+def _few_rows_of_4(
     X,
     W,
     S,
@@ -114,12 +114,11 @@ def _spread(scales, GROUP: tl.constexpr, BLOCK: tl.constexpr):
     first, last = scales
     if 2 * GROUP == BLOCK:
         return tl.where((tl.arange(0, BLOCK) < GROUP)[None, :], first[:, None], last[:, None])
-    else:
-        return first[:, None]
+    return first[:, None]
 
 
 @triton.jit
-def _many_rows(
+def _many_rows_of_4(
     X,
     W,
     S,
@@ -168,55 +167,85 @@ def _many_rows(
     tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 
 
-@triton_op("weightstream::int4_few_rows", mutates_args={})
-def int4_few_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
-    """``x`` [M, K], dense, times the weight of ``packed`` [N, K / 2] and ``scales`` [N, K / group], of the same type: [M, N]."""
-    out = x.new_empty(x.shape[0], packed.shape[0])
-    rows, half = packed.shape
-    block = max(16, min(1024, triton.next_power_of_2(half)))
-    wrap_triton(_few_rows)[(triton.cdiv(rows, 4), x.shape[0])](
-        x, packed, scales, out, rows, half, group, scales.shape[1], BLOCK_N=4, BLOCK=block, num_warps=2
-    )
+@triton.jit
+def _few_rows_of_8(X, W, S, Y, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr):
+    """One row of ``X`` times ``BLOCK_N`` rows of the weight, each with one scale."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.minimum(n, N - 1)
+    x = X + tl.program_id(1) * K
+    sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    for start in range(0, K, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        # Columns that are not there are multiplied by zero.
+        given = tl.load(x + at, mask=at < K, other=0.0).to(tl.float32)
+        w = tl.load(W + row[:, None] * K + tl.minimum(at, K - 1)[None, :]) if K % BLOCK else tl.load(W + row[:, None] * K + at[None, :])
+        sums += tl.sum(w.to(tl.float32) * given[None, :], 1)
+    sums *= tl.load(S + row).to(tl.float32)
+    tl.store(Y + tl.program_id(1) * N + n, sums.to(Y.dtype.element_ty), mask=n < N)
+
+
+@triton.jit
+def _many_rows_of_8(X, W, S, Y, M, N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr):
+    """A tile of the result, as of four bits."""
+    blocks = tl.cdiv(M, BLOCK_M)
+    m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
+    x, row = X + tl.minimum(m, M - 1)[None, :] * K, tl.minimum(n, N - 1)
+    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for start in range(0, K, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        if K % BLOCK == 0:
+            w = tl.load(W + row[:, None] * K + at[None, :])
+            given = tl.load(x + at[:, None])
+        else:
+            w = tl.load(W + row[:, None] * K + tl.minimum(at, K - 1)[None, :])
+            given = tl.load(x + at[:, None], mask=(at < K)[:, None], other=0.0)
+        sums = tl.dot(w.to(tl.bfloat16), given, sums)
+    sums *= tl.load(S + row).to(tl.float32)[:, None]
+    tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
+
+
+@triton_op("weightstream::quantized_few_rows", mutates_args={})
+def quantized_few_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    """``x`` [M, K], dense, times the weight of ``packed`` and ``scales``, as ``quantized_mm`` has them: [M, N].
+
+    Of eight bits each row has one scale. Of four bits the scales have the type of ``x``.
+    """
+    out, (rows, width) = x.new_empty(x.shape[0], packed.shape[0]), packed.shape
+    block = max(16, min(1024, triton.next_power_of_2(width)))
+    grid = (triton.cdiv(rows, 4), x.shape[0])
+    if width == x.shape[1]:
+        wrap_triton(_few_rows_of_8)[grid](x, packed, scales, out, rows, width, BLOCK_N=4, BLOCK=block, num_warps=2)
+    else:
+        wrap_triton(_few_rows_of_4)[grid](x, packed, scales, out, rows, width, group, scales.shape[1], BLOCK_N=4, BLOCK=block, num_warps=2)
     return out
 
 
-@triton_op("weightstream::int4_many_rows", mutates_args={})
-def int4_many_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int) -> torch.Tensor:
+@triton_op("weightstream::quantized_many_rows", mutates_args={})
+def quantized_many_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int) -> torch.Tensor:
     """The same for more rows, in tiles of so many: a power of two from 16 to 256."""
-    out = x.new_empty(x.shape[0], packed.shape[0])
-    rows, half = packed.shape
-    # 64 rows of the weight to four warps: with more of them Triton 3.6 gives wrong sums now and then.
+    out, (rows, width) = x.new_empty(x.shape[0], packed.shape[0]), packed.shape
+    # 64 rows of the weight to four warps: with more of them Triton 3.6 gave wrong sums now and then.
     wide = 128 if tile == 256 and rows >= 8192 else 64
-    # In one group, or in two whole ones. Rows that have no such block have one scale.
-    block = next((size for size in (64, 32, 16) if half % size == 0), 64)
+    # Of four bits, a block is in one group or has two whole ones. Rows that have no such block have one scale.
+    block = next((size for size in (64, 32, 16) if width % size == 0), 64)
 
     def grid(meta: dict) -> tuple[int]:
         return (triton.cdiv(x.shape[0], tile) * triton.cdiv(rows, wide),)
 
-    wrap_triton(_many_rows)[grid](
-        x,
-        packed,
-        scales,
-        out,
-        x.shape[0],
-        rows,
-        half,
-        group,
-        scales.shape[1],
-        BLOCK_M=tile,
-        BLOCK_N=wide,
-        BLOCK=block,
-        num_warps=wide // 16,
-        num_stages=3,
-    )
+    blocks = {"BLOCK_M": tile, "BLOCK_N": wide, "BLOCK": block, "num_warps": wide // 16, "num_stages": 3}
+    if width == x.shape[1]:
+        wrap_triton(_many_rows_of_8)[grid](x, packed, scales, out, x.shape[0], rows, width, **blocks)
+    else:
+        wrap_triton(_many_rows_of_4)[grid](x, packed, scales, out, x.shape[0], rows, width, group, scales.shape[1], **blocks)
     return out
 
 
-@int4_few_rows.register_fake
+@quantized_few_rows.register_fake
 def _(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
     return x.new_empty(x.shape[0], packed.shape[0])
 
 
-@int4_many_rows.register_fake
+@quantized_many_rows.register_fake
 def _(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int) -> torch.Tensor:
     return x.new_empty(x.shape[0], packed.shape[0])

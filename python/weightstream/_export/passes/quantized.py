@@ -1,0 +1,177 @@
+"""Products with quantized weights: in the file, over the link and in the kernel with the bits that they have.
+
+What :mod:`dequantized` finds becomes::
+
+    quantized_mm(x, packed, scale, group)  + group sums of x · offsetsᵀ, if zero points are not the middle  + bias
+
+    packed   [N, K] int8 or float8_e4m3fn; or, of four bits, [N, K / 2] int8: columns j and K / 2 + j of a row in the low and the high half
+             of byte j, each plus 8
+    scale    [N, K / group]
+    offsets  [N, K / group]: what a zero point adds to each weight of its group
+
+No kernel writes the whole dequantized weight. On a GPU the product is in Triton (`quantized_triton.py`), on the CPU one of the runtime.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.library import custom_op
+
+from ..._native.progress import note
+from . import giants
+from .dequantized import Product, Weight, find, name_of
+from .nodes import add, call, constants, drop
+from .outputs import rename_outputs
+
+_ATEN = torch.ops.aten
+_MIDDLE = 8
+
+
+@custom_op("weightstream::quantized_mm", mutates_args=())
+def quantized_mm(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    """``x`` [..., K] times the weight of ``packed`` [N, K], or [N, K / 2] of four bits, and ``scales`` [N, K / group]: [..., N]."""
+    values = packed if packed.shape[1] == x.shape[-1] else torch.cat((packed & 15, (packed >> 4) & 15), -1) - _MIDDLE
+    weight = values.to(scales.dtype).unflatten(-1, (-1, group)) * scales.unsqueeze(-1)
+    return x @ weight.flatten(-2).to(x.dtype).t()
+
+
+@quantized_mm.register_fake
+def _(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], packed.shape[0])
+
+
+QUANTIZED_MM = torch.ops.weightstream.quantized_mm.default
+
+
+def pack_halves(values: torch.Tensor) -> torch.Tensor:
+    """Integers from 0 to 15, two to a byte along the last dimension: one of its first half and one of its second half."""
+    low, high = values.to(torch.uint8).chunk(2, -1)
+    return (low | (high << 4)).view(torch.int8)
+
+
+def pack(program: ExportedProgram, device: str) -> int:
+    """Has products on ``device`` read the quantized weights of ``program`` as they are; returns how many weights these are."""
+    packed, others = {4: 0, 8: 0}, []
+    for weight, products in find(program):
+        if why := _unsuited(weight, products, device):
+            does = "keeps its integers of four bits in eight" if weight.bits == 4 else "is dequantized by the compiled code"
+            others.append(f"'{weight.fqn}' {does}: {why}")
+            continue
+        _pack(program, weight, products)
+        packed[weight.bits] += 1
+    for line in dict.fromkeys(others):
+        note(line)
+    for bits, count in packed.items():
+        if count:
+            note(f"{count} weights are stored and multiplied in {'four' if bits == 4 else 'eight'} bits")
+    if found := sum(packed.values()):
+        for node in [node for node in constants(program) if not node.users and "parametrizations" in node.name]:
+            drop(program, node)
+        program.graph.lint()
+        program.graph_module.recompile()
+        rename_outputs(program)
+    return found
+
+
+def on_a_gpu(program: ExportedProgram) -> None:
+    """Lets kernels in Triton compute the products. The program's values are on the GPU."""
+    found = [node for node in program.graph.nodes if name_of(node) == "weightstream::quantized_mm"]
+    if not found:
+        return
+    from . import quantized_triton
+
+    graph, few = program.graph, torch.ops.weightstream.quantized_few_rows.default
+    for node in found:
+        x, packed, scales, group = node.args
+        *leading, columns = x.meta["val"].shape
+        rows = call(graph, node, _ATEN.contiguous.default, call(graph, node, _ATEN.reshape.default, x, [-1, columns]))
+        count = math.prod(leading)
+        if isinstance(count, int) and count <= quantized_triton.FEW:
+            product = call(graph, node, few, rows, packed, scales, group)
+        else:
+            product = call(graph, node, torch.ops.weightstream.quantized_many_rows.default, rows, packed, scales, group, _tile(count))
+        sizes = [size if isinstance(size, int) else call(graph, node, _ATEN.sym_size.int, x, at) for at, size in enumerate(leading)]
+        node.replace_all_uses_with(call(graph, node, _ATEN.reshape.default, product, [*sizes, packed.meta["val"].shape[0]]))
+        graph.erase_node(node)
+    program.graph_module.recompile()
+    rename_outputs(program)
+
+
+def _tile(rows: int | torch.SymInt) -> int:
+    """Rows of a tile: of the example's, where they vary."""
+    count = rows if isinstance(rows, int) else rows.node.hint or 128
+    return min(max(16, 1 << (count - 1).bit_length()), 256)
+
+
+def _unsuited(weight: Weight, products: list[Product], device: str) -> str | None:
+    columns, group = weight.stored.shape[1], weight.group
+    if columns % group or (weight.bits == 4 and columns % 2):
+        return f"rows of {columns} elements do not divide into pairs and into groups of {group}"
+    if device == "cpu":
+        return None
+    types = {product.x.meta["val"].dtype for product in products} | ({weight.scales.dtype} if weight.bits == 4 else set())
+    if types != {torch.bfloat16}:
+        return f"the kernel on a GPU is for bfloat16, not {', '.join(sorted(str(one).removeprefix('torch.') for one in types))}"
+    if weight.bits == 8 and group != columns:
+        return f"the kernel on a GPU takes one scale for a row, not for {group} elements"
+    if group != columns and (group < 32 or group & (group - 1)):
+        return f"the kernel on a GPU takes groups of a power of two from 32 on, or a whole row, not {group}"
+    return None
+
+
+def _pack(program: ExportedProgram, weight: Weight, products: list[Product]) -> None:
+    packed, rows = pack_halves(weight.stored) if weight.bits == 4 else weight.stored, weight.stored.shape[0]
+    kind = "int4" if weight.bits == 4 else "int8" if packed.dtype is torch.int8 else "fp8"
+    bounds = giants.cuts(packed) or [0, rows]
+    parts = {kind: packed, "scales": weight.scales, "offsets": weight.offsets}
+    pieces = []
+    for begin, end in itertools.pairwise(bounds):
+        name = weight.fqn if len(bounds) == 2 else giants.piece_name(weight.fqn, begin, end)
+        pieces.append(
+            [
+                None if whole is None else add(program, weight.node, f"{name}.{part}", whole[begin:end].clone())
+                for part, whole in parts.items()
+            ]
+        )
+    for product in products:
+        x, bias, result = product.x, product.bias, product.result
+        found = [_product(program.graph, result, x, piece, weight.group) for piece in pieces]
+        whole = found[0] if len(found) == 1 else call(program.graph, result, _ATEN.cat.default, found, -1)
+        if bias is not None:
+            whole = call(program.graph, result, _ATEN.add.Tensor, whole, bias)
+        result.replace_all_uses_with(whole)
+        _erase(program, result)
+
+
+def _erase(program: ExportedProgram, node: torch.fx.Node) -> None:
+    """Removes a node that nothing reads, and what only it read."""
+    if node._erased:
+        return
+    checks = [user for user in node.users if user.target is _ATEN._assert_tensor_metadata.default]
+    if len(checks) < len(node.users):
+        return
+    for check in checks:
+        program.graph.erase_node(check)
+    if node.op == "placeholder":
+        if node.name in {spec.arg.name for spec in program.graph_signature.input_specs if spec.target}:
+            drop(program, node)
+        return
+    inputs = node.all_input_nodes
+    program.graph.erase_node(node)
+    for one in inputs:
+        _erase(program, one)
+
+
+def _product(graph: torch.fx.Graph, before: torch.fx.Node, x: torch.fx.Node, piece: list[Any], group: int) -> torch.fx.Node:
+    packed, scales, offsets = piece
+    result = call(graph, before, QUANTIZED_MM, x, packed, scales, group)
+    if offsets is None:
+        return result
+    groups = scales.meta["val"].shape[1]
+    sums = call(graph, before, _ATEN.sum.dim_IntList, call(graph, before, _ATEN.unflatten.int, x, -1, [groups, group]), [-1])
+    return call(graph, before, _ATEN.add.Tensor, result, call(graph, before, _ATEN.linear.default, sums, offsets))
