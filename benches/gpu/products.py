@@ -59,7 +59,7 @@ def main() -> None:
                 if rows <= 4:
                     ms = median_ms(partial(operators.quantized_few_rows, x, packed, scales, of))
                 else:
-                    ms = median_ms(partial(operators.quantized_many_rows, x, packed, scales, of, quantized._tile(rows)))
+                    ms = median_ms(partial(operators.quantized_many_rows, x, packed, scales, of, quantized._tile(rows), False))
                 results.write(kind=kind, n=n, k=k, group=of, rows=rows, ms=ms, bf16_ms=plain, over_bf16=ms / plain, read=copy / (2 * ms))
 
 

@@ -63,7 +63,7 @@ def _compile(program: ExportedProgram, offload: bool, target: Target, state: Set
     ReplaceViewCopyWithViewPass()(program.graph_module)
     if target.device == "cuda":
         convolution.widen(program)
-        quantized.on_a_gpu(program)
+        quantized.on_a_gpu(program, target.shared_memory())
     if target.fuses_attention():
         attention.fuse(program)
     probes = weight_reads.insert_probes(program, state) if offload else []

@@ -67,6 +67,11 @@ class Target:
         major, minor = torch.cuda.get_device_capability()
         return f"{major}{minor}"
 
+    def shared_memory(self) -> int:
+        """Bytes that a block of a kernel has in common, on a GPU."""
+        card = cross.CARDS[self.sm] if self.sm else torch.cuda.get_device_properties()
+        return card.shared_memory_per_block_optin
+
     def options(self) -> dict[str, Any]:
         """AOTInductor's options for this device."""
         signature = f"AOTITorchError aoti_torch_{self.device}_probe(AtenTensorHandle, int64_t, AtenTensorHandle*)"

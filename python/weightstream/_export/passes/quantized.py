@@ -30,6 +30,8 @@ from .outputs import rename_outputs
 
 _ATEN = torch.ops.aten
 _MIDDLE = 8
+#: Bytes for the larger blocks of the kernels for many rows.
+_MUCH_SHARED = 160 << 10
 
 
 @custom_op("weightstream::quantized_mm", mutates_args=())
@@ -54,11 +56,14 @@ def pack_halves(values: torch.Tensor) -> torch.Tensor:
     return (low | (high << 4)).view(torch.int8)
 
 
-def pack(program: ExportedProgram, device: str) -> int:
-    """Has products on ``device`` read the quantized weights of ``program`` as they are; returns how many weights these are."""
+def pack(program: ExportedProgram, device: str, sms: str = "") -> int:
+    """Has products on ``device`` read the quantized weights of ``program`` as they are; returns how many weights these are.
+
+    ``sms``: the compute capability of a GPU, ``90`` for 9.0.
+    """
     packed, others = {4: 0, 8: 0}, []
     for weight, products in find(program):
-        if why := _unsuited(weight, products, device):
+        if why := _unsuited(weight, products, device, sms):
             does = "keeps its integers of four bits in eight" if weight.bits == 4 else "is dequantized by the compiled code"
             others.append(f"'{weight.fqn}' {does}: {why}")
             continue
@@ -78,8 +83,8 @@ def pack(program: ExportedProgram, device: str) -> int:
     return found
 
 
-def on_a_gpu(program: ExportedProgram) -> None:
-    """Lets kernels in Triton compute the products. The program's values are on the GPU."""
+def on_a_gpu(program: ExportedProgram, shared_memory: int) -> None:
+    """Lets kernels in Triton compute the products. The program's values are on the GPU, whose blocks share so many bytes."""
     found = [node for node in program.graph.nodes if name_of(node) == "weightstream::quantized_mm"]
     if not found:
         return
@@ -94,7 +99,8 @@ def on_a_gpu(program: ExportedProgram) -> None:
         if isinstance(count, int) and count <= quantized_triton.FEW:
             product = call(graph, node, few, rows, packed, scales, group)
         else:
-            product = call(graph, node, torch.ops.weightstream.quantized_many_rows.default, rows, packed, scales, group, _tile(count))
+            many, little = torch.ops.weightstream.quantized_many_rows.default, shared_memory < _MUCH_SHARED
+            product = call(graph, node, many, rows, packed, scales, group, _tile(count), little)
         sizes = [size if isinstance(size, int) else call(graph, node, _ATEN.sym_size.int, x, at) for at, size in enumerate(leading)]
         node.replace_all_uses_with(call(graph, node, _ATEN.reshape.default, product, [*sizes, packed.meta["val"].shape[0]]))
         graph.erase_node(node)
@@ -105,10 +111,10 @@ def on_a_gpu(program: ExportedProgram) -> None:
 def _tile(rows: int | torch.SymInt) -> int:
     """Rows of a tile: of the example's, where they vary."""
     count = rows if isinstance(rows, int) else rows.node.hint or 128
-    return min(max(16, 1 << (count - 1).bit_length()), 256)
+    return min(max(16, 1 << (count - 1).bit_length()), 128)
 
 
-def _unsuited(weight: Weight, products: list[Product], device: str) -> str | None:
+def _unsuited(weight: Weight, products: list[Product], device: str, sms: str) -> str | None:
     columns, group = weight.stored.shape[1], weight.group
     if columns % group or (weight.bits == 4 and columns % 2):
         return f"rows of {columns} elements do not divide into pairs and into groups of {group}"
@@ -117,6 +123,8 @@ def _unsuited(weight: Weight, products: list[Product], device: str) -> str | Non
     types = {product.x.meta["val"].dtype for product in products} | ({weight.scales.dtype} if weight.bits == 4 else set())
     if types != {torch.bfloat16}:
         return f"the kernel on a GPU is for bfloat16, not {', '.join(sorted(str(one).removeprefix('torch.') for one in types))}"
+    if weight.stored.dtype is torch.float8_e4m3fn and sms and int(sms) < 89:
+        return f"GPUs of SM {sms[:-1]}.{sms[-1]} have no floats of eight bits"
     if weight.bits == 8 and group != columns:
         return f"the kernel on a GPU takes one scale for a row, not for {group} elements"
     if group != columns and (group < 32 or group & (group - 1)):

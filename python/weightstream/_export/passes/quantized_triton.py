@@ -16,49 +16,51 @@ FEW = 4
 # Four bytes hold eight weights. A weight from 0 to 15 in the right bits of a float is 128 more than itself, exactly: one instruction makes it,
 # and one takes 128 and the middle away.
 _LOW_BF16: tl.constexpr = tl.constexpr(
-    """{
-    .reg .b32 t, m;
-    and.b32 t, $2, 0x0f0f0f0f;
-    mov.b32 m, 0x43084308;
-    prmt.b32 $0, t, 0x43434343, 0x4140;
-    prmt.b32 $1, t, 0x43434343, 0x4342;
-    sub.rn.bf16x2 $0, $0, m;
-    sub.rn.bf16x2 $1, $1, m;
-    }"""
+    "{ "
+    ".reg .b32 t, one, less; "
+    "and.b32 t, $2, 0x0f0f0f0f; "
+    "mov.b32 one, 0x3f803f80; "
+    "mov.b32 less, 0xc308c308; "
+    "prmt.b32 $0, t, 0x43434343, 0x4140; "
+    "prmt.b32 $1, t, 0x43434343, 0x4342; "
+    "fma.rn.bf16x2 $0, $0, one, less; "
+    "fma.rn.bf16x2 $1, $1, one, less; "
+    "}"
 )
 _HIGH_BF16: tl.constexpr = tl.constexpr(
-    """{
-    .reg .b32 t, m;
-    shr.b32 t, $2, 4;
-    and.b32 t, t, 0x0f0f0f0f;
-    mov.b32 m, 0x43084308;
-    prmt.b32 $0, t, 0x43434343, 0x4140;
-    prmt.b32 $1, t, 0x43434343, 0x4342;
-    sub.rn.bf16x2 $0, $0, m;
-    sub.rn.bf16x2 $1, $1, m;
-    }"""
+    "{ "
+    ".reg .b32 t, one, less; "
+    "shr.b32 t, $2, 4; "
+    "and.b32 t, t, 0x0f0f0f0f; "
+    "mov.b32 one, 0x3f803f80; "
+    "mov.b32 less, 0xc308c308; "
+    "prmt.b32 $0, t, 0x43434343, 0x4140; "
+    "prmt.b32 $1, t, 0x43434343, 0x4342; "
+    "fma.rn.bf16x2 $0, $0, one, less; "
+    "fma.rn.bf16x2 $1, $1, one, less; "
+    "}"
 )
 # These keep the 128.
 _LOW_FP32: tl.constexpr = tl.constexpr(
-    """{
-    .reg .b32 t;
-    and.b32 t, $4, 0x0f0f0f0f;
-    prmt.b32 $0, t, 0x43000000, 0x7044;
-    prmt.b32 $1, t, 0x43000000, 0x7144;
-    prmt.b32 $2, t, 0x43000000, 0x7244;
-    prmt.b32 $3, t, 0x43000000, 0x7344;
-    }"""
+    "{ "
+    ".reg .b32 t; "
+    "and.b32 t, $4, 0x0f0f0f0f; "
+    "prmt.b32 $0, t, 0x43000000, 0x7044; "
+    "prmt.b32 $1, t, 0x43000000, 0x7144; "
+    "prmt.b32 $2, t, 0x43000000, 0x7244; "
+    "prmt.b32 $3, t, 0x43000000, 0x7344; "
+    "}"
 )
 _HIGH_FP32: tl.constexpr = tl.constexpr(
-    """{
-    .reg .b32 t;
-    shr.b32 t, $4, 4;
-    and.b32 t, t, 0x0f0f0f0f;
-    prmt.b32 $0, t, 0x43000000, 0x7044;
-    prmt.b32 $1, t, 0x43000000, 0x7144;
-    prmt.b32 $2, t, 0x43000000, 0x7244;
-    prmt.b32 $3, t, 0x43000000, 0x7344;
-    }"""
+    "{ "
+    ".reg .b32 t; "
+    "shr.b32 t, $4, 4; "
+    "and.b32 t, t, 0x0f0f0f0f; "
+    "prmt.b32 $0, t, 0x43000000, 0x7044; "
+    "prmt.b32 $1, t, 0x43000000, 0x7144; "
+    "prmt.b32 $2, t, 0x43000000, 0x7244; "
+    "prmt.b32 $3, t, 0x43000000, 0x7344; "
+    "}"
 )
 
 
@@ -111,10 +113,8 @@ def _scales(S, n, column, GROUP: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.c
 @triton.jit
 def _spread(scales, GROUP: tl.constexpr, BLOCK: tl.constexpr):
     """Those of all columns of the block, which has one group or two."""
-    first, last = scales
-    if 2 * GROUP == BLOCK:
-        return tl.where((tl.arange(0, BLOCK) < GROUP)[None, :], first[:, None], last[:, None])
-    return first[:, None]
+    first, last = scales[0][:, None], scales[1][:, None]
+    return tl.where((tl.arange(0, BLOCK) < GROUP)[None, :], first, last) if 2 * GROUP == BLOCK else first
 
 
 @triton.jit
@@ -162,8 +162,10 @@ def _many_rows_of_4(
             second = tl.load(x + HALF + at[:, None], mask=inside[:, None], other=0.0)
         low *= tl.inline_asm_elementwise(_LOW_BF16, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4)
         high *= tl.inline_asm_elementwise(_HIGH_BF16, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4)
-        sums = tl.dot(low, first, sums)
-        sums = tl.dot(high, second, sums)
+        # Not into `sums`: Triton 3.6 would let the product run on into the next block, which writes what it still reads.
+        part = tl.dot(low, first)
+        part = tl.dot(high, second, part)
+        sums += part
     tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 
 
@@ -191,6 +193,7 @@ def _many_rows_of_8(X, W, S, Y, M, N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl
     m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
     x, row = X + tl.minimum(m, M - 1)[None, :] * K, tl.minimum(n, N - 1)
+    scale = tl.load(S + row).to(tl.float32)
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -200,8 +203,10 @@ def _many_rows_of_8(X, W, S, Y, M, N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl
         else:
             w = tl.load(W + row[:, None] * K + tl.minimum(at, K - 1)[None, :])
             given = tl.load(x + at[:, None], mask=(at < K)[:, None], other=0.0)
-        sums = tl.dot(w.to(tl.bfloat16), given, sums)
-    sums *= tl.load(S + row).to(tl.float32)[:, None]
+        # GPUs before 9.0 have no other way for floats of eight bits.
+        w = w.to(tl.bfloat16) if W.dtype.element_ty == tl.int8 else w.to(tl.float32).to(tl.bfloat16)
+        # Scaled here, and not at the end: see the kernel for four bits.
+        sums += tl.dot(w, given) * scale[:, None]
     tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 
 
@@ -222,19 +227,22 @@ def quantized_few_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tens
 
 
 @triton_op("weightstream::quantized_many_rows", mutates_args={})
-def quantized_many_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int) -> torch.Tensor:
-    """The same for more rows, in tiles of so many: a power of two from 16 to 256."""
+def quantized_many_rows(
+    x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int, little_memory: bool
+) -> torch.Tensor:
+    """The same for more rows, in tiles of so many: a power of two from 16 to 128. ``little_memory``: the GPU's blocks share less than 160 KiB."""
     out, (rows, width) = x.new_empty(x.shape[0], packed.shape[0]), packed.shape
-    # 64 rows of the weight to four warps: with more of them Triton 3.6 gave wrong sums now and then.
-    wide = 128 if tile == 256 and rows >= 8192 else 64
+    eight = width == x.shape[1]
+    wide = 128 if tile == 128 and not eight else 64
     # Of four bits, a block is in one group or has two whole ones. Rows that have no such block have one scale.
-    block = next((size for size in (64, 32, 16) if width % size == 0), 64)
+    most = (128 if eight else 64) // (2 if little_memory else 1)
+    block = next((size for size in (128, 64, 32, 16) if size <= most and width % size == 0), most)
 
     def grid(meta: dict) -> tuple[int]:
         return (triton.cdiv(x.shape[0], tile) * triton.cdiv(rows, wide),)
 
     blocks = {"BLOCK_M": tile, "BLOCK_N": wide, "BLOCK": block, "num_warps": wide // 16, "num_stages": 3}
-    if width == x.shape[1]:
+    if eight:
         wrap_triton(_many_rows_of_8)[grid](x, packed, scales, out, x.shape[0], rows, width, **blocks)
     else:
         wrap_triton(_many_rows_of_4)[grid](x, packed, scales, out, x.shape[0], rows, width, group, scales.shape[1], **blocks)
@@ -247,5 +255,5 @@ def _(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int) -
 
 
 @quantized_many_rows.register_fake
-def _(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int) -> torch.Tensor:
+def _(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int, little_memory: bool) -> torch.Tensor:
     return x.new_empty(x.shape[0], packed.shape[0])
