@@ -180,6 +180,10 @@ def _product(graph: torch.fx.Graph, before: torch.fx.Node, x: torch.fx.Node, pie
     result = call(graph, before, QUANTIZED_MM, x, packed, scales, group)
     if offsets is None:
         return result
-    groups = scales.meta["val"].shape[1]
+    rows, groups = scales.meta["val"].shape
     sums = call(graph, before, _ATEN.sum.dim_IntList, call(graph, before, _ATEN.unflatten.int, x, -1, [groups, group]), [-1])
-    return call(graph, before, _ATEN.add.Tensor, result, call(graph, before, _ATEN.linear.default, sums, offsets))
+    if groups == 1:
+        added = call(graph, before, _ATEN.mul.Tensor, sums, call(graph, before, _ATEN.reshape.default, offsets, [rows]))
+    else:
+        added = call(graph, before, _ATEN.linear.default, sums, offsets)
+    return call(graph, before, _ATEN.add.Tensor, result, added)
