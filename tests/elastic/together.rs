@@ -1,8 +1,11 @@
 //! Ranges and stores on the simulated device under one cap, in random programs: passes, some of which end early, of stores with
 //! plans and rings of their own, between faults, slots and unpins of ranges. Caps and priorities change, stores and ranges come and
-//! go; segments of another allocator take memory from all of them. Nobody loses memory to one of lower rank. No kernel reads what it should not, each store finds its own bits, the cap holds, and lost contents are never silent.
+//! go; segments of another allocator, and groups of captures, take memory from all of them. Some passes give way, as those of offloaded
+//! modules do. Nobody loses memory to one of lower rank. No kernel reads what it should not, each store finds its own bits, the cap
+//! holds, and lost contents are never silent.
 
 use crate::elastic_support::{Store, PAGE};
+use crate::range_support::groups::Groups;
 use crate::range_support::{done, Draw, Mine, World, UNIT};
 use crate::session_support::code::programs;
 use crate::session_support::{Kernels, Model, Pass};
@@ -24,6 +27,7 @@ struct Together {
     everything: u64,
     segments: Segments<Sim>,
     live: Vec<DevicePtr>,
+    groups: Groups,
 }
 
 /// Who holds how much, by rank: stores, and ranges.
@@ -42,6 +46,7 @@ impl Together {
         Together {
             segments: Segments::new(&world.ranges),
             live: Vec::new(),
+            groups: Groups::new(&world.ranges),
             world,
             stores: Vec::new(),
             models,
@@ -55,7 +60,7 @@ impl Together {
         let at = draw.below(self.stores.len() as u64) as usize;
         let mine = draw.below(self.world.mine.len() as u64) as usize;
         let before = self.held();
-        match draw.below(22) {
+        match draw.below(24) {
             0..=5 if !self.stores.is_empty() => {
                 self.pass(at, draw);
                 let rank = self.stores[at].membership().rank();
@@ -64,6 +69,7 @@ impl Together {
             }
             6 if !self.stores.is_empty() => self.stores[at].membership().reorder(reorder(draw)),
             20 => self.segment(draw),
+            22 | 23 => self.groups.step(draw),
             21 if !self.world.mine.is_empty() => {
                 let range = &self.world.mine[mine].range;
                 range.reorder(reorder(draw)).unwrap();
@@ -93,6 +99,7 @@ impl Together {
         for at in std::mem::take(&mut self.live) {
             self.segments.free(at, Actor::Compute);
         }
+        self.groups.end();
         done(&self.world);
     }
 

@@ -1,6 +1,7 @@
 //! Ranges and stores on the simulated device under one cap, and an oracle that knows what each allocation holds.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod groups;
 mod ring;
 
 use std::collections::{BTreeMap, HashSet};
