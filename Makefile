@@ -26,7 +26,7 @@ demo: build ## export a transformer, run it at five budgets, compared with eager
 test: bootstrap ## build, then run all tests: Rust, C++, Python (TORCH=2.15: with another torch, in an environment of its own)
 	@scripts/run_tests
 
-zoo: build ## export 65 models of transformers, timm, torchvision and diffusers, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
+zoo: build ## export models of transformers, timm, torchvision and diffusers, some quantized, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
 	@$(PYTHON) scripts/zoo $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name)

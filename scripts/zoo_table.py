@@ -10,7 +10,7 @@ from typing import Any
 
 Row = dict[str, Any]
 HEADINGS = ["model", "library", "called with", "weights, MB", "floor, %", "copied per pass at 50 %", "largest error", "result"]
-PACKAGES = ("torch", "executorch", "transformers", "timm", "torchvision", "diffusers")
+PACKAGES = ("torch", "executorch", "transformers", "timm", "torchvision", "diffusers", "torchao")
 #: Share of the models that must be right.
 ENOUGH = 0.95
 RESULTS = ("right", "refused", "failed", "wrong")

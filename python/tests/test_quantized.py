@@ -54,6 +54,9 @@ def mixed(layer: nn.Linear):
     return "int8" if layer.bias is None and layer.out_features == WIDTH else None
 
 
+RECIPES = ("int4", "zero points", "per channel", "int8", "int8 with zero points", "fp8", "mixed")
+
+
 def recipes() -> dict:
     from torchao.quantization.granularity import PerAxis, PerGroup
     from torchao.quantization.quant_primitives import MappingType
@@ -67,12 +70,13 @@ def recipes() -> dict:
             intx(torch.int8, granularity=PerAxis(0), mapping_type=MappingType.ASYMMETRIC),
             8 + 2 * 8 * DTYPE.itemsize / 384,
         ),
+        "int8 with activations": (torchao.Int8DynamicActivationInt8WeightConfig(), 8 + 8 * 4 / 384),
         "fp8": ("fp8", 8 + 8 * 4 / 384),
         "mixed": (mixed, (4 + 8 * DTYPE.itemsize / 32 + 8 + 8 * DTYPE.itemsize / HIDDEN) / 2),
     }
 
 
-@pytest.mark.parametrize("name", ["int4", "zero points", "per channel", "int8", "int8 with zero points", "fp8", "mixed"])
+@pytest.mark.parametrize("name", [*RECIPES, *(() if ON_GPU else ("int8 with activations",))])
 def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path, capfd):
     how, bits = recipes()[name]
     exact_products()

@@ -1,9 +1,9 @@
 //! A tenant's place in the pool of its device: what its passes hold.
 
-use super::member::Tenant;
-use super::pool::DevicePool;
+use super::member::{DeviceState, Tenant};
+use super::pool::{DevicePool, Member};
 use super::rank::{Rank, Reorder};
-use super::tenant::TenantId;
+use super::tenant::{TenantId, Wants};
 use crate::error::{Error, Result};
 use std::sync::{Arc, Weak};
 
@@ -22,6 +22,65 @@ pub struct PassNeeds {
 pub struct Membership {
     pub(super) pool: Arc<DevicePool>,
     pub(super) id: TenantId,
+}
+
+impl DevicePool {
+    /// A new tenant, which holds its floor.
+    ///
+    /// Errors: the floors do not fit under the cap ([`Error::CapTooSmall`]), or running passes hold what is missing for this one.
+    pub fn join(self: &Arc<Self>, wants: Wants, device: &DeviceState) -> Result<Membership> {
+        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
+        let mut state = self.lock();
+        let DeviceState { page, beside, free } = *device;
+        state.arbiter.set_unit(page);
+        let name = state.own_name(wants.name);
+        let wants = Wants { name, ..wants };
+        let member = Member {
+            name: wants.name.clone(),
+            rank: Rank::of(wants.priority),
+            floor: wants.floor,
+            total: wants.total.max(wants.floor),
+            beside,
+            held: wants.floor,
+            passes: 0,
+            running: false,
+            gives_way: false,
+            tenant: None,
+        };
+        if state.cap.follows() {
+            state.follow(free, beside)?;
+        }
+        let id = state.arbiter.join(wants)?;
+        state.shrink_others(Some(id), &mut asked);
+        state.room_from_ranges(member.held, None, true, &mut ranges);
+        state.press_idle(member.held, None, &mut asked);
+        let room = state.room();
+        let joined = match member.held <= room {
+            true => {
+                state.members.insert(id, member);
+                Ok(Membership {
+                    pool: self.clone(),
+                    id,
+                })
+            }
+            false => {
+                state.arbiter.leave(id);
+                Err(Error::OutOfMemory {
+                    what: format!(
+                        "the floor of '{}', of which {room} bytes are left under the cap of {} on {}; {}",
+                        member.name,
+                        state.arbiter.cap(),
+                        self.device,
+                        state.who_holds()
+                    ),
+                    bytes: member.held,
+                })
+            }
+        };
+        drop(state);
+        drop((asked, ranges));
+        joined
+    }
 }
 
 impl Membership {

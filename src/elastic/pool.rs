@@ -14,11 +14,10 @@
 
 use super::arbiter::Arbiter;
 use super::cap::Cap;
-use super::member::{DeviceState, Tenant};
-use super::membership::Membership;
+use super::member::Tenant;
 use super::range_share::{AskedRanges, RangeShare};
 use super::rank::Rank;
-use super::tenant::{TenantId, Wants};
+use super::tenant::TenantId;
 use crate::error::{bytes_text, Error, Result};
 use crate::figures::DeviceId;
 use std::collections::BTreeMap;
@@ -43,7 +42,7 @@ pub(super) struct Member {
     pub floor: u64,
     pub total: u64,
     /// What it takes beside its weights: activations, inputs, a reserve.
-    beside: u64,
+    pub beside: u64,
     pub held: u64,
     pub passes: u64,
     /// A pass of it runs.
@@ -98,63 +97,6 @@ impl DevicePool {
         changed
     }
 
-    /// A new tenant, which holds its floor.
-    ///
-    /// Errors: the floors do not fit under the cap ([`Error::CapTooSmall`]), or running passes hold what is missing for this one.
-    pub fn join(self: &Arc<Self>, wants: Wants, device: &DeviceState) -> Result<Membership> {
-        let (mut asked, mut ranges) = (Vec::new(), Vec::new());
-        let mut state = self.lock();
-        let DeviceState { page, beside, free } = *device;
-        state.arbiter.set_unit(page);
-        let name = state.own_name(wants.name);
-        let wants = Wants { name, ..wants };
-        let member = Member {
-            name: wants.name.clone(),
-            rank: Rank::of(wants.priority),
-            floor: wants.floor,
-            total: wants.total.max(wants.floor),
-            beside,
-            held: wants.floor,
-            passes: 0,
-            running: false,
-            gives_way: false,
-            tenant: None,
-        };
-        if state.cap.follows() {
-            state.follow(free, beside)?;
-        }
-        let id = state.arbiter.join(wants)?;
-        state.shrink_others(Some(id), &mut asked);
-        state.room_from_ranges(member.held, None, true, &mut ranges);
-        state.press_idle(member.held, None, &mut asked);
-        let room = state.room();
-        let joined = match member.held <= room {
-            true => {
-                state.members.insert(id, member);
-                Ok(Membership {
-                    pool: self.clone(),
-                    id,
-                })
-            }
-            false => {
-                state.arbiter.leave(id);
-                Err(Error::OutOfMemory {
-                    what: format!(
-                        "the floor of '{}', of which {room} bytes are left under the cap of {} on {}; {}",
-                        member.name,
-                        state.arbiter.cap(),
-                        self.device,
-                        state.who_holds()
-                    ),
-                    bytes: member.held,
-                })
-            }
-        };
-        drop(state);
-        drop((asked, ranges));
-        joined
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,7 +104,7 @@ impl DevicePool {
 
 impl PoolState {
     /// The name, with a number where another tenant has it: `a.pte`, `a.pte #2`.
-    fn own_name(&self, name: String) -> String {
+    pub(super) fn own_name(&self, name: String) -> String {
         let taken = |name: &str| self.members.values().any(|member| member.name == name);
         let mut own = name.clone();
         let mut number = 1u64;

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from public_models import diffusers_models, timm_models, torchvision_models, transformers_text, transformers_vision
+from public_models import diffusers_models, timm_models, torchao_models, torchvision_models, transformers_text, transformers_vision
 from public_models.entry import PUBLIC, Entry
 
 #: Run by `make test`: small, quick to compile, of every library.
@@ -25,4 +25,4 @@ A_DOZEN = [
 ]
 
 __all__ = ["A_DOZEN", "PUBLIC", "Entry"]
-__all__ += ["diffusers_models", "timm_models", "torchvision_models", "transformers_text", "transformers_vision"]
+__all__ += ["diffusers_models", "timm_models", "torchao_models", "torchvision_models", "transformers_text", "transformers_vision"]

@@ -109,6 +109,7 @@ for name, (config, settings) in DECODERS.items():
     enter(LIBRARY, spec, "static cache; prefill and decode, any number of tokens")
 
 LENGTHS = Dim("length", min=4, max=48)
+BATCHES = ({0: BATCH, 1: LENGTHS}, {0: BATCH, 1: LENGTHS})
 for name, (config, settings) in WITHOUT_CACHE.items():
     model_of(
         LIBRARY,
@@ -133,6 +134,6 @@ for name, (model, config, settings) in ENCODERS.items():
         lambda model=model, config=config, settings=settings: encoder(model, config, settings),
         texts,
         "any batch and length",
-        ({0: BATCH, 1: LENGTHS}, {0: BATCH, 1: LENGTHS}),
+        BATCHES,
     )
-model_of(LIBRARY, "bart_encoder", bart_encoder, texts, "any batch and length", ({0: BATCH, 1: LENGTHS}, {0: BATCH, 1: LENGTHS}))
+model_of(LIBRARY, "bart_encoder", bart_encoder, texts, "any batch and length", BATCHES)

@@ -102,7 +102,7 @@ fn check(out: &TensorView, a: &TensorView, b: &TensorView) -> Result<(), String>
         let [o, a, b] = [&out.sizes, &a.sizes, &b.sizes];
         return Err(format!("{a:?} x {b:?} does not give {o:?}"));
     }
-    if a.dtype != b.dtype {
+    if a.dtype != b.dtype && !(a.dtype.is_int() && b.dtype.is_int()) {
         return Err(format!(
             "the matrices are {} and {}",
             a.dtype.name(),
@@ -281,17 +281,32 @@ fn integer(
         b.sizes[1] as usize,
         a.sizes[1] as usize,
     );
-    let (left, right) = (a.read::<i64>()?, b.read::<i64>()?);
     let (beta, alpha) = (affine.beta as i64, affine.alpha as i64);
     let mut sum = add.map_or_else(|| Ok(vec![0i64; m * n]), TensorView::read)?;
-    for row in 0..m {
-        for column in 0..n {
-            let dot = (0..k).fold(0i64, |s, i| {
-                s.add(left[row * k + i].mul(right[i * n + column]))
-            });
-            let at = &mut sum[row * n + column];
-            *at = at.mul(beta).add(dot.mul(alpha));
-        }
+    for (at, dot) in sum.iter_mut().zip(dots([m, n, k], a, b)?) {
+        *at = at.mul(beta).add(dot.mul(alpha));
     }
     out.write(&sum)
+}
+
+/// The product of matrices of integers.
+fn dots([m, n, k]: [usize; 3], a: &TensorView, b: &TensorView) -> Result<Vec<i64>, String> {
+    let bytes = |view: &TensorView| view.dtype.itemsize() == Some(1);
+    if bytes(a) && bytes(b) {
+        // Sums of 2^37 products of bytes are exact in f64.
+        let mut sum = vec![0f64; m * n];
+        let [a, b] = [a, b].map(TensorView::read::<i64>);
+        let exact = |values: Vec<i64>| values.into_iter().map(|value| value as f64).collect();
+        let [a, b]: [Vec<f64>; 2] = [exact(a?), exact(b?)];
+        accumulate([m, n, k], &mut sum, &a, &b, false);
+        return Ok(sum.into_iter().map(|sum| sum as i64).collect());
+    }
+    let (left, right) = (a.read::<i64>()?, b.read::<i64>()?);
+    let dot = |at: usize| {
+        let (row, column) = (at / n, at % n);
+        (0..k).fold(0i64, |sum, i| {
+            sum.add(left[row * k + i].mul(right[i * n + column]))
+        })
+    };
+    Ok((0..m * n).map(dot).collect())
 }
