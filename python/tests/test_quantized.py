@@ -111,6 +111,41 @@ def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path, ca
     assert copied <= total * 1.02
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_tied_table_of_eight_bits_has_one_copy(cut, tmp_path, monkeypatch):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.layer = nn.Embedding(4096, 64), nn.Linear(64, 64)
+            self.head = nn.Linear(64, 4096, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.relu(self.layer(self.table(t))))
+
+    if cut:
+        monkeypatch.setattr(giants, "_LARGE", 1 << 16)
+        monkeypatch.setattr(giants, "_LEAST_PIECE", 1 << 15)
+    exact_products()
+    torch.manual_seed(3)
+    plain = Tied().eval().to(DTYPE)
+    wanted = quantized(plain, "int8")
+    assert type(plain.table) is nn.Embedding
+    pte, ptd = tmp_path / "model.pte", tmp_path / "model.ptd"
+    tokens = torch.arange(0, 4096, 171)[None]
+    ws.export(plain, (tokens,), pte, ptd, device=DEVICE, quantize="int8")
+    outputs = []
+    for budget in (ws.required_budget(pte), 1 << 20):
+        with ws.Module(str(pte), str(ptd), weight_offload_budget_bytes=budget) as module:
+            outputs.append(module.forward(tokens).cpu())
+    assert torch.equal(*outputs)
+    with torch.no_grad():
+        expected = wanted(tokens).float()
+    assert (outputs[0].float() - expected).norm() <= 1e-2 * expected.norm()
+    # The table, its scales twice, and what aligns the pieces.
+    assert os.path.getsize(ptd) < 4096 * 64 + 2 * 4096 * 4 + (64 << 10)
+
+
 @pytest.mark.no_runtime
 @pytest.mark.parametrize("group", [4, 7, 16])
 def test_halves_are_those_of_the_definition(group):

@@ -34,7 +34,10 @@ def quantized(models: Any, how: Choice) -> Any:
         chosen = _chosen(copies, how)
         if not chosen:
             raise ExportError("quantize found no linear layer with a weight of floating point")
+        before = {id(layer.weight): (layer.weight, layer) for layer, _ in chosen}
         _apply(chosen)
+        for model in copies.values():
+            _tie(model, before)
     return copies if isinstance(models, Mapping) else copies[""]
 
 
@@ -76,6 +79,33 @@ def _apply(chosen: list[tuple[nn.Module, Any]]) -> None:
 
     for layer, config in chosen:
         quantize_(layer, config, filter_fn=lambda module, _, layer=layer: module is layer)
+
+
+class Rows(nn.Module):
+    """A table of eight bits with a scale for each row, which are those of the linear layer that it is tied to: the file has one copy."""
+
+    def __init__(self, weight: Any, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+        self.register_buffer("qdata", weight.qdata.detach())
+        self.register_buffer("scale", weight.scale.detach())
+
+    def forward(self, at: torch.Tensor) -> torch.Tensor:
+        rows = nn.functional.embedding(at, self.qdata)
+        return (rows.to(self.scale.dtype) * nn.functional.embedding(at, self.scale)).to(self.dtype)
+
+
+def _tie(model: nn.Module, before: Mapping[int, tuple[torch.Tensor, nn.Module]]) -> None:
+    """Gives tables that were tied to a layer of eight bits, one scale for a row, the layer's weight as it is now."""
+    from torchao.quantization import Int8Tensor
+
+    for parent in list(model.modules()):
+        for name, table in list(parent.named_children()):
+            if type(table) is not nn.Embedding or table.max_norm is not None or id(table.weight) not in before:
+                continue
+            weight = before[id(table.weight)][1].weight
+            if isinstance(weight, Int8Tensor) and weight.scale.shape == (table.num_embeddings, 1):
+                setattr(parent, name, Rows(weight, table.weight.dtype))
 
 
 def needs_torchao() -> None:
