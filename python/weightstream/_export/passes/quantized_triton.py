@@ -140,7 +140,7 @@ def _many_rows_of_4(
     m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
     # Rows that are not there are read as the last ones, and not written.
-    x, row = X + tl.minimum(m, M - 1)[None, :] * 2 * HALF, tl.minimum(n, N - 1)
+    x, row = X + tl.minimum(m, M - 1).to(tl.int64)[None, :] * 2 * HALF, tl.minimum(n, N - 1)
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     one = _scales(S, row, 0, GROUP, GROUPS, BLOCK)
     other = _scales(S, row, HALF, GROUP, GROUPS, BLOCK)
@@ -166,7 +166,7 @@ def _many_rows_of_4(
         part = tl.dot(low, first)
         part = tl.dot(high, second, part)
         sums += part
-    tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
+    tl.store(Y + m.to(tl.int64)[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 
 
 @triton.jit
@@ -192,7 +192,7 @@ def _many_rows_of_8(X, W, S, Y, M, N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl
     blocks = tl.cdiv(M, BLOCK_M)
     m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
-    x, row = X + tl.minimum(m, M - 1)[None, :] * K, tl.minimum(n, N - 1)
+    x, row = X + tl.minimum(m, M - 1).to(tl.int64)[None, :] * K, tl.minimum(n, N - 1)
     scale = tl.load(S + row).to(tl.float32)
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in range(0, K, BLOCK):
@@ -207,7 +207,7 @@ def _many_rows_of_8(X, W, S, Y, M, N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl
         w = w.to(tl.bfloat16) if W.dtype.element_ty == tl.int8 else w.to(tl.float32).to(tl.bfloat16)
         # Scaled here, and not at the end: see the kernel for four bits.
         sums += tl.dot(w, given) * scale[:, None]
-    tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
+    tl.store(Y + m.to(tl.int64)[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 
 
 @triton_op("weightstream::quantized_few_rows", mutates_args={})
