@@ -13,7 +13,6 @@ A_DOZEN = [
     "transformers_granite",
     "transformers_gpt_neox",
     "transformers_bert",
-    "transformers_bart_encoder",
     "transformers_whisper_encoder",
     "transformers_clip_vision",
     "timm_eva",
@@ -22,6 +21,7 @@ A_DOZEN = [
     "torchvision_densenet",
     "diffusers_tiny_vae_decoder",
     "diffusers_dit",
+    "torchao_mlp_mixed",
 ]
 
 __all__ = ["A_DOZEN", "PUBLIC", "Entry"]

@@ -81,7 +81,7 @@ class WeightStreamPartitioner(AotiPartitioner):
             *options,
         ]
         super().__init__(BACKEND_ID, specs)
-        self.device, self.sms = target.device, target.sms()
+        self.device, self._target = target.device, target
         self.offload = offload
         self.shared_state = settings.checked_state(shared_state)
         #: For each program that was prepared and not partitioned yet: how many runs of the backend there were.
@@ -93,7 +93,7 @@ class WeightStreamPartitioner(AotiPartitioner):
             raise ExportError("offload=False was given, and apply_weight_offload was applied to the program: leave one of the two out")
         self._prepared = [run for run in self._prepared if run == backend_runs.now()] + [backend_runs.now()]
         program = prepare.prepare(exported_program)
-        quantized.pack(program, self.device, self.sms)
+        quantized.pack(program, self.device, self._target.sms)
         program = decompose.decompose(program, self.device)
         refusals.refuse_on_a_gpu(program, self.device)
         return program

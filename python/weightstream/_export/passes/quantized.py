@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,10 +57,10 @@ def pack_halves(values: torch.Tensor) -> torch.Tensor:
     return (low | (high << 4)).view(torch.int8)
 
 
-def pack(program: ExportedProgram, device: str, sms: str = "") -> int:
+def pack(program: ExportedProgram, device: str, sms: Callable[[], str] = str) -> int:
     """Has products on ``device`` read the quantized weights of ``program`` as they are; returns how many weights these are.
 
-    ``sms``: the compute capability of a GPU, ``90`` for 9.0.
+    ``sms`` tells the compute capability of a GPU, ``90`` for 9.0.
     """
     packed, others = {4: 0, 8: 0}, []
     for weight, products in find(program):
@@ -114,7 +115,7 @@ def _tile(rows: int | torch.SymInt) -> int:
     return min(max(16, 1 << (count - 1).bit_length()), 128)
 
 
-def _unsuited(weight: Weight, products: list[Product], device: str, sms: str) -> str | None:
+def _unsuited(weight: Weight, products: list[Product], device: str, sms: Callable[[], str]) -> str | None:
     columns, group = weight.stored.shape[1], weight.group
     if columns % group or (weight.bits == 4 and columns % 2):
         return f"rows of {columns} elements do not divide into pairs and into groups of {group}"
@@ -123,8 +124,8 @@ def _unsuited(weight: Weight, products: list[Product], device: str, sms: str) ->
     types = {product.x.meta["val"].dtype for product in products} | ({weight.scales.dtype} if weight.bits == 4 else set())
     if types != {torch.bfloat16}:
         return f"the kernel on a GPU is for bfloat16, not {', '.join(sorted(str(one).removeprefix('torch.') for one in types))}"
-    if weight.stored.dtype is torch.float8_e4m3fn and sms and int(sms) < 89:
-        return f"GPUs of SM {sms[:-1]}.{sms[-1]} have no floats of eight bits"
+    if weight.stored.dtype is torch.float8_e4m3fn and (sm := sms()) and int(sm) < 89:
+        return f"GPUs of SM {sm[:-1]}.{sm[-1]} have no floats of eight bits"
     if weight.bits == 8 and group != columns:
         return f"the kernel on a GPU takes one scale for a row, not for {group} elements"
     if group != columns and (group < 32 or group & (group - 1)):
