@@ -19,7 +19,7 @@ ROOMS = {
     "_torch": {"_native"},
     "_export/passes": {"_native", "_torch"},
     "_export/compile": {"_native", "_torch", "_export/passes"},
-    "_export": {"_native", "_run", "_torch", "_export/compile"},
+    "_export": {"_native", "_run", "_torch", "_export/passes", "_export/compile"},
 }
 #: What users and the commands name. These import any room.
 PUBLIC = {"__init__.py", "_command.py", "torch.py"}

@@ -55,7 +55,8 @@ def export(
     Raises :class:`ExportError` for what cannot be served.
     """
     if quantize is not None:
-        quantization.needs_torchao()
+        if not quantization.is_gguf(quantize):
+            quantization.needs_torchao()
         model = quantization.quantized(model, quantize)
     programs: ExportedProgram | dict[str, ExportedProgram]
     if isinstance(model, Mapping):

@@ -1,9 +1,10 @@
-"""Weights of fewer bits, by torchao, of a copy of what is exported."""
+"""Weights of fewer bits, by torchao or from a GGUF file, of a copy of what is exported."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,12 +12,13 @@ from torch import nn
 
 from .._native.errors import ExportError
 from .._native.progress import step
+from .integers import Integers, QuantizedTable, is_table_of
 
 WORDS = ("int4", "int8", "fp8")
 #: Elements of a row that have one scale, where rows divide into such groups.
 _GROUP = 32
 
-#: A word, a config of torchao, or a function that gives one of them, or None, for a layer.
+#: A word, a config of torchao, a GGUF file, or a function that gives a word, a config or None for a layer.
 Choice = str | Any | Callable[[nn.Module], Any]
 
 
@@ -31,6 +33,9 @@ def quantized(models: Any, how: Choice) -> Any:
     tensors = [tensor for model in several.values() for tensor in (*model.parameters(), *model.buffers())]
     copies = copy.deepcopy(dict(several), {id(tensor): tensor for tensor in tensors})
     with step("quantizing"):
+        if is_gguf(how):
+            _take(copies, Path(how))
+            return copies if isinstance(models, Mapping) else copies[""]
         chosen = _chosen(copies, how)
         if not chosen:
             raise ExportError("quantize found no linear layer with a weight of floating point")
@@ -39,6 +44,22 @@ def quantized(models: Any, how: Choice) -> Any:
         for model in copies.values():
             _tie(model, before)
     return copies if isinstance(models, Mapping) else copies[""]
+
+
+def is_gguf(how: Any) -> bool:
+    return isinstance(how, str | Path) and str(how).endswith(".gguf")
+
+
+def _take(models: Mapping[str, nn.Module], path: Path) -> None:
+    from . import gguf
+
+    if not path.is_file():
+        raise ExportError(f"quantize='{path}': there is no such file")
+    if not gguf.take(models.values(), path):
+        raise ExportError(
+            f"quantize='{path}': no linear layer has the weights of this file, or they are of types without a layout here; load the model "
+            "from the file, in float32 or bfloat16, as transformers' from_pretrained(…, gguf_file=…) does"
+        )
 
 
 def _chosen(models: dict[str, nn.Module], how: Choice) -> list[tuple[nn.Module, Any]]:
@@ -70,7 +91,9 @@ def _config(layer: nn.Linear, how: Any) -> Any:
         granularity = PerAxis(0) if layer.in_features % _GROUP else PerGroup(_GROUP)
         return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=granularity)
     if not _is_config(how):
-        raise ExportError(f"quantize is one of {', '.join(map(repr, WORDS))}, a config of torchao or a function of a layer; found {how!r}")
+        raise ExportError(
+            f"quantize is one of {', '.join(map(repr, WORDS))}, a config of torchao, a function of a layer or the path of a .gguf file; found {how!r}"
+        )
     return how
 
 
@@ -81,31 +104,17 @@ def _apply(chosen: list[tuple[nn.Module, Any]]) -> None:
         quantize_(layer, config, filter_fn=lambda module, _, layer=layer: module is layer)
 
 
-class Rows(nn.Module):
-    """A table of eight bits with a scale for each row, which are those of the linear layer that it is tied to: the file has one copy."""
-
-    def __init__(self, weight: Any, dtype: torch.dtype):
-        super().__init__()
-        self.dtype = dtype
-        self.register_buffer("qdata", weight.qdata.detach())
-        self.register_buffer("scale", weight.scale.detach())
-
-    def forward(self, at: torch.Tensor) -> torch.Tensor:
-        rows = nn.functional.embedding(at, self.qdata)
-        return (rows.to(self.scale.dtype) * nn.functional.embedding(at, self.scale)).to(self.dtype)
-
-
 def _tie(model: nn.Module, before: Mapping[int, tuple[torch.Tensor, nn.Module]]) -> None:
     """Gives tables that were tied to a layer of eight bits, one scale for a row, the layer's weight as it is now."""
     from torchao.quantization import Int8Tensor
 
     for parent in list(model.modules()):
         for name, table in list(parent.named_children()):
-            if type(table) is not nn.Embedding or table.max_norm is not None or id(table.weight) not in before:
+            if not is_table_of(table, set(before)):
                 continue
             weight = before[id(table.weight)][1].weight
             if isinstance(weight, Int8Tensor) and weight.scale.shape == (table.num_embeddings, 1):
-                setattr(parent, name, Rows(weight, table.weight.dtype))
+                setattr(parent, name, QuantizedTable(Integers(8, weight.qdata.detach(), weight.scale.detach()), table.weight.dtype))
 
 
 def needs_torchao() -> None:

@@ -63,7 +63,11 @@ def _reads_rows(user: torch.fx.Node, weight: torch.fx.Node) -> bool:
 
 
 def piece_name(fqn: str, begin: int, end: int) -> str:
-    return f"{fqn}.rows_{begin}_{end}"
+    return f"{fqn}.{rows_name(begin, end)}"
+
+
+def rows_name(begin: int, end: int) -> str:
+    return f"rows_{begin}_{end}"
 
 
 def _cut(program: ExportedProgram, node: torch.fx.Node, fqn: str, value: torch.Tensor, bounds: list[int]) -> None:

@@ -95,6 +95,11 @@ def on_a_gpu(program: ExportedProgram, shared_memory: int) -> None:
     for node in found:
         x, packed, scales, group = node.args
         *leading, columns = x.meta["val"].shape
+        bits, floats = (8 if packed.meta["val"].shape[1] == columns else 4), {x.meta["val"].dtype, scales.meta["val"].dtype}
+        if _not_on_a_gpu(bits, columns, group, floats if bits == 4 else {x.meta["val"].dtype}):
+            node.replace_all_uses_with(_written_out(graph, node, bits))
+            graph.erase_node(node)
+            continue
         rows = call(graph, node, _ATEN.contiguous.default, call(graph, node, _ATEN.reshape.default, x, [-1, columns]))
         count = math.prod(leading)
         if isinstance(count, int) and count <= quantized_triton.FEW:
@@ -121,16 +126,39 @@ def _unsuited(weight: Weight, products: list[Product], device: str, sms: Callabl
         return f"rows of {columns} elements do not divide into pairs and into groups of {group}"
     if device == "cpu":
         return None
-    types = {product.x.meta["val"].dtype for product in products} | ({weight.scales.dtype} if weight.bits == 4 else set())
-    if types != {torch.bfloat16}:
-        return f"the kernel on a GPU is for bfloat16, not {', '.join(sorted(str(one).removeprefix('torch.') for one in types))}"
     if weight.stored.dtype is torch.float8_e4m3fn and (sm := sms()) and int(sm) < 89:
         return f"GPUs of SM {sm[:-1]}.{sm[-1]} have no floats of eight bits"
-    if weight.bits == 8 and group != columns:
+    types = {product.x.meta["val"].dtype for product in products} | ({weight.scales.dtype} if weight.bits == 4 else set())
+    return _not_on_a_gpu(weight.bits, columns, group, types)
+
+
+def _not_on_a_gpu(bits: int, columns: int, group: int, types: set[torch.dtype]) -> str | None:
+    """Why the kernels on a GPU do not compute a product."""
+    if types != {torch.bfloat16}:
+        return f"the kernel on a GPU is for bfloat16, not {', '.join(sorted(str(one).removeprefix('torch.') for one in types))}"
+    if bits == 8 and group != columns:
         return f"the kernel on a GPU takes one scale for a row, not for {group} elements"
     if group != columns and (group < 32 or group & (group - 1)):
         return f"the kernel on a GPU takes groups of a power of two from 32 on, or a whole row, not {group}"
     return None
+
+
+def _written_out(graph: torch.fx.Graph, node: torch.fx.Node, bits: int) -> torch.fx.Node:
+    """The same product with a dequantized weight, for the compiler."""
+    x, values, scales, _ = node.args
+    rows, groups = scales.meta["val"].shape
+
+    def then(operator: Any, *args: Any) -> torch.fx.Node:
+        return call(graph, node, operator, *args)
+
+    if bits == 4:
+        low = then(_ATEN.bitwise_and.Scalar, values, 15)
+        high = then(_ATEN.bitwise_and.Scalar, then(_ATEN.__rshift__.Scalar, values, 4), 15)
+        values = then(_ATEN.sub.Scalar, then(_ATEN.cat.default, [low, high], -1), _MIDDLE)
+    dense = then(_ATEN.reshape.default, then(_ATEN.to.dtype, values, scales.meta["val"].dtype), [rows, groups, -1])
+    dense = then(_ATEN.mul.Tensor, dense, then(_ATEN.unsqueeze.default, scales, -1))
+    dense = then(_ATEN.to.dtype, then(_ATEN.reshape.default, dense, [rows, -1]), x.meta["val"].dtype)
+    return then(_ATEN.linear.default, x, dense)
 
 
 def _pack(program: ExportedProgram, weight: Weight, products: list[Product]) -> None:

@@ -1,0 +1,103 @@
+"""Layers whose weights are integers, for files and checkpoints that have them. `quantized_mm` multiplies by them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .passes import giants
+from .passes.quantized import pack_halves
+
+
+class Integers(NamedTuple):
+    """A weight [N, K]: ``(stored - 8) * scales + offsets`` of four bits, ``stored * scales + offsets`` of eight."""
+
+    bits: int
+    #: [N, K]; [N, K / group]; the same, or None.
+    stored: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor | None = None
+
+    @property
+    def group(self) -> int:
+        """Elements of a row that have one scale."""
+        return self.stored.shape[1] // self.scales.shape[1]
+
+    def rows(self, at: slice | torch.Tensor) -> Integers:
+        return Integers(self.bits, *(None if part is None else part[at] for part in self[1:]))
+
+    @property
+    def kind(self) -> str:
+        return f"int{self.bits}"
+
+    def packed(self) -> torch.Tensor:
+        """Four bits two to a byte: [N, K / 2]."""
+        return pack_halves(self.stored) if self.bits == 4 else self.stored
+
+
+class Product(nn.Module):
+    """A product by some rows of a weight. Its buffers have the names that weights get which :mod:`passes.quantized` packs."""
+
+    def __init__(self, weight: Integers, dtype: torch.dtype):
+        super().__init__()
+        self.group, self.kind = weight.group, weight.kind
+        self.register_buffer(self.kind, weight.packed())
+        self.register_buffer("scales", weight.scales.to(dtype))
+        self.register_buffer("offsets", None if weight.offsets is None else weight.offsets.to(dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.ops.weightstream.quantized_mm(x, getattr(self, self.kind), self.scales, self.group)
+        if self.offsets is None:
+            return y
+        return y + nn.functional.linear(x.unflatten(-1, (-1, self.group)).sum(-1), self.offsets)
+
+
+class Pieces(nn.ModuleDict):
+    """Products by the rows of one weight, one after the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self.values()], -1)
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer with a weight of integers. One that is large is in pieces, so that it does not set the least budget."""
+
+    def __init__(self, weight: Integers, bias: torch.Tensor | None, dtype: torch.dtype):
+        super().__init__()
+        self.out_features, self.in_features = weight.stored.shape
+        ends = list(itertools.pairwise(giants.cuts(weight.packed())))
+        pieces = {giants.rows_name(*one): Product(weight.rows(slice(*one)), dtype) for one in ends}
+        self.weight = Pieces(pieces) if pieces else Product(weight, dtype)
+        self.bias = bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.weight(x)
+        return y if self.bias is None else y + self.bias
+
+
+class QuantizedTable(nn.Module):
+    """A table of integers, which are those of the linear layer that it is tied to: the file has one copy."""
+
+    def __init__(self, weight: Integers, dtype: torch.dtype):
+        super().__init__()
+        self.kind, self.group, self.dtype = weight.kind, weight.group, dtype
+        self.register_buffer(self.kind, weight.packed())
+        self.register_buffer("scales", weight.scales)
+        self.register_buffer("offsets", weight.offsets)
+
+    def forward(self, at: torch.Tensor) -> torch.Tensor:
+        rows = nn.functional.embedding(at, getattr(self, self.kind))
+        if self.kind == "int4":
+            rows = torch.cat((rows & 15, (rows >> 4) & 15), -1) - 8
+        found = rows.to(self.scales.dtype).unflatten(-1, (-1, self.group)) * nn.functional.embedding(at, self.scales).unsqueeze(-1)
+        if self.offsets is not None:
+            found = found + nn.functional.embedding(at, self.offsets).unsqueeze(-1)
+        return found.flatten(-2).to(self.dtype)
+
+
+def is_table_of(table: nn.Module, weights: set[int]) -> bool:
+    """Whether this is an embedding, and nothing more, of one of these weights."""
+    return type(table) is nn.Embedding and table.max_norm is None and id(table.weight) in weights
