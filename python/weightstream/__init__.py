@@ -37,6 +37,7 @@ _EXPORTS = {
     "edge_compile_config": "_export.save",
     "save": "_export.save",
     "export": "_export.export",
+    "QuantizedLinear": "_export.integers",
     "ExportError": "_native.errors",
     "Module": "_run.runtime",
     "Error": "_native.errors",

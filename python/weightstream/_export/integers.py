@@ -73,9 +73,45 @@ class QuantizedLinear(nn.Module):
         self.weight = Pieces(pieces) if pieces else Product(weight, dtype)
         self.bias = bias
 
+    @classmethod
+    def from_integers(
+        cls,
+        values: torch.Tensor,
+        scales: torch.Tensor,
+        zero_points: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        *,
+        bits: int = 4,
+    ) -> QuantizedLinear:
+        """A layer with the weight ``(values - zero_points) * scales``, as GPTQ and AWQ have it.
+
+        ``values`` [N, K]: integers from 0 to 2**bits - 1; ``bits`` is 4 or 8. ``scales`` and ``zero_points`` [N, K / group]: floats of
+        the type of the activations, and integers; without them the zero point is 2**(bits - 1). ``bias`` [N]. Raises ``ValueError``.
+        """
+        if bits not in (4, 8):
+            raise ValueError(f"bits is 4 or 8, not {bits}")
+        rows, columns = values.shape if values.dim() == 2 else (0, 0)
+        if values.is_floating_point() or not rows or values.min() < 0 or values.max() >= 1 << bits or columns % (8 // bits):
+            raise ValueError(f"values are integers [N, K] from 0 to {(1 << bits) - 1}, K even; found {_said(values)}")
+        fits = scales.is_floating_point() and scales.dim() == 2 and scales.shape[0] == rows
+        if not fits or not scales.shape[1] or columns % scales.shape[1]:
+            raise ValueError(f"scales are floats [N, K / group], N = {rows} and K = {columns}; found {_said(scales)}")
+        if zero_points is not None and zero_points.shape != scales.shape:
+            raise ValueError(f"zero_points have the shape of the scales, {list(scales.shape)}; found {_said(zero_points)}")
+        if bias is not None and bias.shape != (rows,):
+            raise ValueError(f"bias has a number for each of {rows} rows; found {_said(bias)}")
+        middle = 1 << bits - 1
+        stored = values.to(torch.uint8) if bits == 4 else (values.to(torch.int16) - middle).to(torch.int8)
+        offsets = None if zero_points is None else (middle - zero_points.to(scales.dtype)) * scales
+        return cls(Integers(bits, stored, scales, offsets), bias, scales.dtype)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.weight(x)
         return y if self.bias is None else y + self.bias
+
+
+def _said(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 class QuantizedTable(nn.Module):
