@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 
 from ..._torch.probe import is_probe
 from ..._torch.shapes import UNBOUNDED
+from ..passes import giants
 
 UNKNOWN = -1
 
@@ -18,10 +19,15 @@ _ATEN = torch.ops.aten
 def row_reads(program: ExportedProgram) -> dict[int, int]:
     """Probe id to the most rows of the weight's first dimension that a pass takes, or :data:`UNKNOWN` without an upper bound.
 
+    Of a table that :mod:`giants` cut into pieces, each piece has its share of the rows: the pieces together take no more rows than the
+    table did, and the few that stand for rows of other pieces.
+
     ``program`` has its final probes. A probe is listed if its one reader is a lookup of rows (``embedding``, ``index_select``, or an
     index in the first dimension), and if a row lies together in memory.
     """
     found = {}
+    tables: dict[str, dict[int, int]] = {}
+    names = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target}
     for node in program.graph.nodes:
         if not is_probe(node) or len(node.users) != 1 or not _has_rows(node):
             continue
@@ -29,7 +35,16 @@ def row_reads(program: ExportedProgram) -> dict[int, int]:
         indices = _indices(reader, node)
         if indices is not None:
             found[node.args[1]] = _most(indices.meta["val"], program)
+            tables.setdefault(giants.table_of(names.get(node.args[0].name, node.name)), {})[node.args[1]] = node.meta["val"].shape[0]
+    for pieces in tables.values():
+        for probe, rows in pieces.items():
+            if found[probe] != UNKNOWN:
+                found[probe] = -(-found[probe] * rows // sum(pieces.values()))
     return dict(sorted(found.items()))
+
+
+def _operator(node: torch.fx.Node) -> object:
+    return getattr(node.target, "_op", node.target)
 
 
 def reads_in_place(gathers: dict[int, int], probes: list[int], nbytes: list[int], rows: list[int]) -> set[int]:
@@ -57,7 +72,7 @@ def _has_rows(probe: torch.fx.Node) -> bool:
 
 def _indices(reader: torch.fx.Node, probe: torch.fx.Node) -> torch.fx.Node | None:
     """The node of the row numbers, if ``reader`` looks rows of ``probe`` up and does nothing else with it."""
-    target = getattr(reader.target, "_op", reader.target)
+    target = _operator(reader)
     if reader.op != "call_function" or reader.args[0] is not probe:
         return None
     if target is _ATEN.embedding.default:

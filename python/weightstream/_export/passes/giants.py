@@ -66,6 +66,11 @@ def piece_name(fqn: str, begin: int, end: int) -> str:
     return f"{fqn}.{rows_name(begin, end)}"
 
 
+def table_of(fqn: str) -> str:
+    """The weight of which ``fqn`` is a piece, or ``fqn`` itself."""
+    return re.sub(r"\.rows_\d+_\d+(?=$|\.)", "", fqn)
+
+
 def rows_name(begin: int, end: int) -> str:
     return f"rows_{begin}_{end}"
 
