@@ -2,8 +2,8 @@
 
     python python/examples/llm.py FOLDER    # writes model.pte and model.ptd into FOLDER, loads them, generates 32 tokens
 
-The model has the architecture of Qwen3-0.6B, scaled to 206 MB, and random weights: nothing is downloaded. Both methods are one
-module, so weights and cache have one name in both, are stored once and are one state.
+The model has the architecture of Qwen3-0.6B, scaled to 206 MB, and random weights: nothing is downloaded. `ws.llm.export` takes the
+folder of a checkpoint or a .gguf file in its place; `ws.LLM` has the loop of `generate`, and tokens for text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
 #: From the configuration of Qwen3-0.6B.
 QWEN3: dict[str, Any] = {
@@ -67,48 +66,11 @@ def build(settings: dict[str, Any] | None = None, *, context: int = CONTEXT, see
     return model
 
 
-class Decoder(TorchExportableModuleWithStaticCache):
-    """Tokens [1, length] and the position of the first one [1] in; logits [1, 1, words] of the token after the last one out."""
-
-    def __init__(self, model: nn.Module, context: int):
-        model.generation_config.update(use_cache=True, cache_implementation="static")
-        super().__init__(model, batch_size=1, max_cache_len=context)
-
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        for layer in self.static_cache.layers:
-            layer.cumulative_length.copy_(position[0])
-        return self.model(input_ids=tokens, cache=self.static_cache, use_cache=True, logits_to_keep=1).logits
-
-
-def constant_methods(config: Any, context: int) -> dict[str, Any]:
-    """What ExecuTorch's runners ask a program for."""
-    return {
-        "get_max_seq_len": context,
-        "get_max_context_len": context,
-        "get_vocab_size": config.vocab_size,
-        "get_bos_id": config.bos_token_id,
-        "get_eos_ids": [config.eos_token_id],
-        "use_kv_cache": True,
-        "use_sdpa_with_kv_cache": False,
-        "enable_dynamic_shape": True,
-    }
-
-
 def export(model: nn.Module, folder: Path, *, context: int = CONTEXT, **options: Any) -> None:
-    """Writes model.pte and model.ptd into the folder."""
+    """Writes model.pte and model.ptd into the folder. One pass of `prefill` takes any prompt."""
     import weightstream as ws
 
-    decoder = Decoder(model, context)
-    start = torch.tensor([0])
-    ws.export(
-        {"prefill": decoder, "decode": decoder},
-        {"prefill": (torch.zeros(1, 8, dtype=torch.int64), start), "decode": (torch.zeros(1, 1, dtype=torch.int64), start)},
-        folder / "model.pte",
-        folder / "model.ptd",
-        dynamic_shapes={"prefill": ({1: torch.export.Dim("length", min=1, max=context)}, None)},
-        constant_methods=constant_methods(model.config, context),
-        **options,
-    )
+    ws.llm.export(model, folder, context=context, chunk=context, **options)
 
 
 def generate(module: Any, prompt: list[int], count: int) -> list[int]:

@@ -145,8 +145,8 @@ def fingerprint(name: str) -> str:
         # Not for which CUDA its wheel was built: exports are carried between wheels.
         digest.update(importlib.metadata.version(package).split("+")[0].encode())
     digest.update(kind().encode())
-    examples = sorted((HERE.parent / "examples").glob("*.py")) if name == LLM else []
-    for path in (*sources.of_the_export(), *sources.of_a_model(defined_in(name)), *examples):
+    examples = [HERE.parent / "examples" / "llm.py"] if name == LLM else []
+    for path in (*sources.of_the_export(*(("llm.py",) if name == LLM else ())), *sources.of_a_model(defined_in(name)), *examples):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -48,14 +48,14 @@ def closure(paths: list[Path]) -> list[Path]:
 
 
 @functools.cache
-def of_the_export() -> tuple[Path, ...]:
-    """The files of the package that an export uses."""
+def of_the_export(*more: str) -> tuple[Path, ...]:
+    """The files of the package that an export uses; ``more``: where else it begins."""
     spec = importlib.util.find_spec("weightstream")
     if spec is None or spec.origin is None:
         return ()
     package = Path(spec.origin).parent
     data = [path for path in package.rglob("*") if path.suffix in DATA and "include" not in path.parts]
-    return (*closure([package / name for name in ROOTS if (package / name).is_file()]), *sorted(data))
+    return (*closure([package / name for name in (*ROOTS, *more) if (package / name).is_file()]), *sorted(data))
 
 
 def of_a_model(module: str) -> list[Path]:

@@ -20,9 +20,10 @@ ROOMS = {
     "_export/passes": {"_native", "_torch"},
     "_export/compile": {"_native", "_torch", "_export/passes"},
     "_export": {"_native", "_run", "_torch", "_export/passes", "_export/compile"},
+    "_llm": {"_native", "_run", "_export"},
 }
 #: What users and the commands name. These import any room.
-PUBLIC = {"__init__.py", "_command.py", "torch.py"}
+PUBLIC = {"__init__.py", "_command.py", "llm.py", "torch.py"}
 
 
 def room_of(path: Path) -> str | None:

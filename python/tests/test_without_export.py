@@ -26,11 +26,11 @@ import weightstream as ws
 """
 #: All that runs, then all that exports, then the command.
 RUN = """
-for name in ("Module", "Range", "required_budget", "set_options", "set_device_budget", "device_report", "torch"):
+for name in ("Module", "Range", "required_budget", "set_options", "set_device_budget", "device_report", "torch", "LLM"):
     getattr(ws, name)
 ws.torch.offload, ws.torch.GraphPool
 print("before", sorted(name for name in sys.modules if name.startswith("executorch.") or name == "weightstream._torch"))
-for name in ("export", "save", "apply_weight_offload", "WeightStreamPartitioner", "edge_compile_config"):
+for name in ("export", "save", "apply_weight_offload", "WeightStreamPartitioner", "edge_compile_config", "llm"):
     try:
         getattr(ws, name)
     except ws.ExportError as error:
@@ -46,7 +46,7 @@ def test_without_the_package_executorch_only_exports_are_refused():
     done = subprocess.run([sys.executable, "-c", HIDDEN + RUN], capture_output=True, text=True, check=False)
     before, *refusals = done.stdout.splitlines()
     assert before == "before []", done.stderr
-    assert len(refusals) == 5
+    assert len(refusals) == 6
     assert all("pip install 'weightstream[export]'" in refusal for refusal in refusals)
     assert done.returncode == 1
     assert re.fullmatch(r"weightstream export: (exporting needs the package executorch|torch 2).*\n", done.stderr)

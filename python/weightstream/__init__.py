@@ -21,6 +21,11 @@ Run an eager module under a budget, without export::
 
     handle = ws.torch.offload(model, budget=4 << 30)
 
+From a checkpoint to text::
+
+    ws.llm.export("SmolLM2-135M-Instruct", "OUT")
+    print(ws.LLM("OUT", budget="100MB").generate([{"role": "user", "content": "What is the capital of France?"}]))
+
 Running needs torch alone. Exporting needs ExecuTorch's package too (``pip install 'weightstream[export]'``), and one of some releases
 of torch. Both are asked for where they are first used.
 """
@@ -46,7 +51,9 @@ _EXPORTS = {
     "set_device_budget": "_run.shared_device",
     "device_report": "_run.shared_device",
     "Range": "_run.range",
+    "LLM": "_llm.model",
 }
+_MODULES = ("llm", "torch")
 __all__ = sorted(_EXPORTS)
 __version__ = "0.1.0"
 #: For CMake: `-DCMAKE_PREFIX_PATH="$(python -c 'import weightstream; print(weightstream.cmake_prefix_path)')"`.
@@ -54,16 +61,15 @@ cmake_prefix_path = str(Path(__file__).parent)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":
-        return importlib.import_module(".torch", __name__)
-    if name not in _EXPORTS:
+    if name not in _EXPORTS and name not in _MODULES:
         raise AttributeError(f"module 'weightstream' has no attribute '{name}'")
-    module = _EXPORTS[name]
-    if module.startswith("_export."):
+    module = _EXPORTS.get(name, name)
+    if module.startswith("_export.") or module == "llm":
         # Refuses a torch or an ExecuTorch that cannot export, before a module asks for something that is not there.
         importlib.import_module("._torch", __name__)
-    return getattr(importlib.import_module(f".{module}", __name__), name)
+    found = importlib.import_module(f".{module}", __name__)
+    return found if name in _MODULES else getattr(found, name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__, "torch"]
+    return [*globals(), *__all__, *_MODULES]

@@ -1,4 +1,4 @@
-"""The command ``weightstream``: ``export`` is here, all else in the native library."""
+"""The command ``weightstream``: ``export`` and ``llm`` are Python's, all else is in the native library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from typing import Any
 from ._native.errors import Error
 from ._run import runtime
 
-_EXPORT = "  export   Compiles a program that torch.export.save wrote (.pt2), and writes the .pte and the .ptd\n"
+_EXPORT = (
+    "  export   Compiles a program that torch.export.save wrote (.pt2), and writes the .pte and the .ptd\n"
+    "  llm      Compiles a language model from its checkpoint: a folder of Hugging Face's libraries, or a .gguf file\n"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given[:1] == ["export"]:
             return _export(given[1:])
+        if given[:1] == ["llm"]:
+            from ._llm import command
+
+            return command.run(given[1:])
         status, text = runtime.command(given)
     except Error as error:
         print(f"weightstream: {error}", file=sys.stderr)

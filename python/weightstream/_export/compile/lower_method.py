@@ -1,10 +1,12 @@
-"""One method, from what ExecuTorch gives for it to what the program needs of it."""
+"""Methods, from what ExecuTorch gives for them to what the program needs of them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Set
-from typing import Any
+import os
+from collections.abc import Callable, Set
+from typing import Any, NamedTuple
 
 import torch
 from executorch.backends.aoti.passes.replace_view_copy_with_view import ReplaceViewCopyWithViewPass
@@ -34,25 +36,55 @@ class Lowered:
     constants: list[describe.Stored]
 
 
-def lower(method: str, program: ExportedProgram, target: Target, offload: bool, state: Set[str], spool: Spool) -> Lowered:
-    """Compiles a method. ``state``: the FQNs of buffers that it or another method of the program writes."""
-    weight_reads.refuse_mixed_devices(program)
+class Wanted(NamedTuple):
+    """What is asked of a method. ``state``: the FQNs of buffers that it or another method of the program writes."""
 
-    def compile_here(program: ExportedProgram) -> tuple[Compiled, describe.Facts]:
-        return _compile(program, offload, target, state)
+    target: Target
+    offload: bool
+    state: Set[str] = frozenset()
 
-    if target.sm:
-        compiled, facts = cross.compile_apart(program, target.sm, compile_here)
-    else:
-        compiled, facts = compile_here(move_to_device_pass(program, target.device))
+
+def lower(programs: dict[str, ExportedProgram], wanted: dict[str, Wanted], spool: Spool) -> dict[str, Lowered]:
+    """Compiles methods: several at a time, each in a child of this process, but where a GPU of this machine is asked."""
+    for program in programs.values():
+        weight_reads.refuse_mixed_devices(program)
+    here = len(programs) == 1 or any(one.target.device != "cpu" for one in wanted.values())
+    apart = [name for name in programs if wanted[name].target.sm or not here]
+    at_a_time, found = len(os.sched_getaffinity(0)), {}
+    with contextlib.ExitStack() as stack:
+        running: dict[str, cross.Apart] = {}
+        for method, program in programs.items():
+            for other in apart[: len(found) + at_a_time]:
+                if other not in running and other not in found:
+                    running[other] = cross.Apart(
+                        _on_its_device(programs[other], wanted[other]), wanted[other].target.sm, _compiling(wanted[other])
+                    )
+                    stack.callback(running[other].stop)
+            compiled, facts = (
+                running[method].result() if method in running else _compiling(wanted[method])(_on_its_device(program, wanted[method]))
+            )
+            found[method] = _finished(method, program, wanted[method], compiled, facts, spool)
+    return found
+
+
+def _on_its_device(program: ExportedProgram, wanted: Wanted) -> ExportedProgram:
+    """One for a GPU that is not there stays where it is until its child moves it."""
+    return program if wanted.target.sm else move_to_device_pass(program, wanted.target.device)
+
+
+def _compiling(wanted: Wanted) -> Callable[[ExportedProgram], tuple[Compiled, describe.Facts]]:
+    return lambda program: _compile(program, wanted.offload, wanted.target, wanted.state)
+
+
+def _finished(method: str, program: ExportedProgram, wanted: Wanted, compiled: Compiled, facts: describe.Facts, spool: Spool) -> Lowered:
     for remark in facts.remarks:
         note(f"method '{method}': {remark}")
     _keep_calls_without_outputs(program)
-    constants = describe.stored(compiled, offload, spool)
+    constants = describe.stored(compiled, wanted.offload, spool)
     for constant in compiled.trace.constants.values():
         # On a GPU the next method needs the room.
         constant.tensor = constant.tensor.new_empty(0)
-    return Lowered(method, target, compiled, facts, constants)
+    return Lowered(method, wanted.target, compiled, facts, constants)
 
 
 def _compile(program: ExportedProgram, offload: bool, target: Target, state: Set[str]) -> tuple[Compiled, describe.Facts]:

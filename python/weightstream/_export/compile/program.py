@@ -15,10 +15,9 @@ from torch.export import ExportedProgram
 
 from ..._native.errors import ExportError
 from ..._native.progress import note
-from ..passes import weight_reads
 from . import describe, identity, record, settings
 from .floor import occupied
-from .lower_method import Lowered, lower
+from .lower_method import Lowered, Wanted, lower
 from .spool import Spool
 from .target import Target
 
@@ -28,7 +27,7 @@ WEIGHTS_TAG = "weightstream_weights"
 def lower_one(program: ExportedProgram, specs: list[CompileSpec], call: record.Fields | None) -> PreprocessResult:
     """The only method of a program. ``call`` says how it is called, if its partitioner knew."""
     method = settings.method_of(specs)
-    found = lower(method, program, *_wanted(specs), frozenset(), Spool())
+    found = lower({method: program}, {method: _wanted(specs)}, Spool())[method]
     fields = describe.record_of(method, found.compiled, found.facts, found.target, found.constants) | (call or {})
     fields["build_id"] = [describe.build_id(fields)]
     return _package(found, fields, fields["fqns"])
@@ -40,11 +39,9 @@ def lower_several(
     """All methods of a program. What can be refused without compiling is refused first."""
     wanted = {method: _wanted(specs[method]) for method in programs}
     _refuse_mixtures(wanted)
-    for program in programs.values():
-        weight_reads.refuse_mixed_devices(program)
     state = identity.agree(programs, told.shared_state)
-    spool = Spool()
-    found = {method: lower(method, programs[method], *wanted[method], set(state[method]), spool) for method in sorted(programs)}
+    wanted = {method: one._replace(state=set(state[method])) for method, one in wanted.items()}
+    found = lower(dict(sorted(programs.items())), wanted, Spool())
     keys = identity.keys_of({method: one.constants for method, one in found.items()}, state)
     direct = _direct_bytes(found, keys)
     records = {
@@ -61,17 +58,17 @@ def lower_several(
     }
 
 
-def _wanted(specs: list[CompileSpec]) -> tuple[Target, bool]:
+def _wanted(specs: list[CompileSpec]) -> Wanted:
     values = {spec.key: spec.value.decode() for spec in specs}
-    return Target.of(values), values["offload"] == "1"
+    return Wanted(Target.of(values), values["offload"] == "1")
 
 
-def _refuse_mixtures(wanted: dict[str, tuple[Target, bool]]) -> None:
+def _refuse_mixtures(wanted: dict[str, Wanted]) -> None:
     """Methods of one program have one store, on one device."""
     asked = {
-        "device": {method: target.device for method, (target, _) in wanted.items()},
-        "sm": {method: target.sm or "that of the GPU here" for method, (target, _) in wanted.items()},
-        "offload": {method: str(offload) for method, (_, offload) in wanted.items()},
+        "device": {method: one.target.device for method, one in wanted.items()},
+        "sm": {method: one.target.sm or "that of the GPU here" for method, one in wanted.items()},
+        "offload": {method: str(one.offload) for method, one in wanted.items()},
     }
     for what, values in asked.items():
         if len(set(values.values())) > 1:

@@ -1,4 +1,4 @@
-"""Compiling for an NVIDIA GPU that is not there.
+"""Compiling in a child process: several methods at a time, and for an NVIDIA GPU that is not there.
 
     the export's process          a child of it
     weights, record, files   <--  library and trace   <--  the compiler, which sees a card of the table and fake weights on it
@@ -15,6 +15,7 @@ All of it changes torch's modules and caches for good. So it happens in a child 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch.export import ExportedProgram
 
 from ..._native.errors import ExportError
 from ..._native.progress import note
-from . import child
+from . import child, weights
 from .cards import CARDS
 
 if TYPE_CHECKING:
@@ -61,26 +62,38 @@ def another_try() -> bool:
     return bool(tiles)
 
 
-def compile_apart(program: ExportedProgram, sm: str, compile_here: Callable[[ExportedProgram], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """What ``compile_here`` gives for ``program`` in a process where a card of ``sm`` seems to be: a ``Compiled`` and plain facts."""
-    card = CARDS[sm]
-    note(f"kernels were not tuned: compiled for SM {card.major}.{card.minor} without running, tiles by a model of {card.name}")
-    with child.workspace() as work:
+class Apart:
+    """A compilation in a child of this process. With ``sm`` a card of it seems to be there."""
+
+    def __init__(self, program: ExportedProgram, sm: str, compile_here: Callable[[ExportedProgram], tuple[Any, Any]]):
+        """Begins. ``compile_here`` gives a ``Compiled`` and plain facts for ``program``."""
+        self._program, self._ends = program, contextlib.ExitStack()
+        work = self._ends.enter_context(child.workspace())
+        card = CARDS.get(sm)
+        if card is not None:
+            note(f"kernels were not tuned: compiled for SM {card.major}.{card.minor} without running, tiles by a model of {card.name}")
 
         def inside() -> tuple[Any, Any]:
-            _imitate(sm, work)
-            from . import weights
-
-            weights.move(program)
+            if card is not None:
+                _imitate(sm, work)
+                weights.move(program)
             compiled, facts = compile_here(program)
             weights.strip(compiled.trace.constants, program)
             return compiled, facts
 
-        compiled, facts = child.run(inside, f"compiling for SM {card.major}.{card.minor}")
-    from . import weights
+        self._running = child.Running(inside, "compiling" if card is None else f"compiling for SM {card.major}.{card.minor}")
+        self._ends.callback(self._running.stop)
 
-    weights.give_back(compiled.trace.constants, program)
-    return compiled, facts
+    def result(self) -> tuple[Any, Any]:
+        """Waits for what ``compile_here`` gave."""
+        with self._ends:
+            compiled, facts = self._running.result()
+        weights.give_back(compiled.trace.constants, self._program)
+        return compiled, facts
+
+    def stop(self) -> None:
+        """Ends it, if nobody has waited for its result."""
+        self._ends.close()
 
 
 def _imitate(sm: str, work: Path) -> None:
@@ -99,7 +112,7 @@ def imitate_device(sm: str) -> None:
     import triton
     from torch._inductor.fx_passes import joint_graph
 
-    from . import answers, weights
+    from . import answers
     from .driver import Driver
 
     # Patterns are traced with real tensors on a device; what they find does not depend on it.

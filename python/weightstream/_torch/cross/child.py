@@ -22,7 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import torch
 
@@ -48,35 +48,55 @@ def workspace() -> Iterator[Path]:
         yield Path(work)
 
 
+class Running(Generic[Result]):
+    """A function that runs in a child of this process."""
+
+    def __init__(self, function: Callable[[], Result], what: str):
+        """Begins. The result of ``function`` has to be picklable; ``what`` names the work if the child dies."""
+        self._what = what
+        self._reader, writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with warnings.catch_warnings():
+            # Python warns of other threads; the comment above says why they do not matter.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._child = os.fork()
+        if self._child == 0:
+            os.close(self._reader)
+            _serve(function, writer)
+        os.close(writer)
+
+    def result(self) -> Result:
+        """Waits for the result. An error of the function is raised here."""
+        outcome, child = None, self._child
+        try:
+            with os.fdopen(self._reader, "rb") as pipe:
+                outcome = _listen(pipe)
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            self._child = 0
+            _, status = os.waitpid(child, 0)
+        if outcome is None:
+            raise ExportError(f"{self._what}: {_end(status)}")
+        kind, value, place = outcome
+        if kind == "error":
+            raise value from (ChildTraceback(place) if place else None)
+        return value
+
+    def stop(self) -> None:
+        """Ends a child whose result nobody waits for any more."""
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            os.close(self._reader)
+            self._child = 0
+
+
 def run(function: Callable[[], Result], what: str) -> Result:
-    """Calls ``function`` in a child and returns its result, which must be picklable. An error of it is raised here; ``what`` names the
-    work if the child dies."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with warnings.catch_warnings():
-        # Python warns of other threads; the comment above says why they do not matter.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _serve(function, writer)
-    os.close(writer)
-    outcome = None
-    try:
-        with os.fdopen(reader, "rb") as pipe:
-            outcome = _listen(pipe)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        raise
-    finally:
-        _, status = os.waitpid(child, 0)
-    if outcome is None:
-        raise ExportError(f"{what}: {_end(status)}")
-    kind, value, place = outcome
-    if kind == "error":
-        raise value from (ChildTraceback(place) if place else None)
-    return value
+    """Calls ``function`` in a child and returns its result."""
+    return Running(function, what).result()
 
 
 def _listen(pipe: BinaryIO) -> tuple[str, Any, str] | None:

@@ -1,0 +1,211 @@
+"""From a checkpoint to text: what transformers generates, at every budget."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import weightstream as ws
+from llm_checkpoints import FAMILIES, TEXT, write
+from support import error_of
+from weightstream._command import main
+from weightstream._llm.sampling import Sampling
+from weightstream._llm.text import until
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.cpu_only("the tokens are those of transformers in float32 on the CPU")
+
+#: One of each kind: a tied head, windows, experts. `make zoo` has them all.
+CHOSEN = tuple(FAMILIES) if os.environ.get("WEIGHTSTREAM_ALL_FAMILIES") else ("llama", "gemma3_text", "qwen3_moe")
+COUNT, CHUNK = 64, 8
+CHAT = [
+    {"role": "user", "content": "the capital of france? é"},
+    {"role": "assistant", "content": "paris"},
+    {"role": "user", "content": TEXT},
+]
+
+
+@pytest.fixture(scope="module", params=CHOSEN)
+def exported(request, tmp_path_factory) -> tuple[Path, Path]:
+    """A checkpoint, and what was exported from it."""
+    source = write(request.param, tmp_path_factory.mktemp(request.param))
+    out = source / "out"
+    verify = ["--verify", "4"] if request.param == "llama" else []
+    assert main(["llm", "export", str(source), str(out), "--chunk", str(CHUNK), *verify]) == 0
+    return source, out
+
+
+@pytest.fixture(scope="module")
+def llama(exported) -> Path:
+    if "llama" not in str(exported[0]):
+        pytest.skip("one family is enough")
+    return exported[1]
+
+
+def reference(source: Path, prompt: Any) -> tuple[list[int], list[int]]:
+    """The tokens of a prompt, and those that transformers generates after it."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    if isinstance(prompt, str):
+        given = torch.tensor([tokenizer(prompt).input_ids])
+    else:
+        given = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        found = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=COUNT, do_sample=False)
+    found = found[0, given.shape[1] :].tolist()
+    return given[0].tolist(), found[:-1] if found[-1] == tokenizer.eos_token_id else found
+
+
+def test_tokens_are_those_of_transformers_at_three_budgets(exported):
+    source, out = exported
+    prompt, expected = reference(source, CHAT)
+    # More than two chunks, and beyond the windows of 16.
+    assert len(prompt) > 2 * CHUNK
+    assert len(set(expected)) > 4
+    least = ws.required_budget(out / "model.pte")
+    for budget in (least, 2 * least, "1GB"):
+        with ws.LLM(out, budget=budget) as llm:
+            assert llm.encode(CHAT) == prompt
+            assert list(llm.tokens(prompt, COUNT)) == expected
+            copied = llm.figures["bytes_per_token"]
+    assert copied == 0
+
+
+def test_verify_gives_the_logits_of_each_token(llama):
+    with ws.LLM(llama) as llm:
+        read = list(llm.tokens([0, 5, 9], 8))
+        one_by_one = [llm.module.decode(torch.tensor([[token]]), torch.tensor([3 + at])) for at, token in enumerate(read[:4])]
+        # Back to the fourth token: the cache keeps what it has.
+        together = llm.module.verify(torch.tensor([read[:4]]), torch.tensor([3]))
+    assert torch.allclose(torch.cat(one_by_one, 1), together, atol=1e-4)
+    assert together.argmax(-1)[0].tolist() == read[1:5]
+
+
+def test_the_next_turn_of_a_chat_is_read_from_the_first_difference_on(llama, monkeypatch):
+    with ws.LLM(llama) as llm:
+        answer = llm.generate(CHAT[:1], max_new_tokens=6)
+        expected = llm.generate(CHAT, max_new_tokens=12)
+    with ws.LLM(llama) as llm:
+        passes: list[tuple[str, int]] = []
+        execute = llm.module.execute
+        monkeypatch.setattr(llm.module, "execute", lambda name, *given: (passes.append((name, int(given[1]))), execute(name, *given))[1])
+        assert llm.generate(CHAT[:1], max_new_tokens=6) == answer
+        first = len(llm.encode(CHAT[:1]))
+        passes.clear()
+        assert llm.generate(CHAT, max_new_tokens=12) == expected
+        assert passes[0][1] >= first
+
+
+def test_sessions_and_budgets(llama):
+    with ws.LLM(llama) as llm, llm.new_session() as other:
+        one, two = llm.tokens([0, 5, 9], 12), other.tokens([0, 7], 12)
+        mixed = list(zip(one, two, strict=False))
+        llm.set_budget("1MB")
+        assert list(llm.tokens([0, 5, 9], 12))[: len(mixed)] == [first for first, _ in mixed]
+        assert list(llm.tokens([0, 7], 12))[: len(mixed)] == [second for _, second in mixed]
+
+
+def test_a_text_ends_where_it_is_told_to(llama):
+    with ws.LLM(llama) as llm:
+        whole = llm.generate("the capital", max_new_tokens=20)
+        assert llm.figures["ended"] in ("length", "end")
+        stop = whole[4:7]
+        assert llm.generate("the capital", max_new_tokens=20, stop=stop) == whole[: whole.index(stop)]
+        assert llm.figures["ended"] == "stop"
+        assert "".join(llm.generate("the capital", max_new_tokens=20, stream=True)) == whole
+        end = len(llm.encode(TEXT)) + 120
+        list(llm.tokens([5] * 120, 60))
+        assert llm.figures["ended"] in ("context", "end")
+        assert llm.figures["tokens"] <= llm.context - 120 + 1 <= end
+
+
+def test_one_seed_gives_one_text(llama):
+    with ws.LLM(llama) as llm:
+        texts = {seed: llm.generate("the", max_new_tokens=16, temperature=1.0, seed=seed) for seed in (1, 2, 1)}
+        assert llm.generate("the", max_new_tokens=16, temperature=1.0, seed=1) == texts[1]
+        assert texts[1] != texts[2]
+
+
+def test_what_fits_nothing_is_refused_by_name(llama, tmp_path, capsys):
+    with ws.LLM(llama) as llm:
+        assert "has 200 tokens, and the program a context of 128" in error_of(lambda: llm.tokens([5] * 200))
+        assert "token 300 is not in the vocabulary of 300 words" in error_of(lambda: llm.tokens([300]))
+        assert "the prompt has no tokens" in error_of(lambda: llm.tokens([]))
+        assert "temperature is a number from 0, not -1" in error_of(lambda: llm.generate("a", temperature=-1))
+        assert "such as '8GB'" in error_of(lambda: llm.set_budget("many"))
+    assert "has no model.pte" in error_of(lambda: ws.LLM(tmp_path))
+    source = write("llama", tmp_path / "llama")
+    for arguments, text in (
+        ([str(tmp_path / "none"), "out"], "it does not exist"),
+        ([str(tmp_path), "out"], "has no config.json"),
+        ([str(source), "out", "--context", "1000"], "context is a number of tokens from 2 to 128, what the model was made for; found 1000"),
+        ([str(source), "out", "--chunk", "0"], "chunk is a number of tokens from 1 to the context of 128, not 0"),
+    ):
+        assert main(["llm", "export", *arguments]) == 1
+        assert text in capsys.readouterr().err
+
+
+@pytest.mark.no_runtime
+def test_layers_with_another_state_are_refused_by_name(tmp_path):
+    source = write(
+        "qwen3_next", tmp_path, layer_types=["linear_attention", "full_attention"], linear_num_value_heads=4, linear_num_key_heads=2
+    )
+    assert "layers whose state is no cache of keys and values" in error_of(lambda: ws.llm.export(source, tmp_path / "out"), ws.ExportError)
+
+
+@pytest.mark.no_export
+@pytest.mark.no_runtime
+def test_tokens_are_drawn_as_often_as_they_are_probable():
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5])
+    made = torch.Generator().manual_seed(0)
+    for sampling in (Sampling(temperature=0.7), Sampling(temperature=1, top_k=2), Sampling(temperature=1, top_p=0.8)):
+        scores = logits[None]
+        for name, value in (("Temperature", sampling.temperature), ("TopK", sampling.top_k), ("TopP", sampling.top_p)):
+            if value not in (0, 1):
+                scores = getattr(transformers, f"{name}LogitsWarper")(value)(None, scores)
+        expected = scores[0].softmax(-1)
+        counts = collections.Counter(sampling.next(logits, [], made) for _ in range(20000))
+        found = torch.tensor([counts[token] / 20000 for token in range(5)])
+        # Five standard deviations of a share.
+        assert torch.all((found - expected).abs() <= 5 * (expected * (1 - expected) / 20000).sqrt())
+
+
+@pytest.mark.no_export
+@pytest.mark.no_runtime
+def test_what_was_said_is_said_less_often_as_transformers_does_it():
+    logits = torch.tensor([2.0, 1.9, -1.0])
+    warped = transformers.RepetitionPenaltyLogitsProcessor(1.5)(torch.tensor([[0, 2]]), logits[None])
+    assert Sampling(repetition_penalty=1.5).next(logits, [0, 2], torch.Generator()) == int(warped.argmax()) == 1
+
+
+@pytest.mark.no_export
+@pytest.mark.no_runtime
+@pytest.mark.parametrize(
+    ("pieces", "stops", "expected"),
+    [
+        (["ab", "c"], (), ["ab", "c"]),
+        (["ab", "cd", "ef"], ("cd",), ["ab"]),
+        (["ab", "c", "x"], ("cd",), ["ab", "cx"]),
+        (["a<", "en", "d>b"], ("<end>",), ["a"]),
+        (["a<e"], ("<end>",), ["a", "<e"]),
+        (["<end>"], ("<end>",), []),
+    ],
+)
+def test_what_may_be_the_beginning_of_a_stop_is_held_back(pieces, stops, expected):
+    assert list(until(iter(pieces), stops)) == expected
+
+
+def test_a_model_that_is_loaded_is_exported_too(tmp_path):
+    source = write("llama", tmp_path / "llama")
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ws.llm.export(model, tmp_path / "out", quantize="int8", chunk=1)
+    with ws.LLM(tmp_path / "out") as llm:
+        assert len(list(llm.tokens([0, 5, 9], 4))) == 4
+        assert "there is no tokenizer.json" in error_of(lambda: llm.generate("text"))
+        assert json.loads(llm.module.execute("get_llm_settings"))["chat_template"] is None

@@ -1,0 +1,204 @@
+"""An exported language model that generates text under a budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._native.errors import Error
+from .._run.runtime import Module
+from .sampling import Sampling
+from .text import Tokenizer, until
+
+#: A prompt: a text, the messages of a chat, or tokens.
+Prompt = str | list[dict[str, Any]] | list[int]
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def bytes_of(budget: int | str) -> int:
+    """``8 << 30``, ``"8GB"`` or ``"7.5 GiB"`` in bytes."""
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        return budget
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", budget) if isinstance(budget, str) else None
+    if found is None or found[2].upper() not in _UNITS:
+        raise Error(f"a budget is a number of bytes, or a text such as '8GB' or '7.5GiB'; found {budget!r}")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+class LLM:
+    """What :func:`weightstream.llm.export` wrote into ``folder``, loaded with a budget for its weights.
+
+    ``budget``: bytes or a text such as ``"8GB"``; without it the least possible one. Other keywords are those of
+    :class:`weightstream.Module`. One call runs at a time; :meth:`new_session` is a second text over the same weights.
+
+    The tokens of the last text stay in the cache: a prompt that begins as that text did, as the next turn of a chat does, is read from the
+    first difference on.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], budget: int | str | None = None, **options: Any):
+        folder = Path(folder)
+        for name in ("model.pte", "model.ptd"):
+            if not (folder / name).is_file():
+                raise Error(f"'{folder}' has no {name}: `weightstream llm export CHECKPOINT {folder}` writes it")
+        if budget is not None:
+            options["weight_offload_budget_bytes"] = bytes_of(budget)
+        self.module = Module(folder / "model.pte", folder / "model.ptd", **options)
+        self.context = self._constant("get_max_context_len")
+        self._chunk, self._words = self._constant("get_max_seq_len"), self._constant("get_vocab_size")
+        self._ends = self._end_tokens()
+        settings = json.loads(self._constant("get_llm_settings"))
+        self._defaults = settings["generation"]
+        self._tokenizer = Tokenizer(folder / "tokenizer.json", settings) if (folder / "tokenizer.json").is_file() else None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._held: list[int] = []
+        #: Of the last call of :meth:`generate`: tokens, why it ended, tokens per second, and bytes copied for each token.
+        self.figures: dict[str, Any] = {}
+
+    def _constant(self, name: str) -> Any:
+        try:
+            return self.module.execute(name)
+        except Error as error:
+            self.module.close()
+            raise Error(f"the program does not tell {name}: it was not written by `weightstream llm export` ({error})") from None
+
+    def _end_tokens(self) -> set[int]:
+        try:
+            found = self.module.execute("get_eos_ids")
+        except Error:
+            return set()
+        return set(found) if isinstance(found, tuple) else {found}
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 256,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int = 0,
+        stop: str | tuple[str, ...] = (),
+        stream: bool = False,
+        template: dict[str, Any] | None = None,
+    ) -> Any:
+        """The text that follows ``prompt``: a text, the messages of a chat (``[{"role": "user", "content": …}]``), or tokens.
+
+        Without ``temperature`` and the like the checkpoint's defaults hold; a temperature of 0 takes the most probable tokens. The same
+        ``seed`` gives the same text. It ends at a token that ends texts, before the first of the texts ``stop``, after ``max_new_tokens``,
+        or where the context does; :attr:`figures` says which. ``stream`` gives an iterator of its pieces as they come. ``template``: further
+        variables of the chat template.
+        """
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
+        sampling = Sampling.of(self._defaults, given)
+        tokens = self.tokens(self.encode(prompt, **template or {}), max_new_tokens, sampling, seed)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        pieces = until(self._text().pieces(tokens), tuple(one for one in stops if one))
+        return pieces if stream else "".join(pieces)
+
+    def encode(self, prompt: Prompt, **template: Any) -> list[int]:
+        """The tokens of a prompt."""
+        if isinstance(prompt, str):
+            return self._text().encode(prompt)
+        if prompt and all(isinstance(one, dict) for one in prompt):
+            return self._text().encode_chat(prompt, **template)
+        return [int(one) for one in prompt]
+
+    def _text(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise Error("there is no tokenizer.json beside the program, so that it takes and gives tokens: use `tokens`")
+        return self._tokenizer
+
+    def tokens(self, prompt: list[int], max_new_tokens: int = 256, sampling: Sampling | None = None, seed: int = 0) -> Iterator[int]:
+        """The tokens after those of ``prompt``, one at a time; a token that ends a text is not among them."""
+        self._check(prompt)
+        return self._tokens(prompt, max_new_tokens, sampling or Sampling.of(self._defaults, {}), torch.Generator().manual_seed(seed))
+
+    def _check(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise Error("the prompt has no tokens")
+        if len(prompt) >= self.context:
+            raise Error(
+                f"the prompt has {len(prompt)} tokens, and the program a context of {self.context}: shorten it, or export with --context "
+                f"{len(prompt) + 256}"
+            )
+        for token in prompt:
+            if not 0 <= token < self._words:
+                raise Error(f"token {token} is not in the vocabulary of {self._words} words")
+
+    def _tokens(self, prompt: list[int], most: int, sampling: Sampling, made: torch.Generator) -> Iterator[int]:
+        begin, text = time.monotonic(), list(prompt)
+        logits = self._read(text)
+        first, copied, ended = time.monotonic(), self._copied(), "length"
+        self.figures = {"prompt_tokens": len(prompt), "prompt_seconds": first - begin}
+        try:
+            for _ in range(most):
+                token = sampling.next(logits, text, made)
+                text.append(token)
+                if token in self._ends:
+                    ended = "end"
+                    return
+                yield token
+                if len(text) > self.context:
+                    ended = "context"
+                    return
+                if len(text) - len(prompt) < most:
+                    logits = self._read(text)
+        finally:
+            # Also where the caller stops, as it does at a text of `stop`.
+            count = len(text) - len(prompt)
+            steps = max(count - 1, 1)
+            self.figures |= {
+                "tokens": count,
+                "ended": ended if count == most or ended != "length" else "stop",
+                "tokens_per_second": steps / max(time.monotonic() - first, 1e-9),
+                "bytes_per_token": (self._copied() - copied) / steps,
+            }
+
+    def _read(self, text: list[int]) -> torch.Tensor:
+        """The logits after a text. What the cache has of it already is not read again, but for its last token."""
+        same = next((at for at, (a, b) in enumerate(zip(self._held, text, strict=False)) if a != b), min(len(self._held), len(text)))
+        at = min(same, len(text) - 1)
+        # A pass that fails leaves the cache as the pass left it.
+        self._held = text[:at]
+        while at < len(text):
+            part = text[at : at + self._chunk]
+            method = "decode" if len(part) == 1 else "prefill"
+            logits = self.module.execute(method, torch.tensor([part]), torch.tensor([at]))
+            at += len(part)
+            self._held = text[:at]
+        return logits[0, -1].cpu()
+
+    def _copied(self) -> int:
+        return self.module.stats()["bytes_copied"]
+
+    def new_session(self) -> LLM:
+        """A second text over the same weights and budget, with a cache of its own."""
+        other: LLM = LLM.__new__(LLM)
+        other.__dict__.update(self.__dict__)
+        other._begin()
+        other.module = self.module.new_session()
+        return other
+
+    def set_budget(self, budget: int | str) -> None:
+        """Another budget, from the next pass on: see :meth:`weightstream.Module.set_budget`."""
+        self.module.set_budget(bytes_of(budget))
+
+    def close(self) -> None:
+        """Frees the program, or the session."""
+        self.module.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
