@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from .._export.export import export as export_program
 from .._native.errors import ExportError
 from .checkpoint import Checkpoint, end_tokens, load, settings_of
-from .decoder import Decoder
+from .decoder import Decoder, grouped_attention
 
 #: Places in the cache, and tokens that one pass of ``prefill`` takes, where nothing is said.
 CONTEXT, CHUNK = 2048, 512
@@ -58,17 +59,19 @@ def export(
         methods["verify"], inputs["verify"] = decoder.for_all_tokens(), (_tokens(verify), position)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    export_program(
-        methods,
-        inputs,
-        folder / "model.pte",
-        folder / "model.ptd",
-        dynamic_shapes=shapes,
-        device=device,
-        quantize=found.gguf if quantize == "auto" else quantize,
-        constant_methods=_constants(found, context, chunk, verify) | options.pop("constant_methods", {}),
-        **options,
-    )
+    # On a GPU there is a fused kernel.
+    with grouped_attention(found.model) if device == "cpu" else contextlib.nullcontext():
+        export_program(
+            methods,
+            inputs,
+            folder / "model.pte",
+            folder / "model.ptd",
+            dynamic_shapes=shapes,
+            device=device,
+            quantize=found.gguf if quantize == "auto" else quantize,
+            constant_methods=_constants(found, context, chunk, verify) | options.pop("constant_methods", {}),
+            **options,
+        )
     if found.tokenizer is not None:
         found.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
 

@@ -22,7 +22,7 @@ from ..._torch import build
 from ..._torch.embedding import realized_embedding
 from ..._torch.names import prefixed_constants
 from ..._torch.probe import pin_before_first_reader, reuse_across_probes, share_storage
-from ..._torch.products import one_by_one
+from ..._torch.products import by_kernels, one_by_one
 from ..._torch.shapes import every_shape
 from ..._torch.tuning import held_integers
 from ..passes import refusals
@@ -58,6 +58,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(reuse_across_probes())
         stack.enter_context(held_integers())
         stack.enter_context(one_by_one())
+        stack.enter_context(by_kernels())
         ranges = stack.enter_context(every_shape(inputs))
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         stack.enter_context(build.without_onednn())
