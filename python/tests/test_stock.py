@@ -227,8 +227,8 @@ def test_defaults_of_the_process_and_of_the_environment(stock):
 
 RUNNER = """
 import sys, torch
-from weightstream._native import bindings
-bindings.library()  # registers the backend, as linking it does for a runner in C++
+import weightstream as ws
+ws.register()
 from executorch.extension.pybindings import portable_lib
 module = portable_lib._load_for_executorch(*sys.argv[1:3])
 torch.save([module.forward(inputs) for inputs in torch.load(sys.argv[3])], sys.argv[4])
@@ -254,3 +254,16 @@ def test_executorchs_own_python_runner_gets_its_budget_from_the_environment(stoc
     for outputs in torch.load(files[1]):
         for found, expected in zip(outputs, model(*example())):
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_executorchs_own_python_runner_without_the_weights_says_where_they_are(stock, tmp_path):
+    import os
+
+    torch.save([example()], tmp_path / "inputs.pt")
+    script = RUNNER.replace("sys.argv[1:3]", "sys.argv[1:2]")
+    command = [sys.executable, "-c", script, *map(str, stock), str(tmp_path / "inputs.pt"), str(tmp_path / "outputs.pt")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "they are in the .ptd that was saved with the .pte" in ran.stderr
+    ran = subprocess.run(command, env={**os.environ, "WEIGHTSTREAM_DATA": str(stock[1])}, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

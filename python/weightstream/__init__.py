@@ -47,6 +47,7 @@ _EXPORTS = {
     "Module": "_run.runtime",
     "Error": "_native.errors",
     "required_budget": "_run.runtime",
+    "register": "_run.runtime",
     "set_options": "_run.runtime",
     "set_device_budget": "_run.shared_device",
     "device_report": "_run.shared_device",

@@ -157,15 +157,16 @@ fn load(
             .iter()
             .map(|spec| (spec.key.as_str(), spec.text.as_bytes()));
         let defaults = config::from_program(texts)?;
-        let id = named_bytes(named, &record.build_id_key())?;
-        let mapped = match given.data {
-            Some(_) => None,
-            None => mapped::file_at(id.as_ptr() as usize)?,
+        let id = named_bytes(named, &record.build_id_key());
+        let mapped = match (&given.data, &id) {
+            (None, Ok(id)) => mapped::file_at(id.as_ptr() as usize)?,
+            _ => None,
         };
         let options = given.with_defaults(&defaults, applies(record, mapped.is_some()))?;
         let kept = KeptData(named);
         let data = match options.data.clone().or(mapped) {
             Some(path) => DataSource::File(path),
+            None if id.is_err() => return Err(Failure::from(no_weights(method))),
             None => DataSource::Kept(&kept, Arc::new(keeper)),
         };
         let library = |key: &str| named_bytes(named, key);
@@ -407,5 +408,14 @@ unsafe fn write(
         }
         // SAFETY: by this function's contract.
         _ => unsafe { place.on_device() }.and_then(|room| tensor.copy_to_caller(room, &strides)),
+    }
+}
+
+fn no_weights(method: &str) -> Error {
+    Error::Missing {
+        name: format!("the weights of method '{method}'"),
+        place: "what the runtime was given: they are in the .ptd that was saved with the .pte; give it to the runtime as the program's \
+                data file, or its path as weight_offload_data (WEIGHTSTREAM_DATA in the environment)"
+            .to_owned(),
     }
 }

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 from .._native.bindings import CallInput, Options, Value, as_priority, last_error, library, options_of
@@ -14,7 +15,15 @@ from .._native.errors import Error
 from .call import Argument, Call
 from .values import from_value, to_value
 
-__all__ = ["Module", "required_budget", "set_options"]
+__all__ = ["Module", "register", "required_budget", "set_options"]
+
+
+def register() -> None:
+    """Lets ExecuTorch's own Python runtime load programs of WeightStream in this process: its ``WeightStreamBackend`` is registered.
+
+    Options come from :func:`set_options`, the environment or the program then. Other calls of this package do the same.
+    """
+    library()
 
 
 def set_options(**specs: Any) -> None:
@@ -40,6 +49,8 @@ def command(arguments: list[str]) -> tuple[int, str]:
 
 class Module:
     """A program and its weights, loaded with a budget.
+
+    Without ``ptd`` the weights are the file of the program's name that ends in ``.ptd``, or the one ``.ptd`` beside it that belongs to it.
 
     A call takes what the model's ``forward`` took at export: ``m.forward(ids, mask=mask)``. See :meth:`execute`.
 
@@ -90,8 +101,9 @@ class Module:
     The child can load a module of its own for the CPU, and for a GPU only if nothing was loaded for one before the fork.
     """
 
-    def __init__(self, pte: str | os.PathLike, ptd: str | os.PathLike, method: str | None = None, **specs: Any):
+    def __init__(self, pte: str | os.PathLike, ptd: str | os.PathLike | None = None, method: str | None = None, **specs: Any):
         self._begin()
+        ptd = _weights_beside(Path(pte)) if ptd is None else ptd
         array = options_of(specs)
         handle = self._lib.wsm_open(os.fsencode(pte), os.fsencode(ptd), array, len(array))
         if not handle:
@@ -293,6 +305,22 @@ class Module:
         handle, self._handle = getattr(self, "_handle", None), None
         if handle is not None and self._is_here():
             self._lib.wsm_close(handle)
+
+
+def _weights_beside(pte: Path) -> Path:
+    named = pte.with_suffix(".ptd")
+    if named.is_file() or not pte.is_file():
+        return named
+    # `inspect` compares build ids.
+    beside = sorted(pte.parent.glob("*.ptd"))
+    fitting = [one for one in beside if command(["inspect", str(pte), str(one)])[0] == 0]
+    if len(fitting) == 1:
+        return fitting[0]
+    found = ", ".join(one.name for one in fitting or beside) or "none"
+    belong = "several belong to it" if fitting else "none belongs to it"
+    raise Error(
+        f"'{pte}' needs its weights: there is no '{named}', and of the .ptd files beside it ({found}) {belong}; give the file that it has"
+    )
 
 
 def _methods_of(pte: str | os.PathLike) -> list[str]:
