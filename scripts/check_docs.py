@@ -26,10 +26,14 @@ DOCS = {"README.md", "SECURITY.md"}
 SUFFIXES = r"\.(?:rs|py|md|h|cpp|cu|c|toml|fbs|cmake|svg|json|sh)"
 #: Names of other projects that no code here uses.
 FOREIGN = {"lifted_tensor_2"}
+#: Files that exports write.
+USERS = {"tokenizer.json"}
 FENCE = re.compile(r"^ *```.*?^ *```[^\S\n]*$", re.MULTILINE | re.DOTALL)
 SYMBOL = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*(?:\(.*\)|!|=\S*)?")
 #: Programs in C++, and the file of their own flags.
 TOOLS = {"weightstream-run": "runner", "weightstream-generate": "generate"}
+#: Commands of `weightstream` in Python, and the file of their flags.
+PYTHON_COMMANDS = {"export": "python/weightstream/_command.py", "llm": "python/weightstream/_llm/command.py"}
 COMMAND = re.compile(rf"^(?:make|weightstream|{'|'.join(TOOLS)})(?: .*)?$", re.MULTILINE)
 Found = Iterator[tuple[int, str]]
 
@@ -113,7 +117,8 @@ class Project:
         variants = "".join(re.findall(r"enum Command \{(.*?)^\}", rust, re.MULTILINE | re.DOTALL))
         commands = {name.lower(): own for name in re.findall(r"^    ([A-Z]\w*)", variants, re.MULTILINE)}
         quoted = r'"\s*(--[a-z][a-z0-9-]*)'
-        commands["export"] = {*re.findall(quoted, self.text("python/weightstream/_command.py")), "--help"}
+        for name, source in PYTHON_COMMANDS.items():
+            commands[name] = {*re.findall(quoted, self.text(source)), "--help"}
         for tool, source in TOOLS.items():
             text = self.text("cpp/tools/arguments.cpp") + self.text(f"cpp/tools/{source}.cpp")
             commands[tool] = {"--" + flag for flag in re.findall(r'\{"([a-z][a-z0-9-]*)", (?:"|nullptr)', text)}
@@ -189,7 +194,7 @@ class Page:
             if not any(code in flags for flags in self.project.flags.values()):
                 yield f"flag {code}: no command has it"
         elif re.search(r"\w", code) and re.fullmatch(r"[\w.*/-]+/[\w.*/-]*|[\w-]+" + SUFFIXES, code):
-            if not self.project.has_path(code):
+            if not self.project.has_path(code) and code not in USERS:
                 yield f"file {code}: there is no such file"
         elif SYMBOL.fullmatch(code) and re.search(r"[_.(!=]|::|[a-z][A-Z]|^[A-Z][a-z]", code):
             yield from self.symbol(code)

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given[:1] == ["llm"]:
             from ._llm import command
 
-            return command.run(given[1:])
+            return command.run(given[1:], _export_llm)
         status, text = runtime.command(given)
     except Error as error:
         print(f"weightstream: {error}", file=sys.stderr)
@@ -37,6 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
         text = text.replace("  help ", _EXPORT + "  help ", 1)
     print(text, end="", file=sys.stderr if status else sys.stdout)
     return status
+
+
+def _export_llm(*arguments: Any, **options: Any) -> None:
+    from . import llm
+
+    llm.export(*arguments, **options)
 
 
 def run() -> int:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from .._native.errors import ExportError
 
 
-def run(arguments: list[str]) -> int:
-    """Runs the command with what follows ``weightstream llm``; its exit status."""
+def run(arguments: list[str], export: Callable[..., None]) -> int:
+    """Runs the command with what follows ``weightstream llm``; its exit status. ``export`` is called late: --help needs no torch."""
     given = _parser().parse_args(arguments)
     try:
-        # Late: --help needs neither torch nor transformers.
-        from .. import llm
-
-        llm.export(
+        export(
             given.source,
             given.folder,
             quantize=None if given.quantize == "none" else given.quantize,
