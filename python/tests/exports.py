@@ -41,6 +41,8 @@ ROOT = HERE.parents[1]
 TORCH_PACKAGE = "torch_package"
 #: The LLM of python/examples, small: not a model of these tests either.
 LLM = "llm"
+#: What the names of programs start with that come from a small checkpoint: the family follows.
+CHECKPOINT = "checkpoint_"
 #: What the names of programs with several methods start with.
 SEVERAL = "methods_"
 #: What a model that is carried weighs at most: random numbers do not get smaller when they are packed.
@@ -131,6 +133,8 @@ def defined_in(name: str) -> str:
     """The module of the tests that defines a model."""
     if name in (LLM, TORCH_PACKAGE):
         return "llm_models" if name == LLM else "models"
+    if name.startswith(CHECKPOINT):
+        return "llm_checkpoints"
     try:
         return spec_of(name).build.__module__
     except KeyError:
@@ -146,7 +150,8 @@ def fingerprint(name: str) -> str:
         digest.update(importlib.metadata.version(package).split("+")[0].encode())
     digest.update(kind().encode())
     examples = [HERE.parent / "examples" / "llm.py"] if name == LLM else []
-    for path in (*sources.of_the_export(*(("llm.py",) if name == LLM else ())), *sources.of_a_model(defined_in(name)), *examples):
+    more = ["llm.py", "_llm/command.py"] if name == LLM or name.startswith(CHECKPOINT) else []
+    for path in (*sources.of_the_export(*more), *sources.of_a_model(defined_in(name)), *examples):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -157,7 +162,16 @@ def export_llm(folder: Path) -> None:
     llm_models.export(folder)
 
 
+def export_checkpoint(family: str, folder: Path) -> None:
+    import llm_checkpoints
+
+    llm_checkpoints.export(family, folder)
+
+
 def export_one(name: str, folder: Path) -> None:
+    if name.startswith(CHECKPOINT):
+        export_checkpoint(name.removeprefix(CHECKPOINT), folder)
+        return
     others = {TORCH_PACKAGE: export_torch_package, LLM: export_llm}
     others[name](folder) if name in others else export_model(name, folder)
 

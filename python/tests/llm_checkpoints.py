@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 WORDS = 300
+#: Tokens in a pass over a prompt.
+CHUNK = 8
 TEXT = "the capital of france is paris and the river is the seine; a budget of bytes, once read, is not read again\n"
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{{ eos_token }}{% endfor %}"
@@ -46,6 +46,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def write(family: str, folder: Path, **settings: Any) -> Path:
     """A checkpoint with a tokenizer. The largest logits are far apart, so that rounding changes no token."""
+    import transformers
+
     chosen = {**SMALL, "tie_word_embeddings": False, **FAMILIES.get(family, {}), **settings}
     config = transformers.AutoConfig.for_model(family, **{name: value for name, value in chosen.items() if value is not None})
     with torch.random.fork_rng(devices=[]):
@@ -60,8 +62,19 @@ def write(family: str, folder: Path, **settings: Any) -> Path:
     return folder
 
 
-def tokenizer() -> transformers.PreTrainedTokenizerFast:
+def export(family: str, folder: Path) -> None:
+    """A checkpoint in the folder ``checkpoint``, and beside it what the command makes of it."""
+    from weightstream._command import main
+
+    verify = ["--verify", "4"] if family == "llama" else []
+    assert main(["llm", "export", str(write(family, folder / "checkpoint")), str(folder), "--chunk", str(CHUNK), *verify]) == 0
+
+
+def tokenizer() -> Any:
     """Pieces of bytes, some of them joined, and words for the roles of a chat."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     found = Tokenizer(models.BPE())
     found.pre_tokenizer, found.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     special = ["<s>", "</s>", "<|user|>", "<|assistant|>"]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import weightstream as ws
-from llm_checkpoints import FAMILIES, TEXT, write
+from exports import CHECKPOINT, Exports
+from llm_checkpoints import CHUNK, FAMILIES, TEXT, write
 from support import error_of
 from weightstream._command import main
 from weightstream._llm.sampling import Sampling
@@ -19,11 +20,15 @@ from weightstream._llm.text import until
 
 transformers = pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.cpu_only("the tokens are those of transformers in float32 on the CPU")
-
 #: One of each kind: a tied head, windows, experts. `make zoo` has them all.
 CHOSEN = tuple(FAMILIES) if os.environ.get("WEIGHTSTREAM_ALL_FAMILIES") else ("llama", "gemma3_text", "qwen3_moe")
-COUNT, CHUNK = 64, 8
+
+pytestmark = [
+    pytest.mark.cpu_only("the tokens are those of transformers in float32 on the CPU"),
+    pytest.mark.models(*(CHECKPOINT + family for family in CHOSEN)),
+]
+
+COUNT = 64
 CHAT = [
     {"role": "user", "content": "the capital of france? é"},
     {"role": "assistant", "content": "paris"},
@@ -31,21 +36,16 @@ CHAT = [
 ]
 
 
-@pytest.fixture(scope="module", params=CHOSEN)
-def exported(request, tmp_path_factory) -> tuple[Path, Path]:
+@pytest.fixture(params=CHOSEN)
+def exported(request, exports: Exports) -> tuple[Path, Path]:
     """A checkpoint, and what was exported from it."""
-    source = write(request.param, tmp_path_factory.mktemp(request.param))
-    out = source / "out"
-    verify = ["--verify", "4"] if request.param == "llama" else []
-    assert main(["llm", "export", str(source), str(out), "--chunk", str(CHUNK), *verify]) == 0
-    return source, out
+    folder = exports.folder(CHECKPOINT + request.param)
+    return folder / "checkpoint", folder
 
 
-@pytest.fixture(scope="module")
-def llama(exported) -> Path:
-    if "llama" not in str(exported[0]):
-        pytest.skip("one family is enough")
-    return exported[1]
+@pytest.fixture
+def llama(exports: Exports) -> Path:
+    return exports.folder(CHECKPOINT + "llama")
 
 
 def reference(source: Path, prompt: Any) -> tuple[list[int], list[int]]:
@@ -100,6 +100,39 @@ def test_the_next_turn_of_a_chat_is_read_from_the_first_difference_on(llama, mon
         passes.clear()
         assert llm.generate(CHAT, max_new_tokens=12) == expected
         assert passes[0][1] >= first
+
+
+class Draft:
+    """Proposes what it is told to: every ``wrong``-th token is another one."""
+
+    def __init__(self, real: ws.LLM, wrong: int):
+        self.real, self.wrong, self.context, self.words, self.tokenizer = real, wrong, real.context, real.words, real.tokenizer
+
+    def tokens(self, text: list[int], count: int, sampling: Sampling) -> list[int]:
+        found = list(self.real.tokens(text, count, sampling))
+        return [(token + 1) % self.words if self.wrong and (len(text) + at) % self.wrong == 0 else token for at, token in enumerate(found)]
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 3])
+def test_a_draft_changes_no_token(llama, wrong):
+    with ws.LLM(llama) as plain, ws.LLM(llama, draft=Draft(plain, wrong)) as llm:
+        for prompt, count in (([0, 5, 9], 40), ([5] * 100, 60)):
+            expected = list(plain.tokens(prompt, count))
+            assert list(llm.tokens(prompt, count)) == expected
+            passes = llm.figures["passes"]
+            # The pass over the prompt gives one token, and others give up to four.
+            assert (passes <= len(expected) / 4 + 1) == (wrong == 0)
+            assert wrong != 1 or passes >= min(len(expected), plain.context - len(prompt) - 4) - 1
+        # A draft of another text, and the next turn, go on from what the cache holds.
+        assert list(llm.tokens([0, 5, 9, *expected[:3]], 12)) == list(plain.tokens([0, 5, 9, *expected[:3]], 12))
+        assert "passes" not in (list(llm.tokens([0, 5, 9], 4, Sampling(temperature=1.0))), llm.figures)[1]
+
+
+def test_a_draft_has_the_same_words(llama):
+    with ws.LLM(llama) as plain:
+        other = Draft(plain, 0)
+        other.words = 7
+        assert "the draft has 7 words and the model 300" in error_of(lambda: ws.LLM(llama, draft=other))
 
 
 def test_sessions_and_budgets(llama):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import torch
 from .._native.errors import Error
 from .._run.runtime import Module
 from .sampling import Sampling
+from .speculative import check_draft, propose
 from .text import Tokenizer, until
 
 #: A prompt: a text, the messages of a chat, or tokens.
@@ -38,11 +40,15 @@ class LLM:
     ``budget``: bytes or a text such as ``"8GB"``; without it the least possible one. Other keywords are those of
     :class:`weightstream.Module`. One call runs at a time; :meth:`new_session` is a second text over the same weights.
 
+    ``draft``: a smaller model with the same words, which proposes tokens. This one, exported with ``verify=N``, reads N at a time and keeps
+    those that it would have taken itself: the text is the same, and a pass that streams weights costs about as much for N tokens as for
+    one. It is used where the most probable tokens are taken.
+
     The tokens of the last text stay in the cache: a prompt that begins as that text did, as the next turn of a chat does, is read from the
     first difference on.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], budget: int | str | None = None, **options: Any):
+    def __init__(self, folder: str | os.PathLike[str], budget: int | str | None = None, *, draft: LLM | None = None, **options: Any):
         folder = Path(folder)
         for name in ("model.pte", "model.ptd"):
             if not (folder / name).is_file():
@@ -57,6 +63,20 @@ class LLM:
         self._defaults = settings["generation"]
         self._tokenizer = Tokenizer(folder / "tokenizer.json", settings) if (folder / "tokenizer.json").is_file() else None
         self._begin()
+        self._draft = draft
+        if draft is not None:
+            self._verify = self._constant("get_verify_len")
+            check_draft(self, draft)
+
+    @property
+    def words(self) -> int:
+        """How many words the model has."""
+        return self._words
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What makes tokens of text; None if there is no tokenizer.json."""
+        return self._tokenizer
 
     def _begin(self) -> None:
         self._held: list[int] = []
@@ -136,13 +156,13 @@ class LLM:
                 raise Error(f"token {token} is not in the vocabulary of {self._words} words")
 
     def _tokens(self, prompt: list[int], most: int, sampling: Sampling, made: torch.Generator) -> Iterator[int]:
-        begin, text = time.monotonic(), list(prompt)
-        logits = self._read(text)
-        first, copied, ended = time.monotonic(), self._copied(), "length"
-        self.figures = {"prompt_tokens": len(prompt), "prompt_seconds": first - begin}
+        begin, text, ended = time.monotonic(), list(prompt), "length"
+        self.figures, first, copied = {"prompt_tokens": len(prompt)}, begin, 0
+        tokens = self._stream(text, sampling, made)
         try:
-            for _ in range(most):
-                token = sampling.next(logits, text, made)
+            for token in itertools.islice(tokens, most):
+                if len(text) == len(prompt):
+                    first, copied = time.monotonic(), self._copied()
                 text.append(token)
                 if token in self._ends:
                     ended = "end"
@@ -151,18 +171,36 @@ class LLM:
                 if len(text) > self.context:
                     ended = "context"
                     return
-                if len(text) - len(prompt) < most:
-                    logits = self._read(text)
         finally:
             # Also where the caller stops, as it does at a text of `stop`.
             count = len(text) - len(prompt)
             steps = max(count - 1, 1)
             self.figures |= {
+                "prompt_seconds": first - begin,
                 "tokens": count,
                 "ended": ended if count == most or ended != "length" else "stop",
                 "tokens_per_second": steps / max(time.monotonic() - first, 1e-9),
                 "bytes_per_token": (self._copied() - copied) / steps,
             }
+
+    def _stream(self, text: list[int], sampling: Sampling, made: torch.Generator) -> Iterator[int]:
+        """The tokens after ``text``, to which the caller adds each of them."""
+        while True:
+            yield sampling.next(self._read(text), text, made)
+            while self._draft is not None and sampling.is_greedy and len(text) - 1 + self._verify <= self.context:
+                yield from self._verified(text, self._draft)
+
+    def _verified(self, text: list[int], draft: LLM) -> list[int]:
+        """The tokens after ``text`` that one pass gives: those of the draft that are right, and one more."""
+        at = len(text) - 1
+        proposed = propose(draft, text, self._verify - 1)
+        self._held = text[:at]
+        logits = self.module.execute("verify", torch.tensor([[text[at], *proposed]]), torch.tensor([at]))
+        found = logits[0].argmax(-1).tolist()
+        right = next((number for number, token in enumerate(proposed) if token != found[number]), len(proposed))
+        self._held = [*text, *proposed[:right]]
+        self.figures["passes"] = self.figures.get("passes", 0) + 1
+        return found[: right + 1]
 
     def _read(self, text: list[int]) -> torch.Tensor:
         """The logits after a text. What the cache has of it already is not read again, but for its last token."""

@@ -37,6 +37,11 @@ class Sampling:
         found["temperature"] = defaults.get("temperature", 1.0) if defaults.get("do_sample") else 0.0
         return cls(**found | {name: value for name, value in given.items() if value is not None})
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the token is the most probable one, whatever was drawn before."""
+        return self.temperature == 0 and self.repetition_penalty == 1
+
     def next(self, logits: torch.Tensor, before: list[int], made: torch.Generator) -> int:
         """A token; ``logits`` [words], ``before``: the tokens of the text."""
         logits = logits.float()

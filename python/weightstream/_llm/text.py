@@ -20,6 +20,10 @@ class Tokenizer:
         self._file, self._template = file, settings["chat_template"]
         self._found = PreTrainedTokenizerFast(tokenizer_file=str(file), chat_template=self._template, **settings["tokens"])
 
+    def vocabulary(self) -> dict[str, int]:
+        """Each token's number."""
+        return self._found.get_vocab()
+
     def encode(self, text: str) -> list[int]:
         return self._found.encode(text)
 
