@@ -28,7 +28,7 @@ test: bootstrap ## build, then run all tests: Rust, C++, Python (TORCH=2.15: wit
 
 zoo: build ## export models of transformers, timm, torchvision and diffusers, some quantized, run each at three budgets, write docs/models.md (ONLY=name JOBS=n ARGS=--help)
 	@$(PYTHON) scripts/zoo $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
-	@$(if $(ONLY),,cd python/tests && WEIGHTSTREAM_ALL_FAMILIES=1 $(abspath $(PYTHON)) -m pytest -q test_llm.py)
+	@$(if $(ONLY),,cd python/tests && WEIGHTSTREAM_TEST_FAMILIES=all $(abspath $(PYTHON)) -m pytest -q test_llm.py)
 
 mutants: bootstrap ## take each safety rule out, one at a time, and see a test fail (ONLY=name)
 	@$(PYTHON) scripts/mutants $(if $(ONLY),--only '$(ONLY)')

@@ -21,7 +21,7 @@ from weightstream._llm.text import until
 transformers = pytest.importorskip("transformers")
 
 #: One of each kind: a tied head, windows, experts. `make zoo` has them all.
-CHOSEN = tuple(FAMILIES) if os.environ.get("WEIGHTSTREAM_ALL_FAMILIES") else ("llama", "gemma3_text", "qwen3_moe")
+CHOSEN = tuple(FAMILIES) if os.environ.get("WEIGHTSTREAM_TEST_FAMILIES") else ("llama", "gemma3_text", "qwen3_moe")
 
 pytestmark = [
     pytest.mark.cpu_only("the tokens are those of transformers in float32 on the CPU"),
