@@ -34,6 +34,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "qwen3": {},
     "gemma3_text": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 16},
+    "gemma2": {"sliding_window": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 1.0},
     "phi3": {"num_key_value_heads": 4, "head_dim": None},
     "mistral": {"sliding_window": 16},
     "smollm3": {},
@@ -81,3 +82,14 @@ def tokenizer() -> Any:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     found.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=WORDS, special_tokens=special, initial_alphabet=alphabet))
     return transformers.PreTrainedTokenizerFast(tokenizer_object=found, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE)
+
+
+class Draft:
+    """Proposes what it is told to: every ``wrong``-th token is another one."""
+
+    def __init__(self, real: Any, wrong: int):
+        self.real, self.wrong, self.context, self.words, self.tokenizer = real, wrong, real.context, real.words, real.tokenizer
+
+    def tokens(self, text: list[int], count: int, sampling: Any) -> list[int]:
+        found = list(self.real.tokens(text, count, sampling))
+        return [(token + 1) % self.words if self.wrong and (len(text) + at) % self.wrong == 0 else token for at, token in enumerate(found)]

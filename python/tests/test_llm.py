@@ -12,7 +12,7 @@ import pytest
 import torch
 import weightstream as ws
 from exports import CHECKPOINT, Exports
-from llm_checkpoints import CHUNK, FAMILIES, TEXT, write
+from llm_checkpoints import CHUNK, FAMILIES, TEXT, Draft, write
 from support import error_of
 from weightstream._command import main
 from weightstream._llm.sampling import Sampling
@@ -100,17 +100,6 @@ def test_the_next_turn_of_a_chat_is_read_from_the_first_difference_on(llama, mon
         passes.clear()
         assert llm.generate(CHAT, max_new_tokens=12) == expected
         assert passes[0][1] >= first
-
-
-class Draft:
-    """Proposes what it is told to: every ``wrong``-th token is another one."""
-
-    def __init__(self, real: ws.LLM, wrong: int):
-        self.real, self.wrong, self.context, self.words, self.tokenizer = real, wrong, real.context, real.words, real.tokenizer
-
-    def tokens(self, text: list[int], count: int, sampling: Sampling) -> list[int]:
-        found = list(self.real.tokens(text, count, sampling))
-        return [(token + 1) % self.words if self.wrong and (len(text) + at) % self.wrong == 0 else token for at, token in enumerate(found)]
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3])
@@ -232,6 +221,17 @@ def test_what_was_said_is_said_less_often_as_transformers_does_it():
 )
 def test_what_may_be_the_beginning_of_a_stop_is_held_back(pieces, stops, expected):
     assert list(until(iter(pieces), stops)) == expected
+
+
+@pytest.mark.no_runtime
+def test_a_model_that_leaves_the_cache_out_is_refused_by_name(tmp_path, monkeypatch):
+    """As one does that knows it by another name: its tokens would be those of texts of one token."""
+    source = write("llama", tmp_path / "llama")
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda input_ids, use_cache, logits_to_keep, **_: forward(input_ids, use_cache=use_cache))
+    said = error_of(lambda: ws.llm.export(model, tmp_path / "out", chunk=1), ws.ExportError)
+    assert "a llama does not keep its keys and values in the cache that it is given" in said
 
 
 def test_a_model_that_is_loaded_is_exported_too(tmp_path):

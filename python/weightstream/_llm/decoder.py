@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,18 +19,39 @@ from .._native.errors import ExportError
 
 #: Kinds of layers, of `layer_types`, whose keys and values any position can be gone back to.
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-#: What transformers calls the attention below.
-_GROUPED = "weightstream_grouped"
+#: What transformers calls the attention below, by the kind of device.
+_ATTENTION_OF = {"cpu": "weightstream_grouped", "cuda": "weightstream_fused"}
+#: What some models add to attention. A function that has no place for it would leave it out.
+_MORE = ("softcap", "s_aux", "position_bias")
 
 
-def _grouped_attention(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, *, scaling: float, **_: Any
-) -> tuple[torch.Tensor, None]:
-    """Attention in which the queries that share keys are rows of one product: keys and values are not copied for each of them.
+def _attention(compute: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, None]]:
+    """What transformers calls for ``compute``: with ``query`` [batch, heads, length, size], ``key`` and ``value`` [batch, shared heads,
+    places, size], and ``mask`` [batch, 1, length, places], true where a query sees a place. Gives [batch, length, heads, size]."""
 
-    ``query`` [batch, heads, length, size]; ``key`` and ``value`` [batch, shared heads, places, size]; ``mask`` [batch, 1, length, places],
-    true where a query sees a place. Gives [batch, length, heads, size].
-    """
+    def attention(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        *,
+        scaling: float | None = None,
+        **more: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if any(more.get(name) is not None for name in _MORE):
+            # The model's own, which adds masks of numbers.
+            own = sys.modules[type(module).__module__].eager_attention_forward
+            numbers = None if mask is None else torch.zeros((), dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+            return own(module, query, key, value, numbers, scaling=scaling, **more)[0], None
+        found = compute(query, key, value, mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
+        return found.transpose(1, 2).contiguous(), None
+
+    return attention
+
+
+def _grouped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
+    """The queries that share keys are rows of one product: keys and values are not copied for each of them."""
     batch, heads, length, _ = query.shape
     shared, places = key.shape[1:3]
     rows = (query * scaling).reshape(batch, shared, heads // shared * length, -1)
@@ -36,21 +59,29 @@ def _grouped_attention(
     if mask is not None:
         scores = scores.masked_fill(~mask.unsqueeze(2), -torch.inf)
     found = scores.softmax(-1).view(batch, shared, -1, places) @ value
-    return found.view(batch, heads, length, -1).transpose(1, 2).contiguous(), None
+    return found.view(batch, heads, length, -1)
 
 
-AttentionInterface.register(_GROUPED, _grouped_attention)
-AttentionMaskInterface.register(_GROUPED, sdpa_mask)
+def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
+    """For the fused kernel, which reads keys and values as they are, too."""
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+for _device, _compute in (("cpu", _grouped), ("cuda", _fused)):
+    AttentionInterface.register(_ATTENTION_OF[_device], _attention(_compute))
+    AttentionMaskInterface.register(_ATTENTION_OF[_device], sdpa_mask)
 
 
 @contextlib.contextmanager
-def grouped_attention(model: Any) -> Iterator[None]:
-    """Lets a model compute attention by the function above, if it would by PyTorch's ``scaled_dot_product_attention``."""
+def attention_for(model: Any, device: str) -> Iterator[None]:
+    """Lets a model compute attention by the functions above, if it would by PyTorch's ``scaled_dot_product_attention``."""
     before = model.config._attn_implementation
     if before != "sdpa":
         yield
         return
-    model.set_attn_implementation(_GROUPED)
+    model.set_attn_implementation(_ATTENTION_OF.get(device, before))
     try:
         yield
     finally:
@@ -73,11 +104,16 @@ class Decoder(TorchExportableModuleWithStaticCache):
         model.generation_config.update(use_cache=True, cache_implementation="static")
         super().__init__(model, batch_size=1, max_cache_len=context)
         self.keep = 1
+        #: Releases of transformers before 5.24 call it so. What a model does not know it leaves out.
+        self.name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         for layer in self.static_cache.layers:
             layer.cumulative_length.copy_(position[0])
-        return self.model(input_ids=tokens, cache=self.static_cache, use_cache=True, logits_to_keep=self.keep).logits
+        found = self.model(input_ids=tokens, use_cache=True, logits_to_keep=self.keep, **{self.name: self.static_cache})
+        if getattr(found, self.name, None) is not self.static_cache:
+            raise ExportError(f"a {self.model.config.model_type} does not keep its keys and values in the cache that it is given")
+        return found.logits
 
     def for_all_tokens(self) -> nn.Module:
         """The same with logits [1, length, words]: of the token after each one. Weights and caches are the same."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from .._export.export import export as export_program
 from .._native.errors import ExportError
 from .checkpoint import Checkpoint, end_tokens, load, settings_of
-from .decoder import Decoder, grouped_attention
+from .decoder import Decoder, attention_for
 
 #: Places in the cache, and tokens that one pass of ``prefill`` takes, where nothing is said.
 CONTEXT, CHUNK = 2048, 512
@@ -57,10 +56,12 @@ def export(
     shapes = {} if chunk == 1 else {"prefill": ({1: torch.export.Dim("length", min=1, max=chunk)}, None)}
     if verify:
         methods["verify"], inputs["verify"] = decoder.for_all_tokens(), (_tokens(verify), position)
+    if device != "cpu":
+        # A token has hundreds of kernels: the host takes longer to launch them than the GPU to run them.
+        options["defaults"] = {"weight_offload_cuda_graph": True} | dict(options.get("defaults") or {})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # On a GPU there is a fused kernel.
-    with grouped_attention(found.model) if device == "cpu" else contextlib.nullcontext():
+    with attention_for(found.model, device):
         export_program(
             methods,
             inputs,
