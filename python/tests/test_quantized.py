@@ -80,6 +80,8 @@ def recipes() -> dict:
 
 @pytest.mark.parametrize("name", [*RECIPES, *(() if ON_GPU else ("int8 with activations",))])
 def test_a_recipe_is_right_at_every_budget_and_takes_its_bits(name, tmp_path, capfd):
+    if name == "nvfp4" and torch.__version__ < "2.14":
+        pytest.skip("torch before 2.14 loses numbers of these weights, and the export says so")
     how, bits = recipes()[name]
     exact_products()
     plain = model()

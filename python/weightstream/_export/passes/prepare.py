@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
+from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
@@ -58,6 +59,10 @@ def _traced(program: ExportedProgram) -> ExportedProgram:
     try:
         with torch.no_grad(), build.without_onednn(), recurrent.shaped_states(), guards.unasserted():
             return program.run_decompositions({**recurrent.unrolled(), **masks.decompositions(), **convolution.written_out()})
+    except SpecViolationError as error:
+        raise ExportError(
+            f"torch {torch.__version__} loses a number that the weights of a quantization bring ({error}): export with torch 2.14"
+        ) from None
     except PendingUnbackedSymbolNotFound:
         read = next((node for node in program.graph.nodes if node.target in index.NUMBERS), None)
         if read is None:
