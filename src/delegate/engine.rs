@@ -18,7 +18,7 @@ use super::compiled::compiled;
 use super::delegate_device::DelegateDevice;
 use super::inputs::{self, Signature};
 use super::locked;
-use super::option_checks::{check_repeats, no_graph};
+use super::option_checks::captures;
 use super::request::LoadRequest;
 use super::run_pass::{Parts, RunPass, TakeOutputs};
 use super::shared::{ProgramState, SessionState, Shared};
@@ -27,7 +27,7 @@ use crate::aoti::container::Input;
 use crate::aoti::dtype::DType;
 use crate::aoti::outputs::Outputs as PassOutputs;
 use crate::config::Options;
-use crate::device::{DevicePtr, HostStorage};
+use crate::device::DevicePtr;
 use crate::elastic::PassNeeds;
 use crate::error::{Error, Result};
 use crate::format::OutputSource;
@@ -61,9 +61,8 @@ impl<D: DelegateDevice> Engine<D> {
     ) -> Result<Engine<D>> {
         let (method, record) = (request.records.method(), request.records.own());
         let mut running = shared.turn()?;
-        if options.cuda_graph {
-            check_no_ring(running.data.held)?;
-            check_repeats(options, running.session.store().policy())?;
+        let captures = captures(options, running.data.held, running.session.store().policy())?;
+        if captures {
             running.session.allow_capture()?;
             running.session.raise_graph_cap(options.graph_bytes)?;
         }
@@ -85,7 +84,7 @@ impl<D: DelegateDevice> Engine<D> {
             state,
             method,
             copies: dense::Copies::default(),
-            graph: options.cuda_graph.then(graphs::EngineGraphs::new),
+            graph: captures.then(graphs::EngineGraphs::new),
         })
     }
 
@@ -358,17 +357,6 @@ impl<D: DelegateDevice> Drop for Engine<D> {
         if let Some(code) = self.code.take().filter(|_| running.poisoned.is_none()) {
             self.shared.keep_code(self.method, code);
         }
-    }
-}
-
-/// The ring of 'staged' is filled by the host during each pass.
-fn check_no_ring(held: HostStorage) -> Result<()> {
-    match held {
-        HostStorage::Staged { .. } => Err(no_graph(
-            "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
-             (weight_offload_host), or leave it out",
-        )),
-        _ => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::config::{
     CUDA_GRAPH, GRAPH_MB, GRAPH_SHAPES, LINK_GBPS, PIN, POLICY, PRIORITY, PTE_SHA256, STREAM, SYNC,
     VERIFY,
 };
-use crate::device::CallerStream;
+use crate::device::{CallerStream, HostStorage};
 use crate::error::{Error, Result};
 use crate::format::Record;
 use crate::residency::Policy;
@@ -78,8 +78,24 @@ pub(super) fn check_graph(record: &Record, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Once it is known which policy runs: `policy`, which was asked for, or is what the budget leaves.
-pub(super) fn check_repeats(options: &Options, policy: &dyn Policy) -> Result<()> {
+/// Whether passes are captured, once it is known how weights are held, and which policy runs: the one that was asked for, or what the
+/// budget leaves. Where they cannot be, a default is left out; that a load asks for it is an error.
+pub(super) fn captures(options: &Options, held: HostStorage, policy: &dyn Policy) -> Result<bool> {
+    if !options.cuda_graph {
+        return Ok(false);
+    }
+    let able = check_no_ring(held).and_then(|()| check_repeats(options, policy));
+    let asked = options.origin(CUDA_GRAPH) == Some(Origin::Load) || !options.graph_shapes.is_empty();
+    match able {
+        Err(error) if !asked => {
+            log::info!("passes are not captured as graphs: {error}");
+            Ok(false)
+        }
+        able => able.map(|()| true),
+    }
+}
+
+fn check_repeats(options: &Options, policy: &dyn Policy) -> Result<()> {
     if policy.is_periodic() {
         return Ok(());
     }
@@ -91,6 +107,17 @@ pub(super) fn check_repeats(options: &Options, policy: &dyn Policy) -> Result<()
         key: key.to_owned(),
         what: differs(options.policy, policy.name()),
     })
+}
+
+/// The ring of 'staged' is filled by the host during each pass.
+fn check_no_ring(held: HostStorage) -> Result<()> {
+    match held {
+        HostStorage::Staged { .. } => Err(no_graph(
+            "weights are held 'staged' on the host here, which fills the ring during each pass; hold them otherwise \
+             (weight_offload_host), or leave it out",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Why no pass can be captured where the policy `runs`, with `asked` for.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{Spec, SpecValue};
+use crate::config::{Applies, Spec, SpecValue};
 use crate::figures::DeviceModel;
 use crate::residency::{choose, Request};
 use crate::schedule::{Event, Trace, WeightKind, WeightSpec};
@@ -11,7 +11,10 @@ fn refused(more: &[(&str, &str)], capacity: u64) -> Option<Error> {
         value: SpecValue::Text(value.to_owned()),
     };
     let specs: Vec<Spec> = [(CUDA_GRAPH, "1")].iter().chain(more).map(spec).collect();
-    let options = Options::parse(&specs).unwrap();
+    captured(&Options::parse(&specs).unwrap(), capacity).err()
+}
+
+fn captured(options: &Options, capacity: u64) -> Result<bool> {
     let weight = |at: u32| WeightSpec {
         fqn: at.to_string(),
         bytes: 1000,
@@ -35,7 +38,7 @@ fn refused(more: &[(&str, &str)], capacity: u64) -> Option<Error> {
         link: None,
         times: &[],
     });
-    check_repeats(&options, &*residency.policy()).err()
+    captures(options, HostStorage::Pinned, &*residency.policy())
 }
 
 #[test]
@@ -67,4 +70,23 @@ fn a_budget_without_a_plan_is_told_apart() {
         "{what}"
     );
     assert!(!what.contains("take"), "{what}");
+}
+
+#[test]
+fn graphs_that_a_program_has_as_its_default_are_left_out_under_the_lru() {
+    let spec = |key: &str, text: &str| Spec {
+        key: key.to_owned(),
+        value: SpecValue::Text(text.to_owned()),
+    };
+    let gpu = Applies {
+        method: "forward",
+        gpu: true,
+        offload: true,
+        has_data: false,
+    };
+    let lru = Options::parse(&[spec(POLICY, "lru")]).unwrap();
+    let default = lru.with_defaults(&[spec(CUDA_GRAPH, "1")], gpu).unwrap();
+    assert!(default.cuda_graph);
+    assert_eq!(captured(&default, 4096), Ok(false));
+    assert_eq!(captured(&default, 1 << 20), Ok(true));
 }

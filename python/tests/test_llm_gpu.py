@@ -1,0 +1,63 @@
+"""A language model on a GPU: one text at every budget, and each of its tokens is probable for transformers too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import weightstream as ws
+from llm_checkpoints import CHUNK, Draft, write
+from weightstream._export.quantize import quantized
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.gpu
+
+PROMPT, COUNT = [0, *range(20, 50)], 48
+#: Logits have a standard deviation of 1; where two are closer than this, either token is right.
+ROUNDING = 0.15
+
+
+@pytest.fixture(scope="module", params=[None, "int8", "int4"], ids=["bf16", "int8", "int4"])
+def exported(request, tmp_path_factory) -> tuple[str | None, Path]:
+    out = tmp_path_factory.mktemp("llm")
+    ws.llm.export(write("llama", out / "checkpoint"), out, device="cuda", quantize=request.param, chunk=CHUNK, verify=4)
+    return request.param, out
+
+
+def generated(out: Path, budget: int | str, **options: bool) -> list[int]:
+    with ws.LLM(out, budget=budget, **options) as llm:
+        tokens = list(llm.tokens(PROMPT, COUNT))
+        # By graphs, unless somebody says otherwise.
+        assert (llm.module.stats()["captures"] > 0) == options.get("weight_offload_cuda_graph", True)
+        return tokens
+
+
+def lacks(out: Path, how: str | None, tokens: list[int]) -> float:
+    """By how much the largest logits of the same model in transformers, on the CPU, exceed those of the tokens at most."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(out / "checkpoint", dtype=torch.bfloat16).eval()
+    model = model if how is None else quantized(model, how)
+    with torch.no_grad():
+        logits = model(torch.tensor([PROMPT + tokens])).logits[0, len(PROMPT) - 1 : -1].float()
+    return (logits.max(-1).values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]).max().item()
+
+
+def test_tokens_are_the_same_at_every_budget(exported):
+    how, out = exported
+    least = ws.required_budget(out / "model.pte")
+    expected = generated(out, "1GB")
+    assert len(set(expected)) > 4
+    for budget in (least, 2 * least):
+        assert generated(out, budget) == expected
+    assert generated(out, "1GB", weight_offload_cuda_graph=False) == expected
+    assert lacks(out, how, expected) < ROUNDING
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_tokens_that_a_draft_proposed_are_probable(exported, wrong):
+    how, out = exported
+    with ws.LLM(out) as plain, ws.LLM(out, draft=Draft(plain, wrong)) as llm:
+        found = list(llm.tokens(PROMPT, COUNT))
+        assert llm.figures["passes"] < COUNT
+    assert lacks(out, how, found) < ROUNDING
