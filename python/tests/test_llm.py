@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.models(*(CHECKPOINT + family for family in CHOSEN)),
 ]
 
+BUILD = Path(os.environ.get("WEIGHTSTREAM_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
 COUNT = 64
 CHAT = [
     {"role": "user", "content": "the capital of france? é"},
@@ -122,6 +124,47 @@ def test_a_draft_has_the_same_words(llama):
         other = Draft(plain, 0)
         other.words = 7
         assert "the draft has 7 words and the model 300" in error_of(lambda: ws.LLM(llama, draft=other))
+
+
+def command(llama: Path, *given: str, lines: str = "", status: int = 0) -> subprocess.CompletedProcess[str]:
+    """What weightstream-generate prints."""
+    program = BUILD / "weightstream-generate"
+    if not program.is_file():
+        pytest.skip(f"{program} is not built")
+    files = (str(llama / "model.pte"), str(llama / "model.ptd"))
+    done = subprocess.run([program, *files, *given], input=lines, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_the_command_generates_the_same_text(llama):
+    # Longer than two chunks; a turn after another; what ends a text.
+    with ws.LLM(llama) as llm:
+        after, chat = llm.generate(TEXT, max_new_tokens=20), [CHAT[0]]
+        whole = llm.generate("the capital", max_new_tokens=20)
+        answers = []
+        for message in ("the capital of france? é", "and then"):
+            chat = [*chat[:-1], {"role": "user", "content": message}]
+            answers.append(llm.generate(chat, max_new_tokens=12))
+            chat = [*chat, {"role": "assistant", "content": answers[-1]}, {}]
+        rendered, tokens = llm.tokenizer.render(CHAT[:1]), llm.encode(CHAT[:1])
+    found = json.loads(command(llama, "--prompt", TEXT, "--count", "20", "--json").stdout)
+    assert found["text"] == after
+    assert found["prompt_tokens"] > 2 * CHUNK
+    stopped = command(llama, "--prompt", "the capital", "--count", "20", "--stop", "none of it", "--stop", whole[4:7]).stdout
+    assert stopped == whole[: whole.index(whole[4:7])] + "\n"
+    said = command(llama, "--chat", "--prompt", "the capital of france? é", "--count", "12", lines="\nand then\n")
+    assert said.stdout == "".join(answer + "\n" for answer in answers)
+    shown = command(llama, "--chat", "--prompt", "the capital of france? é", "--show-prompt").stdout
+    assert shown == f"{rendered}\n{','.join(map(str, tokens))}\n"
+    drawn = [command(llama, "--prompt", TEXT, "--temperature", "1", "--seed", seed, "--count", "20").stdout for seed in "112"]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_command_says_what_is_missing(llama, tmp_path):
+    said = command(llama, "--prompt", "a", "--tokenizer", str(tmp_path / "none.json"), status=1).stderr
+    assert f"cannot read the tokenizer '{tmp_path / 'none.json'}'" in said
+    assert "a prompt of 9 tokens and 200 more need 208 places" in command(llama, "--prompt", "abcdefghi"[:9], "--count", "200", status=1).stderr
 
 
 def test_sessions_and_budgets(llama):

@@ -85,7 +85,8 @@ pub(super) fn captures(options: &Options, held: HostStorage, policy: &dyn Policy
         return Ok(false);
     }
     let able = check_no_ring(held).and_then(|()| check_repeats(options, policy));
-    let asked = options.origin(CUDA_GRAPH) == Some(Origin::Load) || !options.graph_shapes.is_empty();
+    let asked =
+        options.origin(CUDA_GRAPH) == Some(Origin::Load) || !options.graph_shapes.is_empty();
     match able {
         Err(error) if !asked => {
             log::info!("passes are not captured as graphs: {error}");

@@ -29,10 +29,13 @@ class Tokenizer:
 
     def encode_chat(self, messages: list[dict[str, Any]], **variables: Any) -> list[int]:
         """The tokens of messages, and of the beginning of an answer."""
+        return self._found.encode(self.render(messages, **variables), add_special_tokens=False)
+
+    def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        """The same as text."""
         if self._template is None:
             raise Error("the model has no chat template, so that it takes text, and no messages")
-        text = self._found.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **variables)
-        return self._found.encode(text, add_special_tokens=False)
+        return self._found.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **variables)
 
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         """The text of tokens as they come; a character that takes several tokens comes with the last of them."""
