@@ -134,7 +134,11 @@ def test_cpp_prints_tokens_as_they_come(exported):
     ("tokens", "more", "said"),
     [
         ("0,512", (), "token 512 is not in the vocabulary of 512 words"),
-        (listed([1] * (CONTEXT + 1)), (), "a prompt of 65 tokens and 1 more need 65 places in the cache, which has 64 (get_max_context_len)"),
+        (
+            listed([1] * (CONTEXT + 1)),
+            (),
+            "a prompt of 65 tokens and 1 more need 65 places in the cache, which has 64 (get_max_context_len)",
+        ),
         ("0,1", ("--count", 64), "a prompt of 2 tokens and 64 more need 65 places in the cache, which has 64 (get_max_context_len)"),
         ("0,1", ("--budget-bytes", 8), "weight budget of 8 bytes is too small"),
     ],

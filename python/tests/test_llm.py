@@ -164,7 +164,10 @@ def test_the_command_generates_the_same_text(llama):
 def test_the_command_says_what_is_missing(llama, tmp_path):
     said = command(llama, "--prompt", "a", "--tokenizer", str(tmp_path / "none.json"), status=1).stderr
     assert f"cannot read the tokenizer '{tmp_path / 'none.json'}'" in said
-    assert "a prompt of 9 tokens and 200 more need 208 places" in command(llama, "--prompt", "abcdefghi"[:9], "--count", "200", status=1).stderr
+    assert (
+        "a prompt of 9 tokens and 200 more need 208 places"
+        in command(llama, "--prompt", "abcdefghi"[:9], "--count", "200", status=1).stderr
+    )
 
 
 def test_sessions_and_budgets(llama):
