@@ -29,8 +29,9 @@ def exported(request, tmp_path_factory) -> tuple[str | None, Path]:
 def generated(out: Path, budget: int | str, **options: bool) -> list[int]:
     with ws.LLM(out, budget=budget, **options) as llm:
         tokens = list(llm.tokens(PROMPT, COUNT))
-        # By graphs, unless somebody says otherwise.
-        assert (llm.module.stats()["captures"] > 0) == options.get("weight_offload_cuda_graph", True)
+        # By graphs, unless somebody says otherwise; the least budgets have no plan that graphs could have.
+        graphs = budget == "1GB" and options.get("weight_offload_cuda_graph", True)
+        assert (llm.module.stats()["captures"] > 0) == graphs
         return tokens
 
 
