@@ -262,6 +262,15 @@ Answer answer_text(Generator& model, Sampler& sampler, const Text& text, const T
   return answer;
 }
 
+// For the tokenizer.
+rust::Str utf8(const std::string& text) {
+  try {
+    return {text.data(), text.size()};
+  } catch (const std::invalid_argument&) {
+    throw std::runtime_error("text is UTF-8, and this is not: '" + text + "'");
+  }
+}
+
 Tokens from(const rust::Vec<std::uint32_t>& given) { return Tokens(given.begin(), given.end()); }
 
 void show_prompt(const std::string& text, const Tokens& tokens) {
@@ -294,10 +303,10 @@ std::optional<std::string> next_message(Arguments& arguments) {
 void chat(Generator& model, Sampler& sampler, const Text& text, Arguments& arguments) {
   std::vector<Message> messages;
   if (!arguments.system.empty()) {
-    messages.push_back({"system", arguments.system});
+    messages.push_back({"system", rust::String(utf8(arguments.system))});
   }
   while (const auto message = next_message(arguments)) {
-    messages.push_back({"user", *message});
+    messages.push_back({"user", rust::String(utf8(*message))});
     const auto rendered = std::string(text.render({messages.data(), messages.size()}));
     const Tokens prompt = from(text.encode_rendered(rendered));
     if (arguments.show_prompt) {
@@ -335,7 +344,7 @@ void run(Arguments& arguments) {
     if (arguments.chat) {
       return chat(model, sampler, *text, arguments);
     }
-    const Tokens prompt = from(text->encode(*arguments.prompt));
+    const Tokens prompt = from(text->encode(utf8(*arguments.prompt)));
     if (prompt.empty()) {
       throw std::runtime_error("the prompt has no tokens");
     }

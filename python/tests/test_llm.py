@@ -132,7 +132,7 @@ def command(llama: Path, *given: str, lines: str = "", status: int = 0) -> subpr
     if not program.is_file():
         pytest.skip(f"{program} is not built")
     files = (str(llama / "model.pte"), str(llama / "model.ptd"))
-    done = subprocess.run([program, *files, *given], input=lines, capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *files, *given], input=lines, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == status, done.stderr
     return done
 
@@ -164,6 +164,7 @@ def test_the_command_generates_the_same_text(llama):
 def test_the_command_says_what_is_missing(llama, tmp_path):
     said = command(llama, "--prompt", "a", "--tokenizer", str(tmp_path / "none.json"), status=1).stderr
     assert f"cannot read the tokenizer '{tmp_path / 'none.json'}'" in said
+    assert "text is UTF-8, and this is not" in command(llama, "--prompt", os.fsdecode(b"\xff"), status=1).stderr
     assert (
         "a prompt of 9 tokens and 200 more need 208 places"
         in command(llama, "--prompt", "abcdefghi"[:9], "--count", "200", status=1).stderr

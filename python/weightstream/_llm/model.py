@@ -55,6 +55,9 @@ class LLM:
                 raise Error(f"'{folder}' has no {name}: `weightstream llm export CHECKPOINT {folder}` writes it")
         if budget is not None:
             options["weight_offload_budget_bytes"] = bytes_of(budget)
+        if draft is not None:
+            # A graph has its copies in it; without one the next weights come while the draft runs.
+            options.setdefault("weight_offload_cuda_graph", False)
         self.module = Module(folder / "model.pte", folder / "model.ptd", **options)
         self.context = self._constant("get_max_context_len")
         self._chunk, self._words = self._constant("get_max_seq_len"), self._constant("get_vocab_size")
