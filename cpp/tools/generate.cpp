@@ -263,9 +263,9 @@ Answer answer_text(Generator& model, Sampler& sampler, const Text& text, const T
 }
 
 // For the tokenizer.
-rust::Str utf8(const std::string& text) {
+rust::String utf8(const std::string& text) {
   try {
-    return {text.data(), text.size()};
+    return rust::String(text);
   } catch (const std::invalid_argument&) {
     throw std::runtime_error("text is UTF-8, and this is not: '" + text + "'");
   }
@@ -303,10 +303,10 @@ std::optional<std::string> next_message(Arguments& arguments) {
 void chat(Generator& model, Sampler& sampler, const Text& text, Arguments& arguments) {
   std::vector<Message> messages;
   if (!arguments.system.empty()) {
-    messages.push_back({"system", rust::String(utf8(arguments.system))});
+    messages.push_back({"system", utf8(arguments.system)});
   }
   while (const auto message = next_message(arguments)) {
-    messages.push_back({"user", rust::String(utf8(*message))});
+    messages.push_back({"user", utf8(*message)});
     const auto rendered = std::string(text.render({messages.data(), messages.size()}));
     const Tokens prompt = from(text.encode_rendered(rendered));
     if (arguments.show_prompt) {
