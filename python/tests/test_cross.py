@@ -24,7 +24,7 @@ from torch import nn
 from torch._inductor.runtime.hints import DeviceProperties
 from weightstream._run import runtime
 from weightstream._torch import cross
-from weightstream._torch.cross import child, tiles
+from weightstream._torch.cross import cards, child, tiles
 from weightstream._torch.cross.cards import CARDS
 from weightstream._torch.cross.launches import Launches
 from weightstream._torch.cross.tiles import Product, Tile, seconds
@@ -164,6 +164,27 @@ def test_a_program_for_the_cpu_is_right_afterwards(program, tmp_path):
     module.close()
 
 
+def test_a_program_for_several_cards_has_ptx_for_the_oldest(tmp_path, capsys):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(torch.bfloat16).eval()
+    files = export(model, (torch.randn(4, 64, dtype=torch.bfloat16),), tmp_path, device="cuda", sm="90,86")
+    program = files.pte.read_bytes()
+    assert not cubins(program)
+    assert program.count(b".target sm_86") >= 1
+    assert b".loc" not in program, "lines of source would have paths of this machine"
+    assert "the driver compiles them for SM 90,86 at load" in capsys.readouterr().err
+    assert "GPU: compute capability 9.0, 8.6, not tuned" in told("inspect", files.pte, files.ptd)
+
+
+@pytest.mark.no_runtime
+def test_code_for_several_cards_fits_the_least_and_runs_on_the_oldest():
+    both = cards.of("100,86,120")
+    assert (both.sm, both.shared_memory_per_block_optin) == (86, CARDS["120"].shared_memory_per_block_optin)
+    # PTX for 9.0 and later may be for one card alone.
+    assert cards.of("90,100").sm == 89
+    assert cards.of("80,90").shared_memory_per_block_optin == CARDS["80"].shared_memory_per_block_optin
+    assert cards.of("90") is CARDS["90"]
+
+
 class Enough(Exception):
     """Ends an export once the kernels are compiled."""
 
@@ -197,10 +218,16 @@ def test_the_model_prefers_tiles_that_fit_and_fill_the_card(sm):
 
 
 @pytest.mark.no_runtime
-@pytest.mark.parametrize("sm", ["91", "9.0", "sm_90", "90a", "75", " 90"])
+@pytest.mark.parametrize("sm", ["91", "9.0", "sm_90", "90a", "75", " 90", "86,", "86;90"])
 def test_an_unknown_sm_is_refused_with_the_list(sm):
     with pytest.raises(ws.ExportError, match=f"sm '{sm}' is unknown; use one of 80, 86, 89, 90, 100, 120"):
         ws.WeightStreamPartitioner(device="cuda", sm=sm)
+
+
+@pytest.mark.no_runtime
+def test_an_sm_named_twice_is_refused():
+    with pytest.raises(ws.ExportError, match="sm '86,90,86' names one twice"):
+        ws.WeightStreamPartitioner(device="cuda", sm="86,90,86")
 
 
 @pytest.mark.no_runtime

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("pte", metavar="MODEL.pte", help="the program to write")
     parser.add_argument("ptd", metavar="WEIGHTS.ptd", help="its weights")
     once("--device", default="cpu", choices=("cpu", "cuda"), help="where it runs (default: cpu)")
-    once("--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120")
+    once("--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120; for several 86,89,90")
     once("--isa", default="x86-64-v3", help="x86-64 level of the host's code (default: x86-64-v3)")
     once("--attention", default="auto", choices=("auto", "math"), help="how a GPU computes attention (default: auto)")
     once("--no-offload", nargs=0, default=False, help="keep all weights in memory: the baseline for measurements")

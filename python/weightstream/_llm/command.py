@@ -48,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
         help="bits of the weights; auto keeps those of a GGUF file, and changes nothing else (default: auto)",
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where it runs (default: cpu)")
-    parser.add_argument("--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120")
+    parser.add_argument(
+        "--sm", default="", help="compute capability of a GPU that is not here: 80, 86, 89, 90, 100, 120; for several 86,89,90"
+    )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="of activations and dense weights (default: float32, on a GPU bfloat16)"
     )

@@ -34,7 +34,8 @@ class WeightStreamPartitioner(AotiPartitioner):
       of progress says where it is not, and why. ``"math"`` always uses separate operators, which hold the scores of all queries and
       keys in memory.
     * ``sm``: the compute capability of a GPU that need not be here: ``"80"``, ``"86"``, ``"89"``, ``"90"``, ``"100"`` or ``"120"``.
-      Kernels are compiled for it in a child process, and are not tuned.
+      Kernels are compiled for it in a child process, and are not tuned. Several (``"86,89,90"``) make one program for all of them,
+      whose kernels the driver compiles when it is loaded.
     * ``offload=False`` keeps all weights in memory: the baseline for any measurement.
     * ``shared_state``: which buffers of different names are one, in a program of several methods:
       ``{"decode.cache.k": "prefill.cache.k"}``. ``{}`` says that each method keeps its own. Buffers of one name are one anyway.

@@ -10,6 +10,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from ..._native.errors import ExportError
 from ..._torch import cross
+from ..._torch.cross import cards
 from ..._torch.probe import PROBE
 from ..passes import operators
 from ..passes.attention import MODES
@@ -22,7 +23,8 @@ ISA_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 class Target:
     """A device, the x86-64 level of the code that runs on the host, and how attention is computed.
 
-    ``sm``: the compute capability of a GPU that need not be here (``90``: 9.0); empty for the one that is."""
+    ``sm``: the compute capability of a GPU that need not be here (``90``: 9.0), several with commas between them; empty for the one that
+    is."""
 
     device: str
     isa: str
@@ -46,7 +48,7 @@ class Target:
         elif self.device == "cuda" and not torch.cuda.is_available():
             raise ExportError(
                 "device 'cuda' needs an NVIDIA GPU and its driver at export: kernels are tuned and compiled on it; "
-                f"sm, one of {', '.join(cross.CARDS)}, exports for a GPU that is not here, untuned"
+                f"sm, one of {', '.join(cards.CARDS)}, exports for a GPU that is not here, untuned"
             )
 
     def specs(self) -> list[CompileSpec]:
@@ -61,7 +63,7 @@ class Target:
         return self.device == "cuda" and self.attention == "auto"
 
     def sms(self) -> str:
-        """Compute capabilities that the kernels were compiled for: ``90`` for 9.0. Empty on the CPU."""
+        """Compute capabilities that the program runs on: ``90`` for 9.0, ``86,90`` for two. Empty on the CPU."""
         if self.sm or self.device != "cuda":
             return self.sm
         major, minor = torch.cuda.get_device_capability()
@@ -69,7 +71,7 @@ class Target:
 
     def shared_memory(self) -> int:
         """Bytes that a block of a kernel has in common, on a GPU."""
-        card = cross.CARDS[self.sm] if self.sm else torch.cuda.get_device_properties()
+        card = cards.of(self.sm) if self.sm else torch.cuda.get_device_properties()
         return card.shared_memory_per_block_optin
 
     def options(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def pack_halves(values: torch.Tensor) -> torch.Tensor:
 def pack(program: ExportedProgram, device: str, sms: Callable[[], str] = str) -> int:
     """Has products on ``device`` read the quantized weights of ``program`` as they are; returns how many weights these are.
 
-    ``sms`` tells the compute capability of a GPU, ``90`` for 9.0.
+    ``sms`` tells the compute capability of a GPU, ``90`` for 9.0, or of several, ``86,90``.
     """
     packed, others = {4: 0, 8: 0}, []
     for weight, products in find(program):
@@ -126,7 +126,7 @@ def _unsuited(weight: Weight, products: list[Product], device: str, sms: Callabl
         return f"rows of {columns} elements do not divide into pairs and into groups of {group}"
     if device == "cpu":
         return None
-    if weight.stored.dtype is torch.float8_e4m3fn and (sm := sms()) and int(sm) < 89:
+    if weight.stored.dtype is torch.float8_e4m3fn and (sm := min(filter(None, sms().split(",")), key=int, default="")) and int(sm) < 89:
         return f"GPUs of SM {sm[:-1]}.{sm[-1]} have no floats of eight bits"
     types = {product.x.meta["val"].dtype for product in products} | ({weight.scales.dtype} if weight.bits == 4 else set())
     return _not_on_a_gpu(weight.bits, columns, group, types)

@@ -26,7 +26,7 @@ from torch.export import ExportedProgram
 
 from ..._native.errors import ExportError
 from ..._native.progress import note
-from . import child, weights
+from . import cards, child, weights
 from .cards import CARDS
 
 if TYPE_CHECKING:
@@ -38,8 +38,11 @@ _launches: Launches | None = None
 
 def check(sm: str) -> None:
     """Raises :class:`ExportError` if nothing can be compiled for ``sm`` here."""
-    if sm not in CARDS:
-        raise ExportError(f"sm '{sm}' is unknown; use one of {', '.join(CARDS)}")
+    named = sm.split(",")
+    if not set(named) <= set(CARDS):
+        raise ExportError(f"sm '{sm}' is unknown; use one of {', '.join(CARDS)}, or several with commas between them")
+    if len(set(named)) != len(named):
+        raise ExportError(f"sm '{sm}' names one twice")
     if importlib.util.find_spec("triton") is None or torch.version.cuda is None:
         raise ExportError(
             f"sm '{sm}' needs Triton, which compiles the kernels, and the installed torch {torch.__version__} is a wheel without it: "
@@ -63,15 +66,17 @@ def another_try() -> bool:
 
 
 class Apart:
-    """A compilation in a child of this process. With ``sm`` a card of it seems to be there."""
+    """A compilation in a child of this process. With ``sm`` a card of it seems to be there; of several (``86,90``) one that all can be."""
 
     def __init__(self, program: ExportedProgram, sm: str, compile_here: Callable[[ExportedProgram], tuple[Any, Any]]):
         """Begins. ``compile_here`` gives a ``Compiled`` and plain facts for ``program``."""
         self._program, self._ends = program, contextlib.ExitStack()
         work = self._ends.enter_context(child.workspace())
-        card = CARDS.get(sm)
+        card = cards.of(sm) if sm else None
         if card is not None:
-            note(f"kernels were not tuned: compiled for SM {card.major}.{card.minor} without running, tiles by a model of {card.name}")
+            note(f"kernels were not tuned: compiled for {card.named} without running, tiles by a model of {card.name}")
+            if "," in sm:
+                note(f"the driver compiles them for SM {sm} at load, and keeps what it made")
 
         def inside() -> tuple[Any, Any]:
             if card is not None:
@@ -81,7 +86,7 @@ class Apart:
             weights.strip(compiled.trace.constants, program)
             return compiled, facts
 
-        self._running = child.Running(inside, "compiling" if card is None else f"compiling for SM {card.major}.{card.minor}")
+        self._running = child.Running(inside, "compiling" if card is None else f"compiling for {card.named}")
         self._ends.callback(self._running.stop)
 
     def result(self) -> tuple[Any, Any]:
@@ -104,7 +109,7 @@ def _imitate(sm: str, work: Path) -> None:
     global _launches
     toolkit.provide(work)
     imitate_device(sm)
-    _launches = Launches(CARDS[sm])
+    _launches = Launches(cards.of(sm), portable="," in sm)
 
 
 def imitate_device(sm: str) -> None:
@@ -118,6 +123,6 @@ def imitate_device(sm: str) -> None:
     # Patterns are traced with real tensors on a device; what they find does not depend on it.
     joint_graph.lazy_init(torch.device("cpu"))
     joint_graph.lazy_init = lambda *_: None
-    answers.give(CARDS[sm])
+    answers.give(cards.of(sm))
     weights.compare_by_storage()
-    triton.runtime.driver.set_active(Driver(CARDS[sm]))
+    triton.runtime.driver.set_active(Driver(cards.of(sm)))

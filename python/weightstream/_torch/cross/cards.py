@@ -56,6 +56,10 @@ class Card:
     def sm(self) -> int:
         return 10 * self.major + self.minor
 
+    @property
+    def named(self) -> str:
+        return f"SM {self.major}.{self.minor}"
+
 
 # Threads per SM, shared memory per block and per SM in KB: of 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0.
 _AMPERE = (2048, 163 * _KB, 164 * _KB)
@@ -70,3 +74,22 @@ CARDS = {
     "100": Card("NVIDIA B200", 10, 0, 148, 180 * _GB, 126 * _MB, *_LARGE, 1965000, 3996000, 8192, 2250e12, 80e12, 8.0e12, 14e12),
     "120": Card("NVIDIA GeForce RTX 5090", 12, 0, 170, 32 * _GB, 96 * _MB, *_SMALL, 2407000, 14001000, 512, 209e12, 105e12, 1.8e12, 7e12),
 }
+
+#: The newest capability whose code every later card runs: what NVIDIA's compiler writes for 9.0 and 10.0 may use what no other card has.
+_COMMON = "89"
+
+
+def of(sm: str) -> Card:
+    """The card that is compiled for where programs are to run on ``"90"``, or on each of ``"86,89,120"``.
+
+    For several it has the capability of the oldest, and no more shared memory than any of them. Raises ``KeyError`` for one not known.
+    """
+    found = [CARDS[one] for one in sm.split(",")]
+    if len(found) == 1:
+        return found[0]
+    oldest = min(found, key=lambda card: card.sm)
+    common = min(oldest, CARDS[_COMMON], key=lambda card: card.sm)
+    shared = {
+        name: min(getattr(card, name) for card in found) for name in ("shared_memory_per_block_optin", "shared_memory_per_multiprocessor")
+    }
+    return dataclasses.replace(oldest, major=common.major, minor=common.minor, **shared)

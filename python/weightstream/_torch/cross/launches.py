@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import triton
 from torch._inductor import config, select_algorithm
+from torch._inductor.codecache import CudaKernelParamCache
 from torch._inductor.codegen import wrapper
 from torch._inductor.runtime import triton_helpers, triton_heuristics
 from torch._inductor.runtime.hints import HeuristicType
@@ -51,10 +53,14 @@ _RENAMED = {"benchmark_epilogue_fusion": "benchmark_template_fusion"}
 
 
 class Launches:
-    """Compiles a program's kernels for ``card`` in the place of tuning them. Nothing is put back: the process ends afterwards."""
+    """Compiles a program's kernels for ``card`` in the place of tuning them. Nothing is put back: the process ends afterwards.
 
-    def __init__(self, card: Card):
+    ``portable``: the program has their PTX, which the driver compiles for the card that it finds, in the place of machine code."""
+
+    def __init__(self, card: Card, portable: bool = False):
         self.card = card
+        if portable:
+            _keep_ptx()
         self.chooser = Chooser(card)
         self.failed: list[tuple[Any, Exception]] = []
         select_algorithm.add_preprocessing_fn(self.chooser)
@@ -110,6 +116,18 @@ class Launches:
             raise RuntimeError(f"{len(self.failed)} kernels need more than the card has")
         for kernel in kernels:
             kernel.save_gpu_kernel(0, _chosen(kernel))
+
+
+def _keep_ptx() -> None:
+    """Has the compiler embed PTX where it would embed a cubin. ``cuModuleLoadData`` takes either, text with a zero at its end."""
+    original = CudaKernelParamCache.set
+    # Lines of source would be paths of this machine.
+    triton.knobs.compilation.disable_line_info = True
+
+    def keep(key: str, params: Any, cubin: Any, bin_type: str, asm: str | None = None, asm_type: str | None = None) -> None:
+        original(key, params, asm.encode() + b"\0", bin_type, asm, asm_type)
+
+    CudaKernelParamCache.set = keep  # type: ignore[method-assign]
 
 
 def _tile(kernel: Any) -> Tile | None:
