@@ -7,6 +7,7 @@ Nothing is put back: this runs in a child process, which ends afterwards. A ques
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ def give(card: Card) -> None:
         setattr(interface, name, staticmethod(_answer(value)))
     for name, value in {"get_device_properties": card, "current_device": 0}.items():
         setattr(interface.Worker, name, staticmethod(_answer(value)))
+    # Attention that no kernel fuses asks the driver of the machine for its card, which a forked process cannot.
+    os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
     # Puts a real tensor on the device before the first fake one.
     fake_tensor.init_gpu_context = _answer(None)
 
