@@ -251,7 +251,7 @@ impl Real for f64 {
 }
 
 /// A row-major window over `values`; the caller drops it before the buffer.
-fn over<T: Real>(values: &mut [T], sizes: &[i64]) -> TensorView {
+pub(super) fn over<T: Real>(values: &mut [T], sizes: &[i64]) -> TensorView {
     debug_assert_eq!(numel(sizes), Some(values.len() as i64));
     TensorView {
         ptr: values.as_mut_ptr().cast(),

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from .._native.errors import ExportError
 from .._native.progress import step
-from . import asked_sizes
+from . import asked_sizes, experts
 from . import quantize as quantization
 from .compile.backend import WeightStreamPartitioner
 from .examples import examples
@@ -132,7 +132,7 @@ def _program(model: torch.nn.Module | ExportedProgram, inputs: Any, **options: A
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"export takes a torch.nn.Module or an ExportedProgram, not {type(model).__name__}")
     given, options["kwargs"] = examples(model, inputs, options["kwargs"])
-    with step("tracing the model with torch.export"), _evaluating(model), torch.no_grad():
+    with step("tracing the model with torch.export"), _evaluating(model), experts.as_operators(model), torch.no_grad():
         program = torch.export.export(model, given, **options)
     asked_sizes.say(model, given, options["kwargs"], options["dynamic_shapes"], program)
     return program

@@ -1,6 +1,7 @@
 //! Arithmetic of the functions that Inductor calls instead of compiling: plain loops over views.
 
 pub mod conv;
+pub mod experts;
 pub mod gemm;
 pub mod index;
 pub mod lines;

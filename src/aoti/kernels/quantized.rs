@@ -28,11 +28,57 @@ pub fn product(
     scales: &TensorView,
     group: i64,
 ) -> Result<(), String> {
-    let ([n, m, k], kind) = check(out, x, packed, scales, group)?;
+    let ([n, m, k], kind) = check(&out.sizes, &x.sizes, packed, scales, group)?;
     let (x, scales) = (x.dense::<f32>()?, scales.dense::<f32>()?);
-    let packed = packed.bytes()?;
-    let (width, groups, group) = (packed.len() / n.max(1), k / group as usize, group as usize);
     let mut sum = vec![0f32; m * n];
+    multiply(
+        [m, n, k],
+        kind,
+        &mut sum,
+        &x,
+        packed.bytes()?,
+        &scales,
+        group as usize,
+    );
+    out.write_dense(&mut sum)
+}
+
+/// The same of rows in memory: `out [m, n]`, row-major, from `x [m, k]`.
+pub(super) fn rows(
+    out: &mut [f32],
+    x: &[f32],
+    k: usize,
+    packed: &TensorView,
+    scales: &TensorView,
+    group: i64,
+) -> Result<(), String> {
+    let m = (x.len() / k.max(1)) as i64;
+    let n = packed.sizes.first().copied().unwrap_or(0);
+    let (mnk, kind) = check(&[m, n], &[m, k as i64], packed, scales, group)?;
+    let [n, m, k] = mnk;
+    let scales = scales.dense::<f32>()?;
+    multiply(
+        [m, n, k],
+        kind,
+        out,
+        x,
+        packed.bytes()?,
+        &scales,
+        group as usize,
+    );
+    Ok(())
+}
+
+fn multiply(
+    [m, n, k]: [usize; 3],
+    kind: Kind,
+    sum: &mut [f32],
+    x: &[f32],
+    packed: &[u8],
+    scales: &[f32],
+    group: usize,
+) {
+    let (width, groups) = (packed.len() / n.max(1), k / group);
     let mut scratch = vec![0f32; ROWS.min(n) * k];
     for first in (0..n).step_by(ROWS) {
         let rows = ROWS.min(n - first);
@@ -47,9 +93,8 @@ pub fn product(
                 Kind::Fp8(values) => row_of(to, bytes, scales, group, |byte| values[byte as usize]),
             }
         }
-        by_rows([m, rows, k], &mut sum[first..], n, &x, &scratch[..rows * k]);
+        by_rows([m, rows, k], &mut sum[first..], n, x, &scratch[..rows * k]);
     }
-    out.write_dense(&mut sum)
 }
 
 fn row_of(row: &mut [f32], bytes: &[u8], scales: &[f32], group: usize, value: impl Fn(u8) -> f32) {
@@ -115,15 +160,15 @@ fn half_of(
 
 /// `n`, `m` and `k`, and how the weight is stored.
 fn check(
-    out: &TensorView,
-    x: &TensorView,
+    out: &[i64],
+    x: &[i64],
     packed: &TensorView,
     scales: &TensorView,
     group: i64,
 ) -> Result<([usize; 3], Kind), String> {
-    let k = x.sizes.last().copied().unwrap_or(0);
+    let k = x.last().copied().unwrap_or(0);
     let n = packed.sizes.first().copied().unwrap_or(0);
-    let m: i64 = x.sizes[..x.ndim().saturating_sub(1)].iter().product();
+    let m: i64 = x[..x.len().saturating_sub(1)].iter().product();
     let width = packed.sizes.get(1).copied().unwrap_or(0);
     let kind = match packed.dtype {
         DType::I8 if 2 * width == k => Some(Kind::Int4),
@@ -136,16 +181,16 @@ fn check(
         && k > 0
         && k % group == 0
         && scales.sizes[..] == [n, k / group]
-        && out.numel() as i64 == m * n;
+        && out.iter().product::<i64>() == m * n;
     match kind.filter(|_| fits) {
         Some(kind) => Ok(([n as usize, m as usize, k as usize], kind)),
         None => Err(format!(
             "{:?} times {:?} of {}, or of four bits, two to a byte, with scales {:?} of groups of {group}, does not give {:?}",
-            x.sizes,
+            x,
             packed.sizes,
             packed.dtype.name(),
             scales.sizes,
-            out.sizes
+            out
         )),
     }
 }

@@ -1,6 +1,7 @@
 //! Matrix products.
 
 use super::super::context::{Context, Shim};
+use super::super::kernels::experts::{self, Matrices};
 use super::super::kernels::gemm::{grouped, product, Affine};
 use super::super::kernels::quantized;
 use super::super::slab::Handle;
@@ -9,7 +10,8 @@ use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_mm_out, aoti_torch_cpu_addmm_out, aoti_torch_cpu_bmm_out, aoti_torch_cpu_baddbmm_out,
-    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_grouped_mm, aoti_torch_cpu_quantized_mm,
+    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_expert_mm, aoti_torch_cpu_expert_quantized_mm,
+    aoti_torch_cpu_grouped_mm, aoti_torch_cpu_quantized_mm,
 }
 
 fn plain(c: &mut Context<'_>, out: Handle, a: Handle, b: Handle) -> Shim {
@@ -134,5 +136,58 @@ extern "C" fn aoti_torch_cpu_quantized_mm(
         let compute = || Ok(quantized::product(&out, &x, &packed, &scales, group)?);
         let [handle] = c.filling([fresh], compute)?;
         ret.set(handle)
+    })
+}
+
+fn by_experts(
+    c: &mut Context<'_>,
+    [x, numbers]: [Handle; 2],
+    matrices: &Matrices,
+    ret: Out<Handle>,
+) -> Shim {
+    let (x, numbers) = (c.view(x)?, c.view(numbers)?);
+    let mut sizes = numbers.sizes.clone();
+    sizes.push(matrices.columns());
+    let numbers = numbers.read::<i64>()?;
+    let (fresh, out) = c.result(x.dtype, &sizes)?;
+    let compute = || Ok(experts::product(&out, &x, &numbers, matrices)?);
+    let [handle] = c.filling([fresh], compute)?;
+    ret.set(handle)
+}
+
+/// Not PyTorch's: the operator `weightstream::expert_mm` of our exporter.
+extern "C" fn aoti_torch_cpu_expert_mm(
+    x: Handle,
+    numbers: Handle,
+    matrices: Handle,
+    _each: i64,
+    transposed: i32,
+    ret: Out<Handle>,
+) -> i32 {
+    run("aoti_torch_cpu_expert_mm", |c| {
+        let (all, transposed) = (c.view(matrices)?, transposed != 0);
+        let matrices = Matrices::Dense { all, transposed };
+        by_experts(c, [x, numbers], &matrices, ret)
+    })
+}
+
+/// Not PyTorch's: the operator `weightstream::expert_quantized_mm` of our exporter.
+extern "C" fn aoti_torch_cpu_expert_quantized_mm(
+    x: Handle,
+    numbers: Handle,
+    packed: Handle,
+    scales: Handle,
+    _each: i64,
+    group: i64,
+    ret: Out<Handle>,
+) -> i32 {
+    run("aoti_torch_cpu_expert_quantized_mm", |c| {
+        let (packed, scales) = (c.view(packed)?, c.view(scales)?);
+        let matrices = Matrices::Quantized {
+            packed,
+            scales,
+            group,
+        };
+        by_experts(c, [x, numbers], &matrices, ret)
     })
 }

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from ..._torch.probe import is_probe
 from ..._torch.shapes import UNBOUNDED
-from ..passes import giants
+from ..passes import experts, giants
 
 UNKNOWN = -1
 
@@ -23,7 +23,7 @@ def row_reads(program: ExportedProgram) -> dict[int, int]:
     table did, and the few that stand for rows of other pieces.
 
     ``program`` has its final probes. A probe is listed if its one reader is a lookup of rows (``embedding``, ``index_select``, or an
-    index in the first dimension), and if a row lies together in memory.
+    index in the first dimension) or a product by experts, whose rows are matrices; and if a row lies together in memory.
     """
     found = {}
     tables: dict[str, dict[int, int]] = {}
@@ -34,7 +34,7 @@ def row_reads(program: ExportedProgram) -> dict[int, int]:
         (reader,) = node.users
         indices = _indices(reader, node)
         if indices is not None:
-            found[node.args[1]] = _most(indices.meta["val"], program)
+            found[node.args[1]] = min(_most(indices.meta["val"], program), node.meta["val"].shape[0])
             tables.setdefault(giants.table_of(names.get(node.args[0].name, node.name)), {})[node.args[1]] = node.meta["val"].shape[0]
     for pieces in tables.values():
         for probe, rows in pieces.items():
@@ -73,6 +73,9 @@ def _has_rows(probe: torch.fx.Node) -> bool:
 def _indices(reader: torch.fx.Node, probe: torch.fx.Node) -> torch.fx.Node | None:
     """The node of the row numbers, if ``reader`` looks rows of ``probe`` up and does nothing else with it."""
     target = _operator(reader)
+    if target in experts.MATRICES:
+        places = [at for at, one in enumerate(reader.args) if one is probe]
+        return reader.args[1] if len(places) == 1 and places[0] in experts.MATRICES[target] else None
     if reader.op != "call_function" or reader.args[0] is not probe:
         return None
     if target is _ATEN.embedding.default:

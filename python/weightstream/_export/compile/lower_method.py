@@ -17,7 +17,7 @@ from torch.export.passes import move_to_device_pass
 from ..._native.progress import note
 from ..._torch import cross
 from ..._torch.shapes import forget_pending
-from ..passes import attention, convolution, prepare, quantized, weight_reads
+from ..passes import attention, convolution, experts, prepare, quantized, weight_reads
 from . import describe
 from .inductor import Compiled, compile_program
 from .spool import Spool
@@ -96,6 +96,7 @@ def _compile(program: ExportedProgram, offload: bool, target: Target, state: Set
     if target.device == "cuda":
         convolution.widen(program)
         quantized.on_a_gpu(program, target.shared_memory())
+        experts.on_a_gpu(program, target.shared_memory())
     if target.fuses_attention():
         attention.fuse(program)
     probes = weight_reads.insert_probes(program, state) if offload else []

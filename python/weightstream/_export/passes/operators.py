@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.library import custom_op
 
-from . import convolution, quantized, sorting
+from . import convolution, experts, quantized, sorting
 from .inline import Refusal, Table, Tensor, number
 
 aten = torch.ops.aten
@@ -25,6 +25,12 @@ def c_shims(device: str) -> dict[Any, list[str]]:
         return {}
     return {
         GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"],
+        experts.EXPERT_MM: [
+            "AOTITorchError aoti_torch_cpu_expert_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, int32_t, AtenTensorHandle*)"
+        ],
+        experts.EXPERT_QUANTIZED_MM: [
+            "AOTITorchError aoti_torch_cpu_expert_quantized_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, int64_t, AtenTensorHandle*)"
+        ],
         quantized.QUANTIZED_MM: [
             "AOTITorchError aoti_torch_cpu_quantized_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
         ],

@@ -32,7 +32,7 @@ from .outputs import rename_outputs
 _ATEN = torch.ops.aten
 _MIDDLE = 8
 #: Bytes for the larger blocks of the kernels for many rows.
-_MUCH_SHARED = 160 << 10
+MUCH_SHARED = 160 << 10
 
 
 @custom_op("weightstream::quantized_mm", mutates_args=())
@@ -105,7 +105,7 @@ def on_a_gpu(program: ExportedProgram, shared_memory: int) -> None:
         if isinstance(count, int) and count <= quantized_triton.FEW:
             product = call(graph, node, few, rows, packed, scales, group)
         else:
-            many, little = torch.ops.weightstream.quantized_many_rows.default, shared_memory < _MUCH_SHARED
+            many, little = torch.ops.weightstream.quantized_many_rows.default, shared_memory < MUCH_SHARED
             product = call(graph, node, many, rows, packed, scales, group, _tile(count), little)
         sizes = [size if isinstance(size, int) else call(graph, node, _ATEN.sym_size.int, x, at) for at, size in enumerate(leading)]
         node.replace_all_uses_with(call(graph, node, _ATEN.reshape.default, product, [*sizes, packed.meta["val"].shape[0]]))

@@ -65,11 +65,22 @@ _HIGH_FP32: tl.constexpr = tl.constexpr(
 
 
 @triton.jit
+def _expert(NUMBERS, row, COUNT: tl.constexpr):
+    """Which of ``COUNT`` matrices a row is multiplied by, and whether there is such a one."""
+    number = tl.load(NUMBERS + row).to(tl.int64)
+    known = (number >= 0) & (number < COUNT)
+    return tl.where(known, number, 0), known
+
+
+@triton.jit
 def _few_rows_of_4(
     X,
     W,
     S,
     Y,
+    NUMBERS,
+    COUNT: tl.constexpr,
+    EACH: tl.constexpr,
     N: tl.constexpr,
     HALF: tl.constexpr,
     GROUP: tl.constexpr,
@@ -77,11 +88,16 @@ def _few_rows_of_4(
     BLOCK_N: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row of ``X`` times ``BLOCK_N`` rows of the weight."""
+    """One row of ``X`` times ``BLOCK_N`` rows of the weight. With ``COUNT`` weights, each row of ``X`` is multiplied by ``EACH`` of them."""
     # What a thread loads at once has one scale.
     CHUNK: tl.constexpr = 16
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    x = X + tl.program_id(1) * 2 * HALF
+    x = X + tl.program_id(1) // EACH * 2 * HALF
+    known = True
+    if COUNT:
+        number, known = _expert(NUMBERS, tl.program_id(1), COUNT)
+        W += number * N * HALF
+        S += number * N * GROUPS
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, HALF, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -100,6 +116,7 @@ def _few_rows_of_4(
         low -= 136 * tl.sum(tl.reshape(first, (BLOCK // CHUNK, CHUNK)), 1)[None, :]
         high -= 136 * tl.sum(tl.reshape(second, (BLOCK // CHUNK, CHUNK)), 1)[None, :]
         sums += tl.sum(low * one.to(tl.float32) + high * other.to(tl.float32), 1)
+    sums = tl.where(known, sums, float("nan"))
     tl.store(Y + tl.program_id(1) * N + n, sums.to(Y.dtype.element_ty), mask=n < N)
 
 
@@ -118,12 +135,34 @@ def _spread(scales, GROUP: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _rows(ORDER, OWNER, M, EACH: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Of a tile: the rows of the result and whether each is there, those of ``X`` that it reads, and the number of its matrix.
+
+    Rows that are not there are read as another one, and not written.
+    """
+    block = tl.program_id(0) % tl.cdiv(M, BLOCK_M)
+    place = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    if EACH:
+        m = tl.load(ORDER + place, mask=place < M, other=-1).to(tl.int64)
+        there, number = m >= 0, tl.maximum(tl.load(OWNER + block), 0).to(tl.int64)
+        m = tl.maximum(m, 0)
+        given = m // EACH
+    else:
+        m, there, number = place.to(tl.int64), place < M, tl.zeros((), dtype=tl.int64)
+        given = tl.minimum(place, M - 1).to(tl.int64)
+    return m, there, given, number
+
+
+@triton.jit
 def _many_rows_of_4(
     X,
     W,
     S,
     Y,
+    ORDER,
+    OWNER,
     M,
+    EACH: tl.constexpr,
     N: tl.constexpr,
     HALF: tl.constexpr,
     GROUP: tl.constexpr,
@@ -136,11 +175,11 @@ def _many_rows_of_4(
 
     The weight is the left operand: that can be in registers, where its elements are made.
     """
-    blocks = tl.cdiv(M, BLOCK_M)
-    m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows that are not there are read as the last ones, and not written.
-    x, row = X + tl.minimum(m, M - 1).to(tl.int64)[None, :] * 2 * HALF, tl.minimum(n, N - 1)
+    m, there, given, number = _rows(ORDER, OWNER, M, EACH, BLOCK_M)
+    n = (tl.program_id(0) // tl.cdiv(M, BLOCK_M)) * BLOCK_N + tl.arange(0, BLOCK_N)
+    W += number * N * HALF
+    S += number * N * GROUPS
+    x, row = X + given[None, :] * 2 * HALF, tl.minimum(n, N - 1)
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     one = _scales(S, row, 0, GROUP, GROUPS, BLOCK)
     other = _scales(S, row, HALF, GROUP, GROUPS, BLOCK)
@@ -166,48 +205,115 @@ def _many_rows_of_4(
         part = tl.dot(low, first)
         part = tl.dot(high, second, part)
         sums += part
-    tl.store(Y + m.to(tl.int64)[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
+    tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=there[None, :] & (n < N)[:, None])
 
 
 @triton.jit
-def _few_rows_of_8(X, W, S, Y, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr):
-    """One row of ``X`` times ``BLOCK_N`` rows of the weight, each with one scale."""
+def _few_rows_of_8(
+    X,
+    W,
+    S,
+    Y,
+    NUMBERS,
+    COUNT: tl.constexpr,
+    EACH: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    STEP_N: tl.constexpr,
+    STEP_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One row of ``X`` times ``BLOCK_N`` rows of the weight, each with one scale, or of 16 bits and without. Others as of four bits."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.minimum(n, N - 1)
-    x = X + tl.program_id(1) * K
+    x = X + tl.program_id(1) // EACH * K
+    known = True
+    if COUNT:
+        number, known = _expert(NUMBERS, tl.program_id(1), COUNT)
+        W += number * N * K
+        S += number * N
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         at = start + tl.arange(0, BLOCK)
         # Columns that are not there are multiplied by zero.
         given = tl.load(x + at, mask=at < K, other=0.0).to(tl.float32)
-        w = tl.load(W + row[:, None] * K + tl.minimum(at, K - 1)[None, :]) if K % BLOCK else tl.load(W + row[:, None] * K + at[None, :])
+        column = tl.minimum(at, K - 1) if K % BLOCK else at
+        w = tl.load(W + row[:, None] * STEP_N + column[None, :] * STEP_K)
         sums += tl.sum(w.to(tl.float32) * given[None, :], 1)
-    sums *= tl.load(S + row).to(tl.float32)
+    if W.dtype.element_ty != tl.bfloat16:
+        sums *= tl.load(S + row).to(tl.float32)
+    sums = tl.where(known, sums, float("nan"))
     tl.store(Y + tl.program_id(1) * N + n, sums.to(Y.dtype.element_ty), mask=n < N)
 
 
 @triton.jit
-def _many_rows_of_8(X, W, S, Y, M, N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr):
+def _many_rows_of_8(
+    X,
+    W,
+    S,
+    Y,
+    ORDER,
+    OWNER,
+    M,
+    EACH: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    STEP_N: tl.constexpr,
+    STEP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """A tile of the result, as of four bits."""
-    blocks = tl.cdiv(M, BLOCK_M)
-    m = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
-    x, row = X + tl.minimum(m, M - 1).to(tl.int64)[None, :] * K, tl.minimum(n, N - 1)
-    scale = tl.load(S + row).to(tl.float32)
+    m, there, given_row, number = _rows(ORDER, OWNER, M, EACH, BLOCK_M)
+    n = (tl.program_id(0) // tl.cdiv(M, BLOCK_M)) * BLOCK_N + tl.arange(0, BLOCK_N)
+    W += number * N * K
+    S += number * N
+    x, row = X + given_row[None, :] * K, tl.minimum(n, N - 1)
+    scale = tl.load(S + row).to(tl.float32) if W.dtype.element_ty != tl.bfloat16 else tl.full((BLOCK_N,), 1.0, tl.float32)
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         at = start + tl.arange(0, BLOCK)
         if K % BLOCK == 0:
-            w = tl.load(W + row[:, None] * K + at[None, :])
+            w = tl.load(W + row[:, None] * STEP_N + at[None, :] * STEP_K)
             given = tl.load(x + at[:, None])
         else:
-            w = tl.load(W + row[:, None] * K + tl.minimum(at, K - 1)[None, :])
+            w = tl.load(W + row[:, None] * STEP_N + tl.minimum(at, K - 1)[None, :] * STEP_K)
             given = tl.load(x + at[:, None], mask=(at < K)[:, None], other=0.0)
         # GPUs before 9.0 have no other way for floats of eight bits.
         w = w.to(tl.bfloat16) if W.dtype.element_ty == tl.int8 else w.to(tl.float32).to(tl.bfloat16)
         # Scaled here, and not at the end: see the kernel for four bits.
         sums += tl.dot(w, given) * scale[:, None]
-    tl.store(Y + m.to(tl.int64)[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
+    tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=there[None, :] & (n < N)[:, None])
+
+
+def _few(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, numbers: torch.Tensor | None, each: int, turned: bool):
+    """The product by the kernels for few rows."""
+    count, rows = (0, x.shape[0]) if numbers is None else (packed.shape[0], numbers.shape[0])
+    width, n, columns = packed.shape[-1], packed.shape[-2], x.shape[1]
+    if turned:
+        width, n = n, width
+    out, block = x.new_empty(rows, n), max(16, min(1024, triton.next_power_of_2(width)))
+    given = (x, packed, scales, out, x if numbers is None else numbers, count, each, n)
+    blocks = {"BLOCK_N": 32, "BLOCK": min(block, 64), "num_warps": 4} if turned else {"BLOCK_N": 4, "BLOCK": block, "num_warps": 2}
+    grid = (triton.cdiv(n, blocks["BLOCK_N"]), rows)
+    if width == columns:
+        wrap_triton(_few_rows_of_8)[grid](*given, columns, *((1, n) if turned else (columns, 1)), **blocks)
+    else:
+        wrap_triton(_few_rows_of_4)[grid](*given, width, group, scales.shape[-1], **blocks)
+    return out
+
+
+def _tiles(packed: torch.Tensor, x: torch.Tensor, tile: int, little_memory: bool, turned: bool) -> dict[str, int]:
+    """Sizes of a tile, for the kernels for many rows."""
+    width = packed.shape[-2] if turned else packed.shape[-1]
+    eight = width == x.shape[1]
+    wide = 128 if tile == 128 and not eight else 64
+    # Of four bits, a block is in one group or has two whole ones. Rows that have no such block have one scale.
+    most = (128 if eight else 64) // (2 if little_memory else 1) // (2 if packed.element_size() == 2 else 1)
+    block = next((size for size in (128, 64, 32, 16) if size <= most and width % size == 0), most)
+    return {"BLOCK_M": tile, "BLOCK_N": wide, "BLOCK": block, "num_warps": wide // 16, "num_stages": 3}
 
 
 @triton_op("weightstream::quantized_few_rows", mutates_args={})
@@ -216,14 +322,7 @@ def quantized_few_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tens
 
     Of eight bits each row has one scale. Of four bits the scales have the type of ``x``.
     """
-    out, (rows, width) = x.new_empty(x.shape[0], packed.shape[0]), packed.shape
-    block = max(16, min(1024, triton.next_power_of_2(width)))
-    grid = (triton.cdiv(rows, 4), x.shape[0])
-    if width == x.shape[1]:
-        wrap_triton(_few_rows_of_8)[grid](x, packed, scales, out, rows, width, BLOCK_N=4, BLOCK=block, num_warps=2)
-    else:
-        wrap_triton(_few_rows_of_4)[grid](x, packed, scales, out, rows, width, group, scales.shape[1], BLOCK_N=4, BLOCK=block, num_warps=2)
-    return out
+    return _few(x, packed, scales, group, None, 1, False)
 
 
 @triton_op("weightstream::quantized_many_rows", mutates_args={})
@@ -231,21 +330,23 @@ def quantized_many_rows(
     x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, tile: int, little_memory: bool
 ) -> torch.Tensor:
     """The same for more rows, in tiles of so many: a power of two from 16 to 128. ``little_memory``: the GPU's blocks share less than 160 KiB."""
-    out, (rows, width) = x.new_empty(x.shape[0], packed.shape[0]), packed.shape
-    eight = width == x.shape[1]
-    wide = 128 if tile == 128 and not eight else 64
-    # Of four bits, a block is in one group or has two whole ones. Rows that have no such block have one scale.
-    most = (128 if eight else 64) // (2 if little_memory else 1)
-    block = next((size for size in (128, 64, 32, 16) if size <= most and width % size == 0), most)
+    out, blocks = x.new_empty(x.shape[0], packed.shape[0]), _tiles(packed, x, tile, little_memory, False)
+    return _many(x, packed, scales, group, out, (x, x, x.shape[0], 0), blocks, False)
+
+
+def _many(
+    x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, out: torch.Tensor, rows: tuple, blocks: dict, turned: bool
+):
+    """The product by the kernels for many rows. ``rows``: ORDER, OWNER, M and EACH of the kernels."""
+    n, columns, many = out.shape[1], x.shape[1], rows[2]
 
     def grid(meta: dict) -> tuple[int]:
-        return (triton.cdiv(x.shape[0], tile) * triton.cdiv(rows, wide),)
+        return (triton.cdiv(many, blocks["BLOCK_M"]) * triton.cdiv(n, blocks["BLOCK_N"]),)
 
-    blocks = {"BLOCK_M": tile, "BLOCK_N": wide, "BLOCK": block, "num_warps": wide // 16, "num_stages": 3}
-    if eight:
-        wrap_triton(_many_rows_of_8)[grid](x, packed, scales, out, x.shape[0], rows, width, **blocks)
+    if packed.shape[-2 if turned else -1] == columns:
+        wrap_triton(_many_rows_of_8)[grid](x, packed, scales, out, *rows, n, columns, *((1, n) if turned else (columns, 1)), **blocks)
     else:
-        wrap_triton(_many_rows_of_4)[grid](x, packed, scales, out, x.shape[0], rows, width, group, scales.shape[1], **blocks)
+        wrap_triton(_many_rows_of_4)[grid](x, packed, scales, out, *rows, n, columns // 2, group, scales.shape[-1], **blocks)
     return out
 
 

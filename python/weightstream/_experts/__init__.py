@@ -1,0 +1,1 @@
+"""Layers of experts whose weights are in a cache of slots on the GPU."""
