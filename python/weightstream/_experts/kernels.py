@@ -495,3 +495,61 @@ def add(rows: torch.Tensor, out: torch.Tensor, top: int) -> None:
     tokens, width = out.shape
     block = min(triton.next_power_of_2(width), 1024)
     _add[(triton.cdiv(width, block), tokens)](rows, out, top, width, block, num_warps=4)
+
+
+# ---- products of many rows ----
+
+
+@triton.jit(do_not_specialize=["n"])
+def _count(ids, counts, n, BLOCK: tl.constexpr):
+    """Rows of one expert."""
+    e = tl.program_id(0)
+    found = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        found += (tl.load(ids + i, mask=i < n, other=-1) == e).to(tl.int32)
+    tl.store(counts + e, tl.sum(found, 0))
+
+
+@triton.jit(do_not_specialize=["n"])
+def _place(ids, counts, order, tiles, n, E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr):
+    """The rows of one expert, in their order, behind those of the experts before it; and its tiles."""
+    e = tl.program_id(0)
+    all_e = tl.arange(0, BLOCK_E)
+    count = tl.load(counts + all_e, mask=all_e < E, other=0)
+    needs = (count + TILE - 1) // TILE
+    own = tl.load(counts + e)
+    begin = tl.sum(tl.where(all_e < e, count, 0), 0)
+    tile = tl.sum(tl.where(all_e < e, needs, 0), 0)
+    at = begin
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        mine = (tl.load(ids + i, mask=i < n, other=-1) == e).to(tl.int32)
+        tl.store(order + at + tl.cumsum(mine, 0) - 1, i, mask=mine != 0)
+        at += tl.sum(mine, 0)
+    for done in range(0, own, TILE):
+        tl.store(tiles + 2 * tile, begin + done)
+        tl.store(tiles + 2 * tile + 1, tl.minimum(own - done, TILE))
+        tile += 1
+    # The last expert's program ends the list.
+    if e == E - 1:
+        tl.store(tiles + 2 * tile, 0)
+        tl.store(tiles + 2 * tile + 1, 0)
+
+
+@triton.jit
+def _tile(slots, order, tiles, number, ENTRIES: tl.constexpr, TILE: tl.constexpr):
+    """The rows of a tile, which of them there are, and the slot that all have: -1 past the list's end, and in other rounds.
+
+    The list is followed by what an earlier one left, so the tiles before are counted as far as they are there.
+    """
+    entry = tl.arange(0, ENTRIES)
+    before = tl.load(tiles + 2 * entry + 1, mask=entry <= number, other=1)
+    there = tl.min(before, 0) > 0
+    first = tl.load(tiles + 2 * number, mask=there, other=0)
+    count = tl.load(tiles + 2 * number + 1, mask=there, other=0)
+    m = tl.arange(0, TILE)
+    # Rows that are not there are read as the first, and not written.
+    rows = tl.load(order + first + tl.where(m < count, m, 0), mask=there & (m >= 0), other=0)
+    slot = tl.load(slots + tl.load(order + first, mask=there, other=0), mask=there, other=-1)
+    return rows.to(tl.int64), m < count, slot.to(tl.int64)

@@ -9,30 +9,69 @@ from typing import Any
 import torch
 from torch import nn
 
-from .integers import Integers
+from .._native.errors import ExportError
 from .passes import experts  # noqa: F401 - defines the operators
+from .passes.quantized import pack_halves
 
 #: What transformers calls the function below.
 _NAME = "weightstream"
 
 
-class QuantizedExperts(nn.Module):
-    """The matrices of all experts as integers. Its buffers have the names that weights get which :mod:`passes.quantized` packs."""
+#: The largest value that a type can hold, beside the smallest scale of a row or group.
+_LARGEST = {"int4": 7.5, "int8": 127.5, "fp8": 448.0}
+#: Columns of one scale of four bits, where rows divide into such groups.
+_GROUP = 32
 
-    def __init__(self, weights: list[Integers], dtype: torch.dtype):
+
+class QuantizedExperts(nn.Module):
+    """The matrices of all experts in four or eight bits. Its buffers have the names that weights get which :mod:`passes.quantized` packs.
+
+    ``matrices`` [E, N, K]; ``kind``: ``"int4"``, in groups of 32 columns, ``"int8"`` or ``"fp8"``, with one scale for a row.
+    """
+
+    def __init__(self, matrices: torch.Tensor, kind: str):
         super().__init__()
-        self.group, self.kind = weights[0].group, weights[0].kind
-        self.register_buffer(self.kind, torch.stack([one.packed() for one in weights]))
-        self.register_buffer("scales", torch.stack([one.scales.to(dtype) for one in weights]))
+        columns = matrices.shape[2]
+        self.kind, self.group = kind, _GROUP if kind == "int4" and columns % _GROUP == 0 else columns
+        # One at a time: all of them in float32 would take twice the memory of the layer.
+        packed, scales = zip(*(self._packed(one.float()) for one in matrices), strict=True)
+        self.register_buffer(kind, torch.stack(packed))
+        self.register_buffer("scales", torch.stack(scales).to(matrices.dtype))
+
+    def _packed(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        groups = matrix.unflatten(1, (-1, self.group))
+        scales = (groups.abs().amax(2, keepdim=True) / _LARGEST[self.kind]).clamp(min=torch.finfo(torch.float32).tiny)
+        values = (groups / scales).flatten(1)
+        if self.kind == "fp8":
+            stored = values.to(torch.float8_e4m3fn)
+        else:
+            half = 8 if self.kind == "int4" else 128
+            stored = values.round().clamp(-half, half - 1).to(torch.int8)
+        return pack_halves(stored + 8) if self.kind == "int4" else stored, scales.squeeze(2)
 
     def forward(self, x: torch.Tensor, numbers: torch.Tensor, each: int) -> torch.Tensor:
         """``x`` [T, K] and ``numbers`` [T * each]: [T * each, N]."""
         return torch.ops.weightstream.expert_quantized_mm(x, numbers, getattr(self, self.kind), self.scales, each, self.group)
 
 
+def quantize(module: nn.Module, kind: str) -> None:
+    """Gives experts that transformers lets others compute weights of fewer bits."""
+    for name in names_of(module):
+        matrices = getattr(module, name).detach()
+        if matrices.shape[1 if module.is_transposed else 2] % 2:
+            raise ExportError(f"quantize: '{name}' of {type(module).__name__} has rows of an odd number of columns")
+        delattr(module, name)
+        module.add_module(name, QuantizedExperts(matrices.transpose(1, 2) if module.is_transposed else matrices, kind))
+
+
 def is_experts(module: nn.Module) -> bool:
     """Whether transformers lets somebody else compute these experts."""
     return hasattr(type(module), "_apply_gate") and hasattr(getattr(module, "config", None), "_experts_implementation")
+
+
+def is_dense(module: nn.Module) -> bool:
+    """Whether these are such experts, with matrices of floating point."""
+    return is_experts(module) and all(getattr(module, name).is_floating_point() for name in names_of(module))
 
 
 def names_of(module: nn.Module) -> list[str]:

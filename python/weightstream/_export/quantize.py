@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from .._native.errors import ExportError
-from .._native.progress import step
+from .._native.progress import note, step
+from . import experts
 from .integers import Integers, QuantizedTable, is_table_of
 
 WORDS = ("int4", "int8", "fp8")
@@ -36,9 +37,11 @@ def quantized(models: Any, how: Choice) -> Any:
         if is_gguf(how):
             _take(copies, Path(how))
             return copies if isinstance(models, Mapping) else copies[""]
-        chosen = _chosen(copies, how)
-        if not chosen:
+        chosen, mixtures = _chosen(copies, how), _mixtures(copies, how)
+        if not chosen and not mixtures:
             raise ExportError("quantize found no linear layer with a weight of floating point")
+        for layer, kind in mixtures:
+            experts.quantize(layer, kind)
         before = {id(layer.weight): (layer.weight, layer) for layer, _ in chosen}
         _apply(chosen)
         for model in copies.values():
@@ -67,6 +70,18 @@ def _chosen(models: dict[str, nn.Module], how: Choice) -> list[tuple[nn.Module, 
     by_layer = how if callable(how) and not _is_config(how) else lambda layer: how
     chosen = [(layer, by_layer(layer)) for layer in layers.values()]
     return [(layer, _config(layer, one)) for layer, one in chosen if one is not None]
+
+
+def _mixtures(models: dict[str, nn.Module], how: Choice) -> list[tuple[nn.Module, str]]:
+    """The mixtures of experts, and the words that say how. They stay as they are under a config of torchao, which is for linear layers."""
+    layers = {id(layer): layer for model in models.values() for layer in model.modules() if experts.is_dense(layer)}
+    chosen = [(layer, how(layer) if callable(how) and not _is_config(how) else how) for layer in layers.values()]
+    found = [(layer, one) for layer, one in chosen if one in WORDS]
+    if any(one is not None for _, one in chosen) and len(found) < len(chosen):
+        note(
+            f"{len(chosen) - len(found)} layers of experts keep their weights: a config of torchao is for linear layers, and a word for both"
+        )
+    return found
 
 
 def _is_plain(layer: nn.Module) -> bool:
