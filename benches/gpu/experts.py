@@ -3,13 +3,14 @@
 
     python benches/gpu/experts.py --out experts.jsonl
 
-One layer has 128 experts, 8 for a token, of Qwen3-30B's sizes, in bf16 and in four bits; its weights are in a file that is mapped and registered
-read-only. Four parts, each by its name with `--parts`:
+One layer has 128 experts, 8 for a token, of Qwen3-30B's sizes, in bf16 and in four bits; its weights are in a file that is mapped and
+registered read-only. Four parts, each by its name with `--parts`:
 
-right    A graph is replayed with other ids and other numbers of slots. Each output is compared bit for bit with the same kernels over resident
-         weights, each slot with the file, and misses with an LRU in Python.
+right    A graph is replayed with other ids and other numbers of slots. Each output is compared bit for bit with the same kernels over
+         resident weights, each slot with the file, and misses with an LRU in Python.
 pages    The same where only the first rows of the cache have memory, and where more get it, or lose it, between replays.
-many     Kernels for many rows: any number of slots gives the same bits, and how far these are from bf16's own products.
+many     Kernels for many rows: any number of slots gives the same bits; their time over that of the kernels for few rows, and over
+         `torch.bmm` of as many rows, evenly spread, in bf16.
 speed    Fills against copies of the same bytes; 48 layers in a graph; fills beside copies of other weights.
 
 Milliseconds are medians. Everything is a ratio to what the same run measured, too. The status is 1 if a bit differs.
@@ -38,10 +39,12 @@ E, TOP, HIDDEN, INNER, GROUP = 128, 8, 2048, 768, 32
 ACT = "silu"
 #: Tokens of a pass and slots of a cache that are tried for bits; layers and slots of each for speed.
 TOKENS, SPACES = (1, 2, 4, 8), (4, 8, 32, 128)
+MANY, MANY_SPACES = (16, 64, 512), (8, 32, 128)
 LAYERS, SLOTS = 48, 32
 #: Tensors begin at so many bytes of the file.
 ALIGN = 4096
 KINDS = ("bf16", "int4")
+PARTS = ("right", "pages", "many", "speed")
 MIB = 1 << 20
 #: Cycles in which the host issues some hundred copies.
 LONG = 8_000_000
@@ -243,7 +246,7 @@ class Layer:
     """A layer's state, cache and buffers for ``tokens`` tokens. Those that layers can share come from ``like``."""
 
     def __init__(self, kind: str, tokens: int, cache: list[torch.Tensor], slots: int, like: Layer | None = None):
-        from weightstream._experts import kernels
+        import expert_slots as kernels
 
         self.kernels, self.kind, self.cache = kernels, kind, cache
         self.state = kernels.new_state(E, slots, DEVICE)
@@ -507,6 +510,74 @@ def pages(results: Table, driver: Driver, weights: Weights, passes: int) -> None
         one.close()
 
 
+class ManyRows(Layer):
+    """The same layer by the kernels for many rows, whose order is made once in a pass."""
+
+    def __init__(self, kind: str, tokens: int, cache: list[torch.Tensor], slots: int):
+        super().__init__(kind, tokens, cache, slots)
+        self.tile = self.kernels.tile_of(tokens * TOP, E)
+        self.sorted = self.kernels.new_order(tokens * TOP, E, self.tile, DEVICE)
+        self.counts = torch.zeros(E, dtype=torch.int32, device=DEVICE)
+
+    def sort(self) -> None:
+        self.kernels.sort_rows(self.ids, *self.sorted, self.counts, self.tile)
+
+    def run(self, sources: list[int], rounds: int) -> None:
+        self.sort()
+        super().run(sources, rounds)
+
+    def whole(self, resident: list[torch.Tensor]) -> torch.Tensor:
+        self.sort()
+        return super().whole(resident)
+
+    def products(self, slots: torch.Tensor, weights: list[torch.Tensor]) -> None:
+        if self.kind == "bf16":
+            self.kernels.gate_up_many(self.x, slots, *self.sorted, weights[0], self.h, TOP, ACT, self.tile)
+            self.kernels.down_many(self.h, slots, *self.sorted, self.routing, weights[1], self.rows, self.tile)
+        else:
+            first, second = (weights[0], weights[2], None), (weights[1], weights[3], None)
+            self.kernels.gate_up_many_4(self.x, slots, *self.sorted, *first, self.h, TOP, ACT, self.tile)
+            self.kernels.down_many_4(self.h, slots, *self.sorted, self.routing, *second, self.rows, self.tile)
+
+
+def many(results: Table, weights: Weights) -> None:
+    cache, resident = empty_cache(weights.kind, E), weights.resident
+    gate_up, down = weights.dense(0), weights.dense(1)
+    first, second = (one.to(torch.bfloat16).transpose(1, 2) for one in (gate_up, down))
+    for tokens in MANY:
+        for slots in MANY_SPACES:
+            layer, rounds = ManyRows(weights.kind, tokens, cache, slots), rounds_of(tokens, slots)
+            graph = capture(lambda layer=layer, rounds=rounds: layer.run(weights.sources(), rounds))
+            layer.empty(slots)
+            for tensor in cache:
+                poison(tensor)
+            draw = routings("zipf", tokens, random.Random(slots))
+            found = play(layer, weights, graph, Lru(slots), rounds, draw, 4, lambda number: None)
+            results.write(part="many", kind=weights.kind, tokens=tokens, s=slots, rounds=rounds, **found)
+        few = Layer(weights.kind, tokens, cache, slots)
+        few.ids = layer.ids = torch.tensor(next(routings("uniform", tokens, random.Random(5))), device=DEVICE)
+        ids = layer.ids.to(torch.int32)
+        far = distance(layer, layer.whole(resident), gate_up, down)
+        spread = torch.randn(E, math.ceil(tokens * TOP / E), HIDDEN, device=DEVICE).to(torch.bfloat16)
+        graphs = {
+            "many": capture(lambda layer=layer, ids=ids: (layer.sort(), layer.products(ids, resident))),
+            "few": capture(lambda few=few, ids=ids: few.products(ids, resident)),
+            "bmm": capture(lambda spread=spread: torch.bmm(torch.bmm(spread, first)[:, :, :INNER], second)),
+        }
+        ms = {name: statistics.median(elapsed(graph.replay) for _ in range(9)) for name, graph in graphs.items()}
+        results.write(
+            part="many products",
+            kind=weights.kind,
+            tokens=tokens,
+            tile=layer.tile,
+            ms=ms["many"],
+            over_few=ms["many"] / ms["few"],
+            over_bmm=ms["many"] / ms["bmm"],
+            distance=far,
+            right=far < 0.02,
+        )
+
+
 def gb_s(size: int, ms: float) -> float:
     return size / ms / 1e6
 
@@ -726,7 +797,7 @@ def _cell(value: Any) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=["right", "pages", "speed"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--passes", type=int, default=12, help="replays of a sequence")
     parser.add_argument("--folder", type=Path, help="where the weights' files are written, 3.1 GB; a temporary folder if not given")
@@ -741,6 +812,8 @@ def main() -> int:
                 right(results, given[0], args.passes)
             if "pages" in args.parts:
                 pages(results, driver, given[0], args.passes)
+            if "many" in args.parts:
+                many(results, given[0])
             if "speed" in args.parts:
                 link = fills_against_copies(results, driver, given[0])
                 graphs_of_48(results, given, link)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import weightstream as ws
 from llm_checkpoints import CHUNK, Draft, write
+from weightstream._export.experts import as_operators
 from weightstream._export.quantize import quantized
 
 transformers = pytest.importorskip("transformers")
@@ -19,11 +20,17 @@ PROMPT, COUNT = [0, *range(20, 50)], 48
 ROUNDING = 0.15
 
 
-@pytest.fixture(scope="module", params=[None, "int8", "int4"], ids=["bf16", "int8", "int4"])
+CASES = {"bf16": ("llama", None), "int8": ("llama", "int8"), "int4": ("llama", "int4"), "experts": ("qwen3_moe", None)}
+CASES["experts-int4"] = ("qwen3_moe", "int4")
+
+
+@pytest.fixture(scope="module", params=CASES)
 def exported(request, tmp_path_factory) -> tuple[str | None, Path]:
-    out = tmp_path_factory.mktemp("llm")
-    ws.llm.export(write("llama", out / "checkpoint"), out, device="cuda", quantize=request.param, chunk=CHUNK, verify=4)
-    return request.param, out
+    (family, how), out = CASES[request.param], tmp_path_factory.mktemp("llm")
+    # Of experts at least as many as decoding reads twice over.
+    more = {"num_experts": 16} if family == "qwen3_moe" else {}
+    ws.llm.export(write(family, out / "checkpoint", **more), out, device="cuda", quantize=how, chunk=CHUNK, verify=4)
+    return how, out
 
 
 def generated(out: Path, budget: int | str, **options: bool) -> list[int]:
@@ -42,7 +49,7 @@ def lacks(out: Path, how: str | None, tokens: list[int]) -> float:
     """By how much the largest logits of the same model in transformers, on the CPU, exceed those of the tokens at most."""
     model = transformers.AutoModelForCausalLM.from_pretrained(out / "checkpoint", dtype=torch.bfloat16).eval()
     model = model if how is None else quantized(model, how)
-    with torch.no_grad():
+    with as_operators(model), torch.no_grad():
         logits = model(torch.tensor([PROMPT + tokens])).logits[0, len(PROMPT) - 1 : -1].float()
     return (logits.max(-1).values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]).max().item()
 

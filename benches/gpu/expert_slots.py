@@ -1,9 +1,9 @@
 """Kernels of a layer of experts that serves its weights from a cache of slots, in Triton. Importing it needs Triton.
 
-A pass over ``T`` tokens with ``k`` experts each has ``n = T * k`` rows. It takes rounds, as many as the plan says: :func:`resolve` decides which
-experts are in the cache in this round, :func:`fill` brings those that were not, and :func:`gate_up` and :func:`down` compute the rows whose
-experts are there. After the last round :func:`add` sums the rows of each token. Nothing asks the host, so a graph of the pass replays under any
-routing and with any number of slots.
+A pass over ``T`` tokens with ``k`` experts each has ``n = T * k`` rows. It takes rounds, as many as the plan says: :func:`resolve` decides
+which experts are in the cache in this round, :func:`fill` brings those that were not, and :func:`gate_up` and :func:`down` compute the rows
+whose experts are there. After the last round :func:`add` sums the rows of each token. Nothing asks the host, so a graph of the pass replays
+under any routing and with any number of slots for which its rounds suffice.
 
 The state of a layer is one tensor of ``8 + 4 * E`` numbers, int32::
 
@@ -16,8 +16,8 @@ The state of a layer is one tensor of ``8 + 4 * E`` numbers, int32::
     stamp[E]    the clock at the last use of a slot
     pending[E]  1: a row of this pass still wants this expert
 
-Weights of four bits are packed as in ``_export/passes/quantized.py``, with a leading ``E``: byte j of a row has the columns j and K / 2 + j, each
-plus 8; scales and offsets, which zero points make, are ``[E, N, K / group]``.
+Weights of four bits are packed as in ``_export/passes/quantized.py``, with a leading ``E``: byte j of a row has the columns j and
+K / 2 + j, each plus 8; scales and offsets, which zero points make, are ``[E, N, K / group]``.
 
 The order of every sum follows from sizes alone, so a row has the same bits in any round, in any slot and beside any other rows.
 """
@@ -43,7 +43,7 @@ _WORDS = 4096
 
 @triton.jit(do_not_specialize=["n", "round", "last"])
 def _resolve(state, ids, slots, fills, n, round, last, E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK: tl.constexpr):
-    """One program. Its threads see what others wrote to memory only after a barrier, and nobody writes what another may not have read yet."""
+    """One program. Its threads see what others wrote only after a barrier, and none writes what another may not have read yet."""
     table = state + 8
     owner = table + E
     stamp = owner + E
@@ -150,8 +150,8 @@ def new_state(experts: int, slots: int, device: torch.device | str = "cuda") -> 
 def resolve(state: torch.Tensor, ids: torch.Tensor, slots: torch.Tensor, fills: torch.Tensor, round: int, last: bool = False) -> None:
     """Gives the experts that rows still want their slots, as far as these reach.
 
-    Writes to ``slots`` [n] the slot of each row that is computed in this round and -1 for the others, and to ``fills`` [2 * E] the pairs of an
-    expert and a slot that :func:`fill` has to bring. ``last``: rows that are left after this round are flagged.
+    Writes to ``slots`` [n] the slot of each row that is computed in this round and -1 for the others, and to ``fills`` [2 * E] the pairs of
+    an expert and a slot that :func:`fill` has to bring. ``last``: rows that are left after this round are flagged.
     """
     experts, n = (state.numel() - HEAD) // 4, ids.numel()
     block = min(max(triton.next_power_of_2(n), 32), 1024)
@@ -161,7 +161,7 @@ def resolve(state: torch.Tensor, ids: torch.Tensor, slots: torch.Tensor, fills: 
 
 
 def forget(state: torch.Tensor, keep: int, available: int) -> None:
-    """Empties the slots from ``keep`` on, between passes, and says how many have memory from now on. ``keep`` is 0 after a pass that failed."""
+    """Empties the slots from ``keep`` on, between passes, and says how many have memory from now on. After a failed pass none is kept."""
     experts = (state.numel() - HEAD) // 4
     _forget[(1,)](state, keep, available, experts, triton.next_power_of_2(experts), num_warps=1)
 
@@ -193,7 +193,7 @@ def _fill(
     ROW5: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """All fills of a round are one row of pieces, which the programs take in turn. Where a piece is, is arithmetic: no program waits for another."""
+    """All fills of a round are one row of pieces, which the programs take in turn; no program waits for another."""
     PIECE: tl.constexpr = 8 * WORDS
     # Pieces of an expert that end before each tensor's.
     END0: tl.constexpr = (ROW0 + PIECE - 1) // PIECE
@@ -249,8 +249,8 @@ def _fill(
 def fill(state: torch.Tensor, fills: torch.Tensor, parts: list[tuple[int | torch.Tensor, torch.Tensor]], programs: int = 16) -> None:
     """Copies the experts of ``fills`` from host memory, with a kernel: all tensors of the layer, up to six.
 
-    Each of ``parts`` is where the tensor of all experts begins in registered host memory, as the device sees it, and its cache, whose row is a
-    slot. Its rows are dense, begin at 16 bytes and have a multiple of 16 bytes.
+    Each of ``parts`` is where the tensor of all experts begins in registered host memory, as the device sees it, and its cache, whose row
+    is a slot. Its rows are dense, begin at 16 bytes and have a multiple of 16 bytes.
     """
     rows = [cache.stride(0) * cache.element_size() for _, cache in parts]
     assert len(parts) <= TENSORS
@@ -330,7 +330,7 @@ def _times_4(w, s, o, row, x, HALF: tl.constexpr, GROUP: tl.constexpr, GROUPS: t
 
 @triton.jit
 def _gate_and_up(N: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The columns of ``h`` that a program computes, and their rows of the weight: gate and up in turn. Columns past the last are read as it."""
+    """The columns of ``h`` of a program, and their rows of the weight: gate and up in turn. Columns past the last are read as it."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     both = tl.arange(0, 2 * BLOCK_N)
     return n, tl.minimum(tl.program_id(0) * BLOCK_N + both // 2, N - 1) + both % 2 * N
@@ -444,9 +444,9 @@ def _block(columns: int, most: int) -> int:
 
 
 def gate_up(x: torch.Tensor, slots: torch.Tensor, w: torch.Tensor, h: torch.Tensor, top: int, act: str) -> None:
-    """``h[i] = act(gate · x[i // top]) * (up · x[i // top])`` for each row that has a slot. ``x`` [T, H]; ``w`` [slots, 2I, H]; ``h`` [n, I].
+    """``h[i] = act(gate · x[i // top]) * (up · x[i // top])`` for each row that has a slot.
 
-    ``act`` is ``silu`` or ``gelu_tanh``. Nothing is read or written for the other rows.
+    ``x`` [T, H]; ``w`` [slots, 2I, H]; ``h`` [n, I]. ``act`` is ``silu`` or ``gelu_tanh``. Nothing is read or written for the other rows.
     """
     columns, width = h.shape[1], x.shape[1]
     _gate_up[(triton.cdiv(columns, 4), h.shape[0])](x, slots, w, h, top, width, columns, act, 4, _block(width, 1024), num_warps=4)
@@ -528,28 +528,305 @@ def _place(ids, counts, order, tiles, n, E: tl.constexpr, BLOCK_E: tl.constexpr,
         tl.store(order + at + tl.cumsum(mine, 0) - 1, i, mask=mine != 0)
         at += tl.sum(mine, 0)
     for done in range(0, own, TILE):
-        tl.store(tiles + 2 * tile, begin + done)
-        tl.store(tiles + 2 * tile + 1, tl.minimum(own - done, TILE))
+        tl.store(tiles + 2 + 2 * tile, begin + done)
+        tl.store(tiles + 3 + 2 * tile, tl.minimum(own - done, TILE))
         tile += 1
-    # The last expert's program ends the list.
-    if e == E - 1:
-        tl.store(tiles + 2 * tile, 0)
-        tl.store(tiles + 2 * tile + 1, 0)
+    # The last expert's program knows how many tiles there are.
+    tl.store(tiles, tile, mask=e == E - 1)
 
 
 @triton.jit
-def _tile(slots, order, tiles, number, ENTRIES: tl.constexpr, TILE: tl.constexpr):
-    """The rows of a tile, which of them there are, and the slot that all have: -1 past the list's end, and in other rounds.
-
-    The list is followed by what an earlier one left, so the tiles before are counted as far as they are there.
-    """
-    entry = tl.arange(0, ENTRIES)
-    before = tl.load(tiles + 2 * entry + 1, mask=entry <= number, other=1)
-    there = tl.min(before, 0) > 0
-    first = tl.load(tiles + 2 * number, mask=there, other=0)
-    count = tl.load(tiles + 2 * number + 1, mask=there, other=0)
+def _tile(slots, order, tiles, number, TILE: tl.constexpr):
+    """The rows of a tile, which of them there are, and the slot that all have: -1 past the last tile, and in other rounds."""
+    there = number < tl.load(tiles)
+    first = tl.load(tiles + 2 + 2 * number, mask=there, other=0)
+    count = tl.load(tiles + 3 + 2 * number, mask=there, other=0)
     m = tl.arange(0, TILE)
     # Rows that are not there are read as the first, and not written.
-    rows = tl.load(order + first + tl.where(m < count, m, 0), mask=there & (m >= 0), other=0)
+    rows = tl.load(order + first + tl.where(m < count, m, 0), mask=(m >= 0) & there, other=0)
     slot = tl.load(slots + tl.load(order + first, mask=there, other=0), mask=there, other=-1)
     return rows.to(tl.int64), m < count, slot.to(tl.int64)
+
+
+@triton.jit
+def _part(w, row, x, start, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Of one block of columns: rows ``row`` of the weight at ``w`` times the rows at ``x``. The weight is the left operand."""
+    at = start + tl.arange(0, BLOCK)
+    if K % BLOCK == 0:
+        weight = tl.load(w + row[:, None] * K + at[None, :])
+        given = tl.load(x[None, :] + at[:, None])
+    else:
+        weight = tl.load(w + row[:, None] * K + at[None, :], mask=(at < K)[None, :], other=0.0)
+        given = tl.load(x[None, :] + at[:, None], mask=(at < K)[:, None], other=0.0)
+    return tl.dot(weight, given, input_precision="ieee")
+
+
+@triton.jit
+def _given_4(x, start, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Of one block of bytes: what the low and the high halves are multiplied by."""
+    at = start + tl.arange(0, BLOCK)
+    first = tl.load(x[None, :] + at[:, None], mask=(at < HALF)[:, None], other=0.0)
+    second = tl.load(x[None, :] + HALF + at[:, None], mask=(at < HALF)[:, None], other=0.0)
+    return first, second
+
+
+@triton.jit
+def _part_4(
+    w,
+    s,
+    o,
+    row,
+    first,
+    second,
+    start,
+    HALF: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The same of four bits. A block of bytes is in one group in each half."""
+    at = start + tl.arange(0, BLOCK)
+    packed = tl.load(w + row[:, None] * HALF + at[None, :], mask=(at < HALF)[None, :], other=0)
+    one = row * GROUPS + start // GROUP
+    other = row * GROUPS + (HALF + start) // GROUP
+    low = (_low(packed) - 136) * tl.load(s + one).to(tl.float32)[:, None]
+    high = (_high(packed) - 136) * tl.load(s + other).to(tl.float32)[:, None]
+    if OFFSETS:
+        low += tl.load(o + one).to(tl.float32)[:, None]
+        high += tl.load(o + other).to(tl.float32)[:, None]
+    part = tl.dot(low.to(first.dtype), first, input_precision="ieee")
+    return tl.dot(high.to(first.dtype), second, part, input_precision="ieee")
+
+
+@triton.jit
+def _gate_up_many(
+    x,
+    slots,
+    order,
+    tiles,
+    w,
+    h,
+    TOP: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    ACT: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """``BLOCK_N`` columns of the rows of one tile."""
+    rows, written, slot = _tile(slots, order, tiles, tl.program_id(1), TILE)
+    if slot >= 0:
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        row = tl.minimum(n, N - 1)
+        gate = tl.zeros((BLOCK_N, TILE), dtype=tl.float32)
+        up = tl.zeros((BLOCK_N, TILE), dtype=tl.float32)
+        given, weight = x + rows // TOP * K, w + slot * 2 * N * K
+        # Not into the sums, as in the kernels of `quantized_triton.py`.
+        for start in range(0, K, BLOCK):
+            gate += _part(weight, row, given, start, K, BLOCK)
+            up += _part(weight, row + N, given, start, K, BLOCK)
+        found = _activated(gate, ACT) * up
+        tl.store(h + rows[None, :] * N + n[:, None], found.to(h.dtype.element_ty), mask=written[None, :] & (n < N)[:, None])
+
+
+@triton.jit
+def _gate_up_many_4(
+    x,
+    slots,
+    order,
+    tiles,
+    w,
+    s,
+    o,
+    h,
+    TOP: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    GROUPS: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    ACT: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    rows, written, slot = _tile(slots, order, tiles, tl.program_id(1), TILE)
+    if slot >= 0:
+        HALF: tl.constexpr = K // 2
+        GROUP: tl.constexpr = K // GROUPS
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        row = tl.minimum(n, N - 1)
+        gate = tl.zeros((BLOCK_N, TILE), dtype=tl.float32)
+        up = tl.zeros((BLOCK_N, TILE), dtype=tl.float32)
+        given, weight, scale, offset = x + rows // TOP * K, w + slot * N * K, s + slot * 2 * N * GROUPS, o + slot * 2 * N * GROUPS
+        for start in range(0, HALF, BLOCK):
+            first, second = _given_4(given, start, HALF, BLOCK)
+            gate += _part_4(weight, scale, offset, row, first, second, start, HALF, GROUP, GROUPS, OFFSETS, BLOCK)
+            up += _part_4(weight, scale, offset, row + N, first, second, start, HALF, GROUP, GROUPS, OFFSETS, BLOCK)
+        found = _activated(gate, ACT) * up
+        tl.store(h + rows[None, :] * N + n[:, None], found.to(h.dtype.element_ty), mask=written[None, :] & (n < N)[:, None])
+
+
+@triton.jit
+def _down_many(
+    h,
+    slots,
+    order,
+    tiles,
+    routing,
+    w,
+    out,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    rows, written, slot = _tile(slots, order, tiles, tl.program_id(1), TILE)
+    if slot >= 0:
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        row = tl.minimum(n, N - 1)
+        sums = tl.zeros((BLOCK_N, TILE), dtype=tl.float32)
+        for start in range(0, K, BLOCK):
+            sums += _part(w + slot * N * K, row, h + rows * K, start, K, BLOCK)
+        sums *= tl.load(routing + rows).to(tl.float32)[None, :]
+        tl.store(out + rows[None, :] * N + n[:, None], sums, mask=written[None, :] & (n < N)[:, None])
+
+
+@triton.jit
+def _down_many_4(
+    h,
+    slots,
+    order,
+    tiles,
+    routing,
+    w,
+    s,
+    o,
+    out,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    GROUPS: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    rows, written, slot = _tile(slots, order, tiles, tl.program_id(1), TILE)
+    if slot >= 0:
+        HALF: tl.constexpr = K // 2
+        GROUP: tl.constexpr = K // GROUPS
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        row = tl.minimum(n, N - 1)
+        sums = tl.zeros((BLOCK_N, TILE), dtype=tl.float32)
+        weight, scale, offset = w + slot * N * HALF, s + slot * N * GROUPS, o + slot * N * GROUPS
+        for start in range(0, HALF, BLOCK):
+            first, second = _given_4(h + rows * K, start, HALF, BLOCK)
+            sums += _part_4(weight, scale, offset, row, first, second, start, HALF, GROUP, GROUPS, OFFSETS, BLOCK)
+        sums *= tl.load(routing + rows).to(tl.float32)[None, :]
+        tl.store(out + rows[None, :] * N + n[:, None], sums, mask=written[None, :] & (n < N)[:, None])
+
+
+#: Columns of a result that a program for many rows computes.
+_WIDE = 64
+
+
+def tile_of(n: int, experts: int) -> int:
+    """Rows of a tile, from the sizes alone: as many as an expert has of `n` rows, on average."""
+    return min(max(triton.next_power_of_2(triton.cdiv(n, experts)), 16), 128)
+
+
+def new_order(n: int, experts: int, tile: int, device: torch.device | str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the rows in the order of their experts, and for how many tiles there are, and the first row and the rows of each."""
+    most = min(n, n // tile + experts)
+    return torch.zeros(n, dtype=torch.int32, device=device), torch.zeros(2 + 2 * most, dtype=torch.int32, device=device)
+
+
+def sort_rows(ids: torch.Tensor, order: torch.Tensor, tiles: torch.Tensor, counts: torch.Tensor, tile: int) -> None:
+    """Once in a pass: puts the rows of each expert together, in tiles of up to ``tile``. ``counts`` [E]; rows of no expert are left out."""
+    n, experts = ids.numel(), counts.numel()
+    block = min(max(triton.next_power_of_2(n), 128), 1024)
+    _count[(experts,)](ids, counts, n, block, num_warps=4)
+    _place[(experts,)](ids, counts, order, tiles, n, experts, triton.next_power_of_2(experts), block, tile, num_warps=4)
+
+
+def _block_4(width: int, groups: int) -> int:
+    """Bytes of a row that a program takes at once: in one group in each half."""
+    return 64 if groups == 1 else next(size for size in (64, 32, 16) if (width // groups) % size == 0 and (width // 2) % size == 0)
+
+
+def _many(tiles: torch.Tensor, columns: int) -> tuple[int, int]:
+    return triton.cdiv(columns, _WIDE), tiles.numel() // 2 - 1
+
+
+def gate_up_many(
+    x: torch.Tensor,
+    slots: torch.Tensor,
+    order: torch.Tensor,
+    tiles: torch.Tensor,
+    w: torch.Tensor,
+    h: torch.Tensor,
+    top: int,
+    act: str,
+    tile: int,
+) -> None:
+    """As :func:`gate_up`, for many rows, whose order is from :func:`sort_rows`. Rows with a slot are those of whole experts."""
+    columns, width = h.shape[1], x.shape[1]
+    sizes = (top, width, columns, act, tile, _WIDE, 64)
+    _gate_up_many[_many(tiles, columns)](x, slots, order, tiles, w, h, *sizes, num_warps=4, num_stages=3)
+
+
+def gate_up_many_4(
+    x: torch.Tensor,
+    slots: torch.Tensor,
+    order: torch.Tensor,
+    tiles: torch.Tensor,
+    w: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    h: torch.Tensor,
+    top: int,
+    act: str,
+    tile: int,
+) -> None:
+    """The same of four bits."""
+    columns, width, groups = h.shape[1], x.shape[1], scales.shape[-1]
+    given = (x, slots, order, tiles, w, scales, scales if offsets is None else offsets, h)
+    sizes = (top, width, columns, groups, offsets is not None, act, tile, _WIDE, _block_4(width, groups))
+    _gate_up_many_4[_many(tiles, columns)](*given, *sizes, num_warps=4, num_stages=3)
+
+
+def down_many(
+    h: torch.Tensor,
+    slots: torch.Tensor,
+    order: torch.Tensor,
+    tiles: torch.Tensor,
+    routing: torch.Tensor,
+    w: torch.Tensor,
+    rows: torch.Tensor,
+    tile: int,
+) -> None:
+    """As :func:`down`, for many rows."""
+    columns, width = rows.shape[1], h.shape[1]
+    given, sizes = (h, slots, order, tiles, routing, w, rows), (width, columns, tile, _WIDE, 64)
+    _down_many[_many(tiles, columns)](*given, *sizes, num_warps=4, num_stages=3)
+
+
+def down_many_4(
+    h: torch.Tensor,
+    slots: torch.Tensor,
+    order: torch.Tensor,
+    tiles: torch.Tensor,
+    routing: torch.Tensor,
+    w: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    rows: torch.Tensor,
+    tile: int,
+) -> None:
+    """The same of four bits."""
+    columns, width, groups = rows.shape[1], h.shape[1], scales.shape[-1]
+    given = (h, slots, order, tiles, routing, w, scales, scales if offsets is None else offsets, rows)
+    sizes = (width, columns, groups, offsets is not None, tile, _WIDE, _block_4(width, groups))
+    _down_many_4[_many(tiles, columns)](*given, *sizes, num_warps=4, num_stages=3)

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""A mixture of experts on a GPU, of the sizes of Qwen3-30B-A3B: a token and a prompt of 512, at budgets.
+
+    python benches/gpu/mixture.py FOLDER --layers 6 --out mixture.jsonl
+
+Exports by `ws.llm.export`, without tuning, unless the files are there; the GPU draws the weights, so that the router chooses about evenly.
+At each budget a token is generated as the default is, where kernels read the experts of a token in host memory, and with whole tensors
+streamed (`weight_offload_gather=off`). The limit is the longer of the time with everything resident and of a token's experts over the link's
+speed. Milliseconds of tokens are from the end of one to the end of the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from language import milliseconds, peer_ms
+from measure import GB, Results, back_to_back_ms, link
+
+WORDS, CONTEXT, CHUNK = 151936, 2048, 512
+HIDDEN, INSIDE, EXPERTS, CHOSEN = 2048, 768, 128, 8
+
+
+def build(layers: int) -> Any:
+    """A model of transformers in bf16, whose weights the GPU draws."""
+    import transformers
+
+    config = transformers.Qwen3MoeConfig(
+        num_hidden_layers=layers,
+        hidden_size=HIDDEN,
+        moe_intermediate_size=INSIDE,
+        num_experts=EXPERTS,
+        num_experts_per_tok=CHOSEN,
+        norm_topk_prob=True,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+        vocab_size=WORDS,
+        max_position_embeddings=8192,
+        eos_token_id=None,
+    )
+    with torch.device("meta"):
+        model = transformers.Qwen3MoeForCausalLM._from_config(config, dtype=torch.bfloat16)
+    model.to_empty(device="cpu").eval().requires_grad_(False)
+    for name, buffer in model.named_buffers():
+        if "inv_freq" in name:
+            buffer.copy_(10000.0 ** -(torch.arange(0, 2 * len(buffer), 2) / (2 * len(buffer))))
+    draw = torch.Generator("cuda").manual_seed(1)
+    for weight in model.parameters():
+        drawn = torch.randn(weight.shape, device="cuda", dtype=torch.bfloat16, generator=draw)
+        weight.copy_(torch.ones_like(weight) if weight.dim() == 1 else drawn * weight.shape[-1] ** -0.5)
+    return model
+
+
+def export(kind: str, layers: int, folder: Path) -> Path:
+    import weightstream as ws
+
+    out = folder / f"mixture-{kind}-{layers}"
+    if not (out / "model.pte").exists():
+        begin = time.monotonic()
+        ws.llm.export(build(layers), out, device="cuda", sm="90", quantize=None if kind == "bf16" else kind, context=CONTEXT, chunk=CHUNK)
+        print(f"{kind}: exported in {time.monotonic() - begin:.0f} s", flush=True)
+    return out
+
+
+def record_bytes(kind: str) -> float:
+    """Of one expert of one layer."""
+    bits = {"bf16": 16, "int8": 8, "int4": 4.5}[kind]
+    return 3 * HIDDEN * INSIDE * bits / 8
+
+
+def measure(kind: str, out: Path, layers: int, results: Results, count: int) -> None:
+    import weightstream as ws
+
+    prompt = torch.randint(0, WORDS, (CHUNK,), generator=torch.Generator().manual_seed(1)).tolist()
+    given, zero = torch.tensor([prompt]), torch.tensor([0])
+    with ws.LLM(out, budget="100GB") as llm:
+        resident, plain = milliseconds(llm, prompt, count)
+        prefill = back_to_back_ms(lambda: llm.module.execute("prefill", given, zero), 20)
+        total = llm.module.stats()["total_weight_bytes"]
+    floor = ws.required_budget(out / "model.pte")
+    speed = link([1 << 30] * 2, runs=3)["64_mib_median"]
+    chosen = CHOSEN * layers * record_bytes(kind)
+    facts = {"weights_gb": total / GB, "floor_gb": floor / GB, "experts_of_a_token_gb": chosen / GB, "link_gb_s": speed}
+    results.write(kind=kind, resident_ms=resident, prefill_ms=prefill, **facts)
+    for percent in (0, 25, 50):
+        budget = max(floor, total * percent // 100)
+        limit = max(resident, 1e3 * chosen / (speed * GB))
+        with ws.LLM(out, budget=budget) as llm:
+            prefill_ms = back_to_back_ms(lambda: llm.module.execute("prefill", given, zero), 5, seconds=4)
+            ms, text = milliseconds(llm, prompt, count)
+            copied = llm.figures["bytes_per_token"]
+        found = {"ms": ms, "limit_ms": limit, "over": ms / limit, "copied_gb": copied / GB, "prefill_ms": prefill_ms, "same": text == plain}
+        if percent:
+            with ws.LLM(out, budget=budget, weight_offload_gather="off") as llm:
+                whole, text = milliseconds(llm, prompt, min(count, 12))
+                found |= {"whole_ms": whole, "times_faster": whole / ms, "whole_same": text == plain[: len(text)]}
+        results.write(kind=kind, percent=percent, budget_gb=budget / GB, **found)
+
+
+def peers(layers: int, results: Results) -> None:
+    """transformers, resident and with accelerate's device map, half of the layers on the GPU."""
+    import accelerate
+
+    model = build(layers)
+    size = sum(weight.nbytes for weight in model.parameters())
+    places = accelerate.infer_auto_device_map(model, {0: size // 2, "cpu": 10 * size}, no_split_module_classes=["Qwen3MoeDecoderLayer"])
+    results.write(peer="accelerate, bf16, half of the layers", ms=peer_ms(accelerate.dispatch_model(model, places)))
+    results.write(peer="transformers, bf16, resident", ms=peer_ms(build(layers).cuda()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--kinds", nargs="+", default=["bf16", "int4"])
+    parser.add_argument("--count", type=int, default=48, help="tokens of a text")
+    parser.add_argument("--only-export", action="store_true")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("mixture.jsonl"))
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    outs = {kind: export(kind, args.layers, args.folder) for kind in args.kinds}
+    if args.only_export:
+        return
+    results = Results(args.out, gpu=torch.cuda.get_device_name(), layers=args.layers)
+    for kind, out in outs.items():
+        measure(kind, out, args.layers, results, args.count)
+    if args.peers:
+        peers(args.layers, results)
+
+
+if __name__ == "__main__":
+    main()

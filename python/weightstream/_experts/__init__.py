@@ -1,1 +1,0 @@
-"""Layers of experts whose weights are in a cache of slots on the GPU."""
