@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from ..._torch.probe import is_probe
 from ..._torch.shapes import UNBOUNDED
 from ..passes import experts, giants
+from ..passes.dequantized import name_of
 
 UNKNOWN = -1
 
@@ -73,9 +74,9 @@ def _has_rows(probe: torch.fx.Node) -> bool:
 def _indices(reader: torch.fx.Node, probe: torch.fx.Node) -> torch.fx.Node | None:
     """The node of the row numbers, if ``reader`` looks rows of ``probe`` up and does nothing else with it."""
     target = _operator(reader)
-    if target in experts.MATRICES:
+    if matrices := experts.MATRICES.get(name_of(reader)):
         places = [at for at, one in enumerate(reader.args) if one is probe]
-        return reader.args[1] if len(places) == 1 and places[0] in experts.MATRICES[target] else None
+        return reader.args[1] if len(places) == 1 and places[0] in matrices else None
     if reader.op != "call_function" or reader.args[0] is not probe:
         return None
     if target is _ATEN.embedding.default:

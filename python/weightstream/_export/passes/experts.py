@@ -20,7 +20,7 @@ from .quantized import MUCH_SHARED
 
 Tensor = torch.Tensor
 
-_NAMES = ("weightstream::expert_mm", "weightstream::expert_quantized_mm")
+_DENSE, _QUANTIZED = "weightstream::expert_mm", "weightstream::expert_quantized_mm"
 
 
 @custom_op("weightstream::expert_mm", mutates_args=())
@@ -56,19 +56,20 @@ def _(x: Tensor, numbers: Tensor, packed: Tensor, scales: Tensor, each: int, gro
 EXPERT_MM = torch.ops.weightstream.expert_mm.default
 EXPERT_QUANTIZED_MM = torch.ops.weightstream.expert_quantized_mm.default
 
-#: Of each operator the places of its matrices among its arguments. The numbers are the second argument.
-MATRICES = {EXPERT_MM: (2,), EXPERT_QUANTIZED_MM: (2, 3)}
+#: Of each operator, also of those that take their places on a GPU, the places of its matrices among its arguments. The numbers are the
+#: second argument.
+MATRICES = {_DENSE: (2,), _QUANTIZED: (2, 3), "weightstream::expert_few_rows": (2, 3), "weightstream::expert_many_rows": (2, 3)}
 
 
 def on_a_gpu(program: ExportedProgram, shared_memory: int) -> None:
     """Lets kernels in Triton compute the products. The program's values are on the GPU, whose blocks share so many bytes."""
-    found = [node for node in program.graph.nodes if name_of(node) in _NAMES]
+    found = [node for node in program.graph.nodes if name_of(node) in (_DENSE, _QUANTIZED)]
     if not found:
         return
     from . import experts_triton
 
     for node in found:
-        if name_of(node) == _NAMES[1]:
+        if name_of(node) == _QUANTIZED:
             x, numbers, packed, scales, each, group = node.args
             transposed = False
         else:
