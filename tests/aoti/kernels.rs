@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use weightstream::aoti::dtype::DType;
 use weightstream::aoti::kernels::conv::{format_strides, Convolution};
+use weightstream::aoti::kernels::experts::{self, Matrices};
 use weightstream::aoti::kernels::gemm::{grouped, product, Affine};
 use weightstream::aoti::kernels::index::{coordinates, nonzero, put, scatter, Reduce};
 use weightstream::aoti::tensor::{contiguous_strides, reach};
@@ -318,6 +319,60 @@ fn matrices_that_do_not_fit_are_refused() {
     assert!(product(&out.view, &a.view, &half.view, Affine::PRODUCT)
         .unwrap_err()
         .contains("float16"));
+}
+
+#[test]
+fn each_row_is_multiplied_by_the_matrix_of_its_number() {
+    let numbers = [2, 0, 2, 1, 0, 2];
+    for (which, transposed) in [(0, false), (1, true), (2, false), (3, true)] {
+        let dtype = [DType::F32, DType::F32, DType::BF16, DType::F16][which];
+        let (n, k) = (70, 5);
+        let x = Owned::numbers(dtype, &[3, k], 0, 1);
+        let sizes = if transposed { [3, k, n] } else { [3, n, k] };
+        let all = Owned::numbers(dtype, &sizes, 0, 2);
+        let out = Owned::numbers(dtype, &[6, n], 0, 3);
+        let matrices = Matrices::Dense {
+            all: all.view.clone(),
+            transposed,
+        };
+        assert_eq!(matrices.columns(), n);
+        experts::product(&out.view, &x.view, &numbers, &matrices).unwrap();
+        let (x, all, found) = (x.ints(), all.ints(), out.ints());
+        for (row, number) in numbers.iter().enumerate() {
+            for column in 0..n {
+                let of = |i: i64| {
+                    let at = match transposed {
+                        true => (number * k + i) * n + column,
+                        false => (number * n + column) * k + i,
+                    };
+                    // Each row of `x` has two numbers.
+                    x[(row as i64 / 2 * k + i) as usize] * all[at as usize]
+                };
+                let dot: i64 = (0..k).map(of).sum();
+                assert_eq!(found[row * n as usize + column as usize], dot);
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_no_matrix_are_refused() {
+    let [x, out] = [1, 2].map(|seed| Owned::numbers(DType::F32, &[2, 3], 0, seed));
+    let owned = Owned::numbers(DType::F32, &[4, 3, 3], 0, 3);
+    let all = owned.view.clone();
+    let matrices = Matrices::Dense {
+        all,
+        transposed: false,
+    };
+    let refused =
+        |numbers: &[i64]| experts::product(&out.view, &x.view, numbers, &matrices).unwrap_err();
+    for number in [-1, 4] {
+        assert_eq!(
+            refused(&[0, number]),
+            format!("expert {number} of [4, 3, 3]: expected a number below the first size")
+        );
+    }
+    assert!(refused(&[0, 1, 2]).contains("do not give [2, 3]"));
 }
 
 #[test]

@@ -32,8 +32,8 @@ _NUMBER = (
     "or make it a size of an input"
 )
 _GROUPED = (
-    "the compiler's kernel for grouped products reads outside of its inputs; export a mixture of experts for the CPU, or with experts "
-    "that are computed one by one"
+    "the compiler's kernel for grouped products reads outside of its inputs; weightstream.export, given the model itself, has operators "
+    "of its own for the experts of transformers; others compute experts one by one, or on the CPU"
 )
 #: Operators that cannot run on a GPU, by name. All but the second compile for one.
 _NOT_ON_A_GPU = {

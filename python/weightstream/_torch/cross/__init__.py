@@ -92,7 +92,15 @@ class Apart:
     def result(self) -> tuple[Any, Any]:
         """Waits for what ``compile_here`` gave."""
         with self._ends:
-            compiled, facts = self._running.result()
+            try:
+                compiled, facts = self._running.result()
+            except RuntimeError as error:
+                if "initialization error" not in str(error):
+                    raise
+                raise ExportError(
+                    "the compiler asked this machine's driver, which a forked process cannot use: with this torch, attention that no fused "
+                    "kernel computes does so; leave sm out to export for the GPU that is here, or export where there is none"
+                ) from error
         weights.give_back(compiled.trace.constants, self._program)
         return compiled, facts
 
