@@ -12,6 +12,7 @@ from device_under_test import ON_GPU
 from doctor import decode_payload, payloads
 from weightstream._export import experts
 from weightstream._export.quantize import quantized
+from weightstream._run import runtime
 
 transformers = pytest.importorskip("transformers")
 
@@ -179,6 +180,16 @@ def test_a_token_reads_the_experts_that_it_needs(program: tuple[str | None, Prog
     floors = {method: record["floor"][0] for method, record in files.records().items()}
     matrix = block().experts.gate_up_proj.nbytes // (1 if kind is None else 8)
     assert floors["decode"] < matrix < floors["prefill"]
+
+
+@pytest.mark.skipif(ON_GPU, reason="exports for the CPU")
+def test_plan_says_it_in_one_line_for_all_layers(program: tuple[str | None, Program]) -> None:
+    kind, files = program
+    name = "0.experts.gate_up_proj" + ("" if kind is None else ".int4")
+    status, text = runtime.command(["plan", str(files.pte)])
+    assert status == 0
+    assert text.count(f"{LAYERS} weights such as '{name}' (") == 2, "once for each method"
+    assert "are read in place, in host memory, below a budget for all weights: at most 2 rows of" in text
 
 
 @pytest.mark.skipif(ON_GPU, reason="exports for the CPU")

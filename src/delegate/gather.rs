@@ -58,19 +58,29 @@ fn choose(record: &Record, options: &Options, held: &HostStorage) -> Result<Vec<
             record.method
         )));
     }
-    for gather in record
-        .gathers
-        .iter()
-        .filter(|one| chosen.contains(&one.probe))
-    {
-        log::info!(
-            "method '{}': {} of '{}' are read in place, in host memory, where the budget does not cover all weights",
-            record.method,
-            gather.rows.map_or("rows".to_owned(), |rows| format!("at most {rows} rows of {} in a pass", bytes_text(gather.row_bytes))),
-            name(record, gather.probe)
-        );
-    }
+    say(record, &chosen);
     Ok(chosen)
+}
+
+/// One line for all of them: a mixture of experts has hundreds.
+fn say(record: &Record, chosen: &[ProbeId]) {
+    let Some(&first) = chosen.first() else {
+        return;
+    };
+    let gathers = record.gathers.iter();
+    let gathers = gathers.filter(|one| chosen.contains(&one.probe));
+    let most = gathers.map(Gather::bytes);
+    let most = most
+        .reduce(|sum, next| Some(sum?.saturating_add(next?)))
+        .flatten();
+    log::info!(
+        "method '{}': rows of {} weights, the first of them '{}', are read in place, in host memory, where the budget does not cover all \
+         weights: {}",
+        record.method,
+        chosen.len(),
+        name(record, first),
+        most.map_or("as many as a pass asks for".to_owned(), |bytes| format!("at most {} in a pass", bytes_text(bytes)))
+    );
 }
 
 fn reads(record: &Record, which: impl Fn(&Gather, u64) -> bool) -> Vec<ProbeId> {
