@@ -136,6 +136,13 @@ def test_a_config_of_torchao_leaves_experts_as_they_are(capsys: pytest.CaptureFi
 LAYERS = 3
 
 
+def test_a_function_of_a_layer_gets_the_experts_too() -> None:
+    made = quantized(block(), lambda layer: "int8" if experts.is_experts(layer) else None)
+    assert made.experts.down_proj.int8.dtype is torch.int8
+    with pytest.raises(ws.ExportError, match=r"raised an error for Qwen3MoeExperts, the experts of a layer \(AttributeError"):
+        quantized(block(), lambda layer: "int8" if layer.in_features else None)
+
+
 class Program:
     """Three layers as two methods: a token, and up to 32 of them."""
 
@@ -212,6 +219,20 @@ def test_bits_are_the_same_at_every_budget(program: tuple[str | None, Program]) 
     with experts.as_operators(made):
         for found, (_, x) in zip(results[0], CALLS, strict=True):
             assert distance(found, made(x)) < 1e-4
+
+
+@pytest.mark.skipif(ON_GPU, reason="exports for the CPU")
+def test_experts_of_some_layers_can_stay(program: tuple[str | None, Program]) -> None:
+    _, files = program
+    with ws.Module(files.pte, files.ptd, weight_offload_budget_bytes=1 << 30) as module:
+        almost = module.stats()["total_weight_bytes"] - 64
+    results, in_host_memory = [], []
+    for options in ({}, {"weight_offload_pin": "0.experts.*"}):
+        with ws.Module(files.pte, files.ptd, weight_offload_budget_bytes=almost, **options) as module:
+            results.append([module.execute(*call) for call in CALLS])
+            in_host_memory.append(module.stats()["gathered_bytes"])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert in_host_memory[1] == in_host_memory[0] * (LAYERS - 1) // LAYERS
 
 
 CALLS = [("prefill", states(9)), ("decode", states(1)), ("prefill", states(32, 3)), ("decode", states(1, 4)), ("prefill", states(1, 5))]

@@ -75,13 +75,23 @@ def _chosen(models: dict[str, nn.Module], how: Choice) -> list[tuple[nn.Module, 
 def _mixtures(models: dict[str, nn.Module], how: Choice) -> list[tuple[nn.Module, str]]:
     """The mixtures of experts, and the words that say how. They stay as they are under a config of torchao, which is for linear layers."""
     layers = {id(layer): layer for model in models.values() for layer in model.modules() if experts.is_dense(layer)}
-    chosen = [(layer, how(layer) if callable(how) and not _is_config(how) else how) for layer in layers.values()]
+    chosen = [(layer, _word(layer, how) if callable(how) and not _is_config(how) else how) for layer in layers.values()]
     found = [(layer, one) for layer, one in chosen if one in WORDS]
     if any(one is not None for _, one in chosen) and len(found) < len(chosen):
         note(
             f"{len(chosen) - len(found)} layers of experts keep their weights: a config of torchao is for linear layers, and a word for both"
         )
     return found
+
+
+def _word(layer: nn.Module, how: Callable[[nn.Module], Any]) -> Any:
+    try:
+        return how(layer)
+    except Exception as error:
+        raise ExportError(
+            f"quantize: the function of a layer raised an error for {type(layer).__name__}, the experts of a layer ({error!r}); it gets these and "
+            "linear layers, and gives a word or None"
+        ) from error
 
 
 def _is_plain(layer: nn.Module) -> bool:
