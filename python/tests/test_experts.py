@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,24 @@ def test_plan_says_it_in_one_line_for_all_layers(program: tuple[str | None, Prog
     assert status == 0
     assert text.count(f"{LAYERS} weights such as '{name}' (") == 2, "once for each method"
     assert "are read in place, in host memory, below a budget for all weights: at most 2 rows of" in text
+
+
+@pytest.mark.skipif(ON_GPU, reason="exports for the CPU")
+def test_plan_prices_what_a_token_reads(program: tuple[str | None, Program]) -> None:
+    _, files = program
+
+    def found(*more: str) -> dict[str, Any]:
+        status, text = runtime.command(["plan", str(files.pte), "--budget", "100%", "--link-gbps", "1", "--json", *more])
+        assert status == 0, text
+        return json.loads(text)
+
+    record = files.records()["decode"]
+    matrices = sum(size for name, size in zip(record["fqns"], record["nbytes"], strict=True) if ".experts." in name)
+    token = found("--method", "decode")
+    assert token["in_place_bytes_per_pass"] == matrices * CHOSEN // COUNT
+    assert token["planned"]["ms_per_pass"] == pytest.approx(token["in_place_bytes_per_pass"] / 1e6)
+    assert found("--method", "decode", "--pin", "0.experts.*")["in_place_bytes_per_pass"] == matrices * CHOSEN // COUNT * 2 // 3
+    assert found("--method", "prefill")["in_place_bytes_per_pass"] == 0
 
 
 @pytest.mark.skipif(ON_GPU, reason="exports for the CPU")

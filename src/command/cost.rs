@@ -45,12 +45,19 @@ impl LinkArguments {
         figures::Link::of_rate((self.link_gbps * 1e9).max(1.0) as u64)
     }
 
-    /// How long a pass takes that copies beside its kernels, in milliseconds.
+    /// How long a pass takes that copies beside its kernels, in milliseconds. What kernels read in place takes its share of the link, and
+    /// they wait for it.
     fn ms(&self, price: Price, model: &Model) -> f64 {
         // Where a copy costs nothing of its own there is no link to speak of.
         let copies = price.copies * u64::from(model.figures.bytes_per_copy > 0);
-        let seconds = self.kind().seconds(price.bytes, copies);
-        (seconds * 1e3).max(self.compute_ms(model))
+        let in_place = self.in_place_ms(model);
+        let copying = self.kind().seconds(price.bytes, copies) * 1e3;
+        (copying + in_place).max(self.compute_ms(model) + in_place)
+    }
+
+    /// How long the link takes for what a pass reads in place at the most.
+    pub fn in_place_ms(&self, model: &Model) -> f64 {
+        self.kind().seconds(in_place(model), 0) * 1e3
     }
 
     /// How long it computes.
@@ -77,6 +84,16 @@ pub struct Cost {
     /// What no policy that streams whole passes can go below: what of a method's weights exceeds the budget, or what never
     /// stays.
     pub limit: PassCost,
+}
+
+/// Bytes that a pass reads in place at the most, in the mean.
+pub fn in_place(model: &Model) -> u64 {
+    let bytes = |at: usize| model.read_in_place(at);
+    let price = |at| Price {
+        bytes: bytes(at),
+        copies: 0,
+    };
+    mean(model, price).bytes
 }
 
 /// The mean over passes of the methods that figures are of, by their shares.
@@ -177,5 +194,5 @@ fn planned_ms(model: &Model, link: &LinkArguments, plan: &Plan) -> f64 {
         link: link.kind(),
     };
     let expected = expected(plan, &[trace.into()], &[clocks]);
-    (expected.pass as f64 / 1e6).max(link.compute_ms)
+    (expected.pass as f64 / 1e6).max(link.compute_ms) + link.in_place_ms(model)
 }

@@ -3,11 +3,11 @@
 use crate::config::{
     Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, METHOD_SHARE, PIN, POLICY, STREAM,
 };
-use crate::delegate::{mark, program, program::check_files, program_of};
+use crate::delegate::{gather, mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
 use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
-use crate::schedule::{Floor, KernelTimes};
+use crate::schedule::{Floor, KernelTimes, ProbeId};
 use crate::store::{Method, Methods};
 use crate::weights::{read_regular, Catalog, MappedFile, MappedPtd};
 use crate::{Error, Result};
@@ -233,6 +233,23 @@ impl Model {
             }),
             streamed.map(|one| one.bytes).sum(),
         )
+    }
+
+    /// The bytes that a pass of a method reads in place at the most; of reads without a bound, none. Pinned tables are on the device.
+    pub fn read_in_place(&self, method: usize) -> u64 {
+        let record = &self.records.all()[method];
+        let weight = |probe: ProbeId| record.probes.get(probe as usize);
+        let is_pinned = |probe: &ProbeId| {
+            let known = weight(*probe).and_then(|&one| self.union.index[method].get(one as usize));
+            known.is_some_and(|&one| self.methods.constants.is_pinned(one))
+        };
+        let in_place = gather::by_rule(record).into_iter();
+        let in_place: Vec<_> = in_place.filter(|probe| !is_pinned(probe)).collect();
+        let gathers = record.gathers.iter();
+        let gathers = gathers.filter(|one| in_place.contains(&one.probe));
+        gathers
+            .filter_map(|one| one.bytes())
+            .fold(0, u64::saturating_add)
     }
 
     /// `method 'forward'`, or all of them; `method 'decode' of 'decode', 'prefill'` where one of several was asked for.

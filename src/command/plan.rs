@@ -1,6 +1,6 @@
 //! `weightstream plan`.
 
-use super::cost::{positive, Cost, LinkArguments, PassCost};
+use super::cost::{in_place, positive, Cost, LinkArguments, PassCost};
 use super::explain;
 use super::graphs::GraphCosts;
 use super::model::{Files, Form, Model};
@@ -8,7 +8,7 @@ use super::picture;
 use super::size::{grouped, with_megabytes, BudgetArgument};
 use super::tables;
 use super::together;
-use crate::error::counted;
+use crate::error::{bytes_text, counted};
 use crate::{Error, Result};
 use clap::Args;
 use serde_json::{json, Value};
@@ -203,14 +203,23 @@ fn one(model: &Model, link: &LinkArguments, cost: &Cost) -> String {
 
 /// How long kernels run, in words, if that is known.
 fn computing(model: &Model, link: &LinkArguments) -> String {
+    let in_place = match in_place(model) {
+        0 => String::new(),
+        bytes => format!(
+            ", and at most {} that kernels read in place, in {:.3} ms",
+            bytes_text(bytes),
+            link.in_place_ms(model)
+        ),
+    };
     let ms = link.compute_ms(model);
-    match (&model.times, ms > 0.0) {
+    let kernels = match (&model.times, ms > 0.0) {
         (Some(_), _) => {
             format!(", with kernels of {ms:.3} ms: under 'planned' as they alternate with copies")
         }
         (None, true) => format!(", and at least {ms:.3} ms"),
         (None, false) => String::new(),
-    }
+    };
+    kernels + &in_place
 }
 
 fn table(model: &Model, link: &LinkArguments, costs: &[Cost]) -> String {
@@ -283,6 +292,7 @@ fn object(model: &Model, cost: &Cost) -> Value {
         "budget_bytes": cost.budget,
         "lru": pass(cost.lru),
         "planned": planned,
+        "in_place_bytes_per_pass": in_place(model),
         "limit_bytes_per_pass": cost.limit.price.bytes,
         "limit_ms_per_pass": cost.limit.ms,
     })

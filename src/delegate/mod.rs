@@ -28,7 +28,7 @@ mod delegate_device;
 mod engine;
 #[cfg(any(test, feature = "sim"))]
 mod faulty;
-mod gather;
+pub(crate) mod gather;
 pub mod graph_shapes;
 mod inputs;
 mod keep;
