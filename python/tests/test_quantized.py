@@ -206,7 +206,7 @@ def test_the_kernels_of_a_gpu_end_each_product_in_its_block(sm):
     from weightstream._export.passes import quantized_triton as kernels
 
     shared = 163 << 10 if sm in (80, 90) else 99 << 10
-    block = 1 if shared > products._MUCH_SHARED else 2
+    block = 1 if shared > products.MUCH_SHARED else 2
     four = {"HALF": 2048, "GROUP": 32, "GROUPS": 128, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK": 64 // block}
     eight = {"K": 4096, "BLOCK_M": 128, "BLOCK_N": 64, "BLOCK": 128 // block}
     for kernel, sizes in ((kernels._many_rows_of_4, four), (kernels._many_rows_of_8, eight)):
