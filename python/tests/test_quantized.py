@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import re
 
@@ -208,10 +209,13 @@ def test_the_kernels_of_a_gpu_end_each_product_in_its_block(sm):
     shared = 163 << 10 if sm in (80, 90) else 99 << 10
     block = 1 if shared > products.MUCH_SHARED else 2
     four = {"HALF": 2048, "GROUP": 32, "GROUPS": 128, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK": 64 // block}
-    eight = {"K": 4096, "BLOCK_M": 128, "BLOCK_N": 64, "BLOCK": 128 // block}
-    for kernel, sizes in ((kernels._many_rows_of_4, four), (kernels._many_rows_of_8, eight)):
-        sizes = {"N": 8320, **sizes}
-        types = {"X": "*bf16", "W": "*i8", "S": "*bf16", "Y": "*bf16", "M": "i32", **dict.fromkeys(sizes, "constexpr")}
+    eight = {"K": 4096, "STEP_N": 4096, "STEP_K": 1, "BLOCK_M": 128, "BLOCK_N": 64, "BLOCK": 128 // block}
+    sixteen = {**eight, "BLOCK": 64 // block}
+    each = [(kernels._many_rows_of_4, four, "*i8"), (kernels._many_rows_of_8, eight, "*i8"), (kernels._many_rows_of_8, sixteen, "*bf16")]
+    for (kernel, sizes, weight), experts in itertools.product(each, (0, 8)):
+        sizes = {"N": 8320, "EACH": experts, **sizes, **({"BLOCK_M": 64} if experts else {})}
+        types = {"X": "*bf16", "W": weight, "S": "*bf16", "Y": "*bf16", "M": "i32", "ORDER": "*i32", "OWNER": "*i32"}
+        types |= dict.fromkeys(sizes, "constexpr")
         names = [one.name for one in kernel.params]
         source = ASTSource(
             fn=kernel,

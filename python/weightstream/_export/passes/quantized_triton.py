@@ -271,7 +271,12 @@ def _many_rows_of_8(
     W += number * N * K
     S += number * N
     x, row = X + given_row[None, :] * K, tl.minimum(n, N - 1)
-    scale = tl.load(S + row).to(tl.float32) if W.dtype.element_ty != tl.bfloat16 else tl.full((BLOCK_N,), 1.0, tl.float32)
+    if W.dtype.element_ty != tl.bfloat16:
+        scale = tl.load(S + row).to(tl.float32)
+    else:
+        # A factor that the compiler does not know: without one the product would run on into the next block.
+        scale = tl.full((BLOCK_N,), 1.0, tl.float32)
+        scale = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=False, pack=1)
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         at = start + tl.arange(0, BLOCK)
