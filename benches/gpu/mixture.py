@@ -77,11 +77,11 @@ def record_bytes(kind: str) -> float:
 def measure(kind: str, out: Path, layers: int, results: Results, count: int) -> None:
     import weightstream as ws
 
-    prompt = torch.randint(0, WORDS, (CHUNK,), generator=torch.Generator().manual_seed(1)).tolist()
-    given, zero = torch.tensor([prompt]), torch.tensor([0])
+    tokens, zero = given(), torch.tensor([0])
+    prompt = tokens[0].tolist()
     with ws.LLM(out, budget="100GB") as llm:
         resident, plain = milliseconds(llm, prompt, count)
-        prefill = back_to_back_ms(lambda: llm.module.execute("prefill", given, zero), 20)
+        prefill = back_to_back_ms(lambda: llm.module.execute("prefill", tokens, zero), 20)
         total = llm.module.stats()["total_weight_bytes"]
     floor = ws.required_budget(out / "model.pte")
     speed = link([1 << 30] * 2, runs=3)["64_mib_median"]
@@ -92,7 +92,7 @@ def measure(kind: str, out: Path, layers: int, results: Results, count: int) -> 
         budget = max(floor, total * percent // 100)
         limit = max(resident, 1e3 * chosen / (speed * GB))
         with ws.LLM(out, budget=budget) as llm:
-            prefill_ms = back_to_back_ms(lambda: llm.module.execute("prefill", given, zero), 5, seconds=4)
+            prefill_ms = back_to_back_ms(lambda: llm.module.execute("prefill", tokens, zero), 5, seconds=4)
             ms, text = milliseconds(llm, prompt, count)
             copied = llm.figures["bytes_per_token"]
         found = {"ms": ms, "limit_ms": limit, "over": ms / limit, "copied_gb": copied / GB, "prefill_ms": prefill_ms, "same": text == plain}
@@ -105,15 +105,35 @@ def measure(kind: str, out: Path, layers: int, results: Results, count: int) -> 
         results.write(kind=kind, percent=percent, budget_gb=budget / GB, **found)
 
 
-def peers(layers: int, results: Results) -> None:
-    """transformers, resident and with accelerate's device map, half of the layers on the GPU."""
+def given(count: int = CHUNK) -> torch.Tensor:
+    """A prompt [1, count]."""
+    return torch.randint(0, WORDS, (1, count), generator=torch.Generator().manual_seed(1))
+
+
+def peers(layers: int, out: Path | None, results: Results) -> None:
+    """transformers, resident and with accelerate's device map, half of the layers on the GPU; and how far its logits after a prompt are from
+    those of the program in bf16."""
     import accelerate
+    import weightstream as ws
 
     model = build(layers)
     size = sum(weight.nbytes for weight in model.parameters())
     places = accelerate.infer_auto_device_map(model, {0: size // 2, "cpu": 10 * size}, no_split_module_classes=["Qwen3MoeDecoderLayer"])
     results.write(peer="accelerate, bf16, half of the layers", ms=peer_ms(accelerate.dispatch_model(model, places)))
-    results.write(peer="transformers, bf16, resident", ms=peer_ms(build(layers).cuda()))
+    del model
+    model = build(layers).cuda()
+    results.write(peer="transformers, bf16, resident", ms=peer_ms(model))
+    if out is None:
+        return
+    with torch.no_grad():
+        theirs = model(given().cuda(), logits_to_keep=1).logits[0, -1].float().cpu()
+    with ws.LLM(out, budget=ws.required_budget(out / "model.pte")) as llm:
+        ours = llm.module.execute("prefill", given(), torch.tensor([0]))[0].flatten().float().cpu()
+    results.write(
+        compared="logits after a prompt",
+        relative=((ours - theirs).norm() / theirs.norm()).item(),
+        same=int(ours.argmax()) == int(theirs.argmax()),
+    )
 
 
 def main() -> None:
@@ -134,7 +154,7 @@ def main() -> None:
     for kind, out in outs.items():
         measure(kind, out, args.layers, results, args.count)
     if args.peers:
-        peers(args.layers, results)
+        peers(args.layers, outs.get("bf16"), results)
 
 
 if __name__ == "__main__":

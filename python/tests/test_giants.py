@@ -11,8 +11,8 @@ import weightstream as ws
 from device_under_test import DEVICE, exact_products
 from torch import nn
 from torch.export import Dim
-from weightstream._export.passes import giants
 from weightstream._export.passes.prepare import prepare
+from weightstream._native import rows as cutting
 
 ROWS, WIDTH = 6000, 64
 MIB = 1 << 20
@@ -38,8 +38,8 @@ class Tied(nn.Module):
 @pytest.fixture
 def small(monkeypatch):
     """Weights are giants from a MB on."""
-    monkeypatch.setattr(giants, "_LARGE", MIB)
-    monkeypatch.setattr(giants, "_LEAST_PIECE", MIB // 4)
+    monkeypatch.setattr(cutting, "_LARGE", MIB)
+    monkeypatch.setattr(cutting, "_LEAST_PIECE", MIB // 4)
 
 
 def tokens(count: int = 7) -> torch.Tensor:
@@ -58,7 +58,7 @@ def fqns(program: torch.export.ExportedProgram) -> list[str]:
 def test_which_weights_are_cut(rows, columns, pieces):
     """The heads of SmolLM2 and of 8B models, and no other weight of theirs; and what is huge."""
     weight = torch.empty(rows, columns, device="meta", dtype=torch.bfloat16)
-    bounds = giants.cuts(weight)
+    bounds = cutting.cuts(weight)
     assert len(bounds) - 1 == (pieces if pieces > 1 else -1)
     sizes = [(end - begin) * columns * 2 for begin, end in itertools.pairwise(bounds)]
     assert all(size <= 64 * MIB for size in sizes)

@@ -15,9 +15,9 @@ from support import error_of
 from torch import nn
 from torch.export import Dim
 from weightstream._command import main
-from weightstream._export.passes import giants
 from weightstream._export.passes import quantized as products
 from weightstream._export.quantize import quantized
+from weightstream._native import rows as cutting
 
 torchao = pytest.importorskip("torchao.quantization")
 
@@ -129,8 +129,8 @@ def test_a_tied_table_of_eight_bits_has_one_copy(cut, tmp_path, monkeypatch):
             return self.head(torch.relu(self.layer(self.table(t))))
 
     if cut:
-        monkeypatch.setattr(giants, "_LARGE", 1 << 16)
-        monkeypatch.setattr(giants, "_LEAST_PIECE", 1 << 15)
+        monkeypatch.setattr(cutting, "_LARGE", 1 << 16)
+        monkeypatch.setattr(cutting, "_LEAST_PIECE", 1 << 15)
     exact_products()
     torch.manual_seed(3)
     plain = Tied().eval().to(DTYPE)
@@ -167,8 +167,8 @@ def test_halves_are_those_of_the_definition(group):
 def test_a_giant_head_is_cut(how, monkeypatch):
     from weightstream._export.passes.prepare import prepare
 
-    monkeypatch.setattr(giants, "_LARGE", 1 << 16)
-    monkeypatch.setattr(giants, "_LEAST_PIECE", 1 << 15)
+    monkeypatch.setattr(cutting, "_LARGE", 1 << 16)
+    monkeypatch.setattr(cutting, "_LEAST_PIECE", 1 << 15)
     head = quantized(nn.Sequential(nn.Linear(64, 4096)).eval(), how)
     x = torch.randn(3, 64)
     program = prepare(torch.export.export(head, (x,)))

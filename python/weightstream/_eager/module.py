@@ -41,7 +41,10 @@ class Forward:
         self.is_inside = is_inside
         self._attribute = compiled_as(module) or "forward"
         self.code = getattr(module, self._attribute)
+        self.is_cut = module in passes.giants.holders
         self.forward = functools.partial(passes.run_compiled, self.code) if compiled_as(module) else self.code
+        if self.is_cut:
+            self.forward = passes.giants.wrap(self.code)
         self._before = module.__dict__.get(self._attribute)
         self._run = functools.update_wrapper(functools.partial(_run, self), self.code)
 
@@ -60,8 +63,9 @@ class Forward:
         module.__dict__[self._attribute] = self._run
 
     def wraps(self, module: nn.Module) -> bool:
-        """Whether nobody has given the module another forward, or compiled it."""
-        return module.__dict__.get(self._attribute) is self._run and self._attribute == (compiled_as(module) or "forward")
+        """Whether nobody has given the module another forward, or compiled it, or a weight that is cut."""
+        is_run = module.__dict__.get(self._attribute) is self._run and self._attribute == (compiled_as(module) or "forward")
+        return is_run and self.is_cut == (module in self.passes.giants.holders)
 
     def unwrap(self, module: nn.Module) -> None:
         """It is what it was."""
@@ -130,7 +134,7 @@ class Buffers:
 
     def look(self, module: nn.Module) -> None:
         """Which ones of modules that were not there before will stream."""
-        shared = _overlapping(module)
+        shared = overlapping(module)
         for one in module.modules():
             if one in self._known:
                 continue
@@ -218,7 +222,7 @@ def _has_views(buffer: torch.Tensor) -> bool:
     return storage.nbytes() == buffer.nbytes and torch._C._storage_Use_Count(storage._cdata) > 2
 
 
-def _overlapping(module: nn.Module) -> set[int]:
+def overlapping(module: nn.Module) -> set[int]:
     """Parameters and buffers that share memory with other ones."""
     found: set[int] = set()
     tensors = {id(one): one for one in itertools.chain(module.parameters(), module.buffers()) if one.layout is torch.strided}

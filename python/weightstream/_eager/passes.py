@@ -109,8 +109,12 @@ class Passes(ModuleState):
             self._recorder, self.thread = None, 0
             self._forget_reads(self.weights.settle(), recorder.calls)
             self._keep_buffers(recorder.kept, recorder.calls)
-        entry.recorded = recorder.calls
         self.counted["recorded"] += 1
+        if recorder.whole:
+            self.giants.keep_whole(recorder.whole.values())
+            self._take_modules()
+            return result
+        entry.recorded = recorder.calls
         if self.activations and self.plan is None:
             # What the copies took is the plan's.
             self.activations.pool.drop()

@@ -55,6 +55,8 @@ class Recorder(TorchDispatchMode):
         self._live: dict[int, torch.Tensor] = {}
         #: Buffers that cannot stream, by identity: the pass wrote them, or left a view of them to somebody.
         self.kept: dict[int, Shown] = {}
+        #: Weights in pieces that the pass read as wholes, by identity.
+        self.whole: dict[int, torch.Tensor] = {}
 
     def call(self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a module's forward, with its own parameters on the device: of one that is compiled, with all below it."""
@@ -177,6 +179,10 @@ class Recorder(TorchDispatchMode):
         parts = self._weights.of(tensor)
         if not parts or self._now is None:
             return tensor
+        if tensor in self._weights.giants:
+            # Not as a product of rows: it stays whole from the next pass on.
+            self.whole[id(tensor)] = tensor
+            return copy_of(Shown("", tensor, ours(tensor.detach()), None, 0, False), self._device)
         copies = {id(one.tensor): self._read(one) for one in parts if one.is_on_host()}
         return copies.get(id(tensor), tensor) if parts[0].tensor is tensor else rebuilt(parts[0].name, tensor, copies)
 

@@ -10,7 +10,8 @@ from torch import nn
 from .._native.errors import Error
 from .arriving import bring_to_host
 from .entries import Entry
-from .module import Buffers
+from .giants import Giants
+from .module import Buffers, overlapping
 from .plan import Plan
 from .recording import Call
 from .tree import Tree
@@ -30,9 +31,11 @@ class ModuleState:
         self.left = False
         names = self.tree.look()
         bring_to_host(root, name)
+        self.giants = Giants()
+        names |= self._pieces()
         self.buffers = Buffers(device)
         self.buffers.look(root)
-        self.weights = _weights_of(root, self.buffers)
+        self.weights = _weights_of(root, self.buffers, self.giants)
         try:
             self.buffers.take(root)
             self._take_names(names)
@@ -45,14 +48,16 @@ class ModuleState:
     def notice_changes(self, changed: Iterable[torch.Tensor] = ()) -> None:
         """What was done to the module since the last pass: other modules or parameters, other memory, other bytes; and what is known
         to have changed."""
-        if self.tree.has_changed():
+        if self.tree.has_changed() or self.giants.have_moved():
             self._take_modules()
         elif self.buffers.are_others(self.tree.names):
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
         known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
         self.weights.leave_files({one.weight for tensor in known for one in self.weights.of(tensor) if one.weight is not None})
-        if self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
+        if self.giants.have_moved():
+            self._take_modules()
+        elif self.weights.are_elsewhere() or any(self.weights.has_other_form(one) for one in known):
             self._take_weights()
         elif known:
             self._copy_again(known)
@@ -72,7 +77,7 @@ class ModuleState:
         """The weights as they are now; a plan of them before the next read."""
         # What it has registered with the driver would be taken for memory that its owner has pinned.
         self.close_plan()
-        fresh = _weights_of(self.root, self.buffers, self.device)
+        fresh = _weights_of(self.root, self.buffers, self.giants, self.device)
         self.weights.lending.end()
         self.weights = fresh
         for entry in self.entries.values():
@@ -88,7 +93,7 @@ class ModuleState:
         """The modules and parameters as they are now: layers were replaced, adapters came or went."""
         names = self.tree.look()
         self.close_plan()
-        self._take_names(names)
+        self._take_names(names | self._pieces())
         try:
             self.buffers.take(self.root)
             self._take_weights()
@@ -96,6 +101,11 @@ class ModuleState:
             # The next pass looks again.
             self.tree.look_again()
             raise
+
+    def _pieces(self) -> dict[nn.Module, str]:
+        """Modules of the pieces of giant weights, which are those of the module as it is now."""
+        self.giants.look(self.root, overlapping(self.root))
+        return self.giants.pieces()
 
     def _take_buffers(self) -> None:
         """Buffers were replaced. The budget covers those that there are now."""
@@ -158,6 +168,6 @@ class ModuleState:
             )
 
 
-def _weights_of(root: nn.Module, buffers: Buffers, device: torch.device | None = None) -> Weights:
+def _weights_of(root: nn.Module, buffers: Buffers, giants: Giants, device: torch.device | None = None) -> Weights:
     with torch.inference_mode(False), torch.no_grad():
-        return Weights(root, buffers.streaming(root), device)
+        return Weights(root, buffers.streaming(root), giants, device)

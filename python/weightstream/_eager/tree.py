@@ -44,7 +44,7 @@ class Tree:
         for module in (*gone, *fresh):
             if module in self._forwards:
                 self._forwards.pop(module).unwrap(module)
-        for module in fresh & beside_compiled(self._root):
+        for module in fresh & (beside_compiled(self._root) | passes.giants.pieces().keys()):
             self._forwards[module] = Forward(passes, module, module in inside)
             self._forwards[module].wrap(module)
         added = {one for one in names if one not in self.names}

@@ -14,6 +14,7 @@ from torch import nn
 from .._native.dlpack import consume
 from .._native.errors import Error
 from .compiled import compiled_as
+from .giants import Giant, Giants
 from .mapping import files_of, maybe_written, writable
 from .subclasses import Inner, Outer, flattens, holders_of, inner_of, is_plain
 from .watch import Lending, Writes, get_data, ours, set_data
@@ -81,7 +82,8 @@ class Weights:
     """All parameters of a module, and buffers of it, by the identity of their objects; but for parameters that are on ``device``
     already, which are their owner's. One of a tensor subclass is the tensors that it consists of."""
 
-    def __init__(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], device: torch.device | None = None):
+    def __init__(self, module: nn.Module, buffers: list[tuple[str, torch.Tensor]], giants: Giants, device: torch.device | None = None):
+        self.giants = giants
         here = device if device is not None and device.type != "cpu" else None
         with torch._C.DisableTorchFunctionSubclass():
             self._take(module, buffers, here)
@@ -98,7 +100,12 @@ class Weights:
         self._outer_of: dict[int, list[Outer]] = {}
         named: list[tuple[str, torch.Tensor]] = []
         for name, parameter in module.named_parameters():
-            found = [(name, parameter)] if is_plain(parameter) else self._take_apart(name, parameter, holders[id(parameter)])
+            if giant := self.giants.all.get(id(parameter)):
+                found = [(rows, piece.weight) for rows, piece in giant.rows()]
+            elif is_plain(parameter):
+                found = [(name, parameter)]
+            else:
+                found = self._take_apart(name, parameter, holders[id(parameter)])
             for part, tensor in found:
                 if tensor.device != here:
                     _check(part, tensor)
@@ -118,7 +125,8 @@ class Weights:
         self._note_addresses()
         self._counted = [*(tensor for _, tensor in named), *(outer.tensor for outer in self._outer)]
         self._writes = Writes([*([tensor] for _, tensor in named), *(outer.counted for outer in self._outer)])
-        self.lending = Lending([*named, *((outer.name, outer.tensor) for outer in self._outer)])
+        wholes = [*((outer.name, outer.tensor) for outer in self._outer), *((one.name, one.weight) for one in self.giants.all.values())]
+        self.lending = Lending([*named, *wholes])
 
     def _take_apart(self, name: str, parameter: torch.Tensor, holders: list[nn.Module]) -> list[tuple[str, torch.Tensor]]:
         """A parameter of a tensor subclass: the tensors that it consists of."""
@@ -140,8 +148,10 @@ class Weights:
 
     def leave_files(self, changed: Iterable[int]) -> bool:
         """Weights that do not have the bytes of their files any more get memory of their own. Whether any has."""
-        own = {}
-        for index in changed:
+        changed, own = set(changed), {}
+        cut = [giant for giant in self.giants.all.values() if any(one.weight in changed for one in self.of(giant.weight))]
+        moved = [giant for giant in cut if self._leave_file(giant)]
+        for index in changed - {one.weight for giant in cut for one in self.of(giant.weight)}:
             weight = self.all[index]
             for file in files_of([weight.start]):
                 copy = file.own(weight.start, weight.bytes)
@@ -152,7 +162,17 @@ class Weights:
                 with one.mode(), torch.no_grad():
                     place = one.offset // one.host.element_size(), one.tensor.size(), one.tensor.stride()
                     set_data(one.tensor, torch.empty(0, dtype=one.host.dtype).set_(own[one.weight], *place))
-        return bool(own)
+        return bool(own or moved)
+
+    def _leave_file(self, giant: Giant) -> bool:
+        """The parameter as a whole, which is cut again then."""
+        with torch.no_grad():
+            for file in files_of([giant.weight.data_ptr()]):
+                copy = file.own(giant.weight.data_ptr(), giant.weight.nbytes)
+                if copy is not None:
+                    set_data(giant.weight, ours(copy.view(giant.weight.dtype).view(giant.weight.size())))
+                    return True
+        return False
 
     def settle(self) -> set[int]:
         """A pass was recorded. Tensors in attributes may be in other ones since; those that are gone are no weights, but what the forward
@@ -178,6 +198,8 @@ class Weights:
 
     def of(self, tensor: torch.Tensor) -> list[Shown]:
         """What a parameter or a buffer consists of; nothing of others."""
+        if giant := self.giants.all.get(id(tensor)):
+            return [self.shown[id(piece.weight)] for piece in giant.pieces]
         keys = [id(one.tensor) for one in self._inner[id(tensor)]] if id(tensor) in self._inner else [id(tensor)]
         return [self.shown[key] for key in keys if key in self.shown]
 
@@ -186,9 +208,9 @@ class Weights:
         return list({id(outer): outer for one in shown for outer in self._outer_of.get(id(one.tensor), ())}.values())
 
     def own(self, module: nn.Module) -> Iterator[Shown]:
-        """The tensors that a module has itself, each once."""
+        """The tensors that a module has itself, each once. A giant's pieces are those of their own modules."""
         mine = {id(one): one for held in (module._parameters, module._buffers) for one in held.values() if one is not None}
-        yield from {id(one.tensor): one for tensor in mine.values() for one in self.of(tensor)}.values()
+        yield from {id(one.tensor): one for tensor in mine.values() if tensor not in self.giants for one in self.of(tensor)}.values()
 
     def below(self, module: nn.Module) -> Iterator[Shown]:
         """Those of the module and of all modules in it."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .passes import giants
+from .._native.rows import cuts, rows_name
 from .passes.quantized import pack_halves
 
 
@@ -68,8 +68,8 @@ class QuantizedLinear(nn.Module):
     def __init__(self, weight: Integers, bias: torch.Tensor | None, dtype: torch.dtype):
         super().__init__()
         self.out_features, self.in_features = weight.stored.shape
-        ends = list(itertools.pairwise(giants.cuts(weight.packed())))
-        pieces = {giants.rows_name(*one): Product(weight.rows(slice(*one)), dtype) for one in ends}
+        ends = list(itertools.pairwise(cuts(weight.packed())))
+        pieces = {rows_name(*one): Product(weight.rows(slice(*one)), dtype) for one in ends}
         self.weight = Pieces(pieces) if pieces else Product(weight, dtype)
         self.bias = bias
 

@@ -17,16 +17,10 @@ import re
 import torch
 from torch.export import ExportedProgram
 
+from ..._native.rows import cuts, rows_name
 from .nodes import add, call, constants, drop, value_of
 
 _ATEN = torch.ops.aten
-_MIB = 1 << 20
-#: A table has more rows than columns, by so many times, and more bytes. Products that are less tall are cut above `_HUGE` bytes.
-_TALL, _LARGE, _HUGE = 8, 16 * _MIB, 256 * _MIB
-#: Pieces have a sixteenth of the bytes, between these: the least budget holds three of them.
-_LEAST_PIECE, _MOST_PIECE = 4 * _MIB, 64 * _MIB
-#: Pieces begin at whole tiles of a kernel.
-_TILE = 128
 _PIECE = re.compile(r"\.rows_\d+_\d+$")
 
 
@@ -40,19 +34,6 @@ def split(program: ExportedProgram) -> int:
             _cut(program, node, spec.target, value, bounds)
             found += 1
     return found
-
-
-def cuts(weight: torch.Tensor) -> list[int]:
-    """The first rows of the pieces of a weight, and its end; none for a weight that stays whole."""
-    if weight.dim() != 2 or not weight.is_contiguous():
-        return []
-    rows, columns = weight.shape
-    tall = rows >= _TALL * columns and weight.nbytes > _LARGE
-    if not tall and weight.nbytes <= _HUGE:
-        return []
-    piece = min(max(weight.nbytes // 16, _LEAST_PIECE), _MOST_PIECE)
-    step = max(piece * rows // weight.nbytes // _TILE, 1) * _TILE
-    return [*range(0, rows, step), rows]
 
 
 def _reads_rows(user: torch.fx.Node, weight: torch.fx.Node) -> bool:
@@ -69,10 +50,6 @@ def piece_name(fqn: str, begin: int, end: int) -> str:
 def table_of(fqn: str) -> str:
     """The weight of which ``fqn`` is a piece, or ``fqn`` itself."""
     return re.sub(r"\.rows_\d+_\d+(?=$|\.)", "", fqn)
-
-
-def rows_name(begin: int, end: int) -> str:
-    return f"rows_{begin}_{end}"
 
 
 def _cut(program: ExportedProgram, node: torch.fx.Node, fqn: str, value: torch.Tensor, bounds: list[int]) -> None:

@@ -24,6 +24,7 @@ from torch.export import ExportedProgram
 from torch.library import custom_op
 
 from ..._native.progress import note
+from ..._native.rows import cuts
 from . import giants
 from .dequantized import Product, Weight, find, name_of
 from .nodes import add, call, constants, drop
@@ -164,7 +165,7 @@ def _written_out(graph: torch.fx.Graph, node: torch.fx.Node, bits: int) -> torch
 def _pack(program: ExportedProgram, weight: Weight, products: list[Product]) -> None:
     packed, rows = pack_halves(weight.stored) if weight.bits == 4 else weight.stored, weight.stored.shape[0]
     kind = "int4" if weight.bits == 4 else "int8" if packed.dtype is torch.int8 else "fp8"
-    bounds = giants.cuts(packed) or [0, rows]
+    bounds = cuts(packed) or [0, rows]
     parts = {kind: packed, "scales": weight.scales, "offsets": weight.offsets}
     pieces = []
     for begin, end in itertools.pairwise(bounds):
