@@ -19,6 +19,7 @@ using executorch::runtime::EValue;
 constexpr const char* kPrefill = "prefill";
 constexpr const char* kDecode = "decode";
 constexpr const char* kSettings = "get_llm_settings";
+constexpr const char* kBatch = "get_max_batch_size";
 
 // The last row.
 template <typename T>
@@ -68,6 +69,11 @@ void Generator::load_methods() {
     check(module_.load_method(name), "load");
     const auto meta = module_.method_meta(name);
     check(meta.error(), "load");
+    if (names_.count(kBatch) != 0 && number_of(kBatch) > 1) {
+      throw std::runtime_error("the program continues " + std::to_string(number_of(kBatch)) +
+                               " texts at once (get_max_batch_size), and this command one: use weightstream.LLM in "
+                               "Python, or export it without --batch");
+    }
     if (meta->num_inputs() != 2 || meta->num_outputs() != 1 || !meta->input_tensor_meta(1).ok()) {
       throw std::runtime_error(std::string("method '") + name + "' has " + counted(meta->num_inputs(), "input") +
                                " and " + counted(meta->num_outputs(), "output") +

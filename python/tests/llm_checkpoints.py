@@ -67,8 +67,9 @@ def export(family: str, folder: Path) -> None:
     """A checkpoint in the folder ``checkpoint``, and beside it what the command makes of it."""
     from weightstream._command import main
 
-    verify = ["--verify", "4"] if family == "llama" else []
-    assert main(["llm", "export", str(write(family, folder / "checkpoint")), str(folder), "--chunk", str(CHUNK), *verify]) == 0
+    family, _, batch = family.partition("-of-")
+    more = ["--batch", batch] if batch else ["--verify", "4"] if family == "llama" else []
+    assert main(["llm", "export", str(write(family, folder / "checkpoint")), str(folder), "--chunk", str(CHUNK), *more]) == 0
 
 
 def tokenizer() -> Any:

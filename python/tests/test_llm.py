@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,22 @@ from exports import CHECKPOINT, Exports
 from llm_checkpoints import CHUNK, FAMILIES, TEXT, Draft, write
 from support import error_of
 from weightstream._command import main
+from weightstream._llm.checkpoint import load
 from weightstream._llm.sampling import Sampling
 from weightstream._llm.text import until
+from weightstream._llm.widen import in_float32
 
 transformers = pytest.importorskip("transformers")
 
 #: One of each kind: a tied head, windows, experts. `make zoo` has them all.
 CHOSEN = tuple(FAMILIES) if os.environ.get("WEIGHTSTREAM_TEST_FAMILIES") else ("llama", "gemma3_text", "qwen3_moe")
 
+#: One that continues three texts in a pass.
+BATCH = "gemma3_text-of-3"
+
 pytestmark = [
     pytest.mark.cpu_only("the tokens are those of transformers in float32 on the CPU"),
-    pytest.mark.models(*(CHECKPOINT + family for family in CHOSEN)),
+    pytest.mark.models(*(CHECKPOINT + family for family in (*CHOSEN, BATCH))),
 ]
 
 BUILD = Path(os.environ.get("WEIGHTSTREAM_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
@@ -171,6 +178,66 @@ def test_the_command_says_what_is_missing(llama, tmp_path):
     )
 
 
+def test_several_texts_in_a_pass_are_those_of_each_alone(exports):
+    """Texts of other lengths, beyond windows and chunks; more of them than a pass continues, and fewer."""
+    out = exports.folder(CHECKPOINT + BATCH)
+    prompts = ["a budget", TEXT[:60], "the river is the seine", "paris"]
+    expected = [reference(out / "checkpoint", prompt)[1] for prompt in prompts]
+    for budget in (ws.required_budget(out / "model.pte"), "1GB"):
+        with ws.LLM(out, budget=budget) as llm:
+            given = [llm.encode(prompt) for prompt in prompts]
+            assert len({*map(len, given)}) == 4
+            assert max(map(len, given)) > 2 * CHUNK
+            assert llm.all_tokens(given, COUNT) == expected
+            assert list(llm.tokens(given[0], COUNT)) == expected[0]
+            texts = llm.generate(prompts, max_new_tokens=8)
+            assert texts == [llm.generate(prompt, max_new_tokens=8) for prompt in prompts]
+            assert "stream=True is for one prompt" in error_of(lambda llm=llm: llm.generate(prompts, stream=True))
+    assert "the program continues 3 texts at once (get_max_batch_size)" in command(out, "--prompt", "a", status=1).stderr
+
+
+def test_a_text_ends_for_itself_where_others_go_on(llama):
+    """Also by a program that continues one text."""
+    with ws.LLM(llama) as llm:
+        prompts = [llm.encode("the capital"), llm.encode("a river")]
+        whole = llm.all_tokens(prompts, 16)
+        llm.ends = {whole[0][5]}
+        assert llm.all_tokens(prompts, 16) == [one[: one.index(whole[0][5])] if whole[0][5] in one else one for one in whole]
+
+
+#: A text by the runner, and the same again. It prints its pieces too.
+RUNNER = """
+import json, sys, weightstream as ws
+from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+ws.register()
+pte, tokenizer, ptd, prompt, count = sys.argv[1:]
+runner = TextLLMRunner(pte, tokenizer, ptd)
+for _ in range(2):
+    pieces = []
+    runner.generate(prompt, GenerationConfig(echo=False, max_new_tokens=int(count), temperature=0.0), pieces.append)
+    print("\\nfound:" + json.dumps("".join(pieces)))
+    runner.reset()
+"""
+
+
+def test_the_runner_of_executorch_generates_the_same_text(llama):
+    with ws.LLM(llama) as llm:
+        # Its binding cannot give a character in parts.
+        prompts = ("the capital of france is paris", "what is the capital", TEXT, "a budget of bytes, once", "the river")
+        tokens = {prompt: list(llm.tokens(llm.encode(prompt), 12)) for prompt in prompts}
+        whole = {prompt: itertools.takewhile(lambda one: one.isascii(), llm.tokenizer.pieces(tokens[prompt])) for prompt in prompts}
+        prompt, expected = max(((prompt, "".join(pieces)) for prompt, pieces in whole.items()), key=lambda one: len(one[1]))
+        count = next(n for n in range(1, 13) if "".join(llm.tokenizer.pieces(tokens[prompt][:n])) == expected)
+    assert count > 3
+    files = (llama / "model.pte", llama / "tokenizer.json", llama / "model.ptd", prompt, str(count))
+    environment = os.environ | {"WEIGHTSTREAM_BUDGET_BYTES": str(ws.required_budget(llama / "model.pte"))}
+    done = subprocess.run([sys.executable, "-c", RUNNER, *files], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line.removeprefix("found:")) for line in done.stdout.splitlines() if line.startswith("found:")]
+    assert found == [expected, expected], done.stderr
+    assert "bytes are copied in a pass" in done.stderr
+
+
 def test_sessions_and_budgets(llama):
     with ws.LLM(llama) as llm, llm.new_session() as other:
         one, two = llm.tokens([0, 5, 9], 12), other.tokens([0, 7], 12)
@@ -214,10 +281,62 @@ def test_what_fits_nothing_is_refused_by_name(llama, tmp_path, capsys):
         ([str(tmp_path / "none"), "out"], "it does not exist"),
         ([str(tmp_path), "out"], "has no config.json"),
         ([str(source), "out", "--context", "1000"], "context is a number of tokens from 2 to 128, what the model was made for; found 1000"),
+        ([str(source), "out", "--batch", "0"], "batch is a number of texts from 1"),
+        ([str(source), "out", "--batch", "2", "--verify", "4"], "and 1 with `verify`, which is for one text; found 2"),
         ([str(source), "out", "--chunk", "0"], "chunk is a number of tokens from 1 to the context of 128, not 0"),
     ):
         assert main(["llm", "export", *arguments]) == 1
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.no_runtime
+def test_a_checkpoint_of_bfloat16_is_mapped_in_float32_from_a_file(tmp_path):
+    source = tmp_path / "half"
+    model = transformers.AutoModelForCausalLM.from_pretrained(write("llama", tmp_path / "whole"), dtype=torch.bfloat16)
+    model.save_pretrained(source, max_shard_size="100KB")
+    assert len(list(source.glob("*.safetensors"))) > 1
+    found = load(source, torch.float32, tmp_path / "out")
+    for name, weight in found.model.named_parameters():
+        assert torch.equal(weight, model.get_parameter(name).float()), name
+        assert ".float32-" in mapping_of(weight), name
+    # Its name is gone, and the bytes with the model.
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def mapping_of(tensor: torch.Tensor) -> str:
+    """The line of the process's maps that has a tensor's bytes."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(one, 16) for one in line.split()[0].split("-"))
+        if begin <= tensor.data_ptr() < end:
+            return line
+    return ""
+
+
+@pytest.mark.no_runtime
+def test_what_is_no_float_of_two_bytes_stays_as_it_is(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    tensors = {
+        "half": torch.randn(3, 5).half(),
+        "brain": torch.randn(7).bfloat16(),
+        "whole": torch.arange(3),
+        "bytes": torch.ones(5).bool(),
+    }
+    tensors |= {"none": torch.zeros(0, 4).half(), "one": torch.tensor(float("nan")).bfloat16(), "double": torch.randn(2).double()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    with in_float32(tmp_path, tmp_path) as folder:
+        assert (folder / "config.json").read_text() == "{}"
+        found = load_file(folder / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        wanted = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        assert found[name].dtype == wanted.dtype, name
+        assert torch.equal(found[name].nan_to_num(7), wanted.nan_to_num(7)), name
+    # Weights that a library of theirs quantized are that library's.
+    (tmp_path / "config.json").write_text('{"quantization_config": {}}')
+    with in_float32(tmp_path, tmp_path) as folder:
+        assert folder == tmp_path
 
 
 @pytest.mark.no_runtime

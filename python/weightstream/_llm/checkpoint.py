@@ -10,6 +10,7 @@ import torch
 
 from .._native.errors import ExportError
 from .._native.progress import note, step
+from .widen import in_float32
 
 
 class Checkpoint(NamedTuple):
@@ -22,10 +23,11 @@ class Checkpoint(NamedTuple):
     gguf: Path | None
 
 
-def load(source: Path, dtype: torch.dtype) -> Checkpoint:
-    """Reads ``source``. Nothing is downloaded. Raises :class:`ExportError`."""
+def load(source: Path, dtype: torch.dtype, beside: Path) -> Checkpoint:
+    """Reads ``source``; what has to be in float32 first is written below ``beside`` for a while. Nothing is downloaded. Raises
+    :class:`ExportError`."""
     if source.is_file() and source.suffix == ".gguf":
-        return _load(source.parent, dtype, source, gguf_file=source.name)
+        return _load(source.parent, source, dtype, source, gguf_file=source.name)
     if not source.is_dir():
         raise ExportError(
             f"'{source}' is neither a folder with a checkpoint nor a .gguf file" + ("" if source.exists() else "; it does not exist")
@@ -34,15 +36,19 @@ def load(source: Path, dtype: torch.dtype) -> Checkpoint:
         files = [file.name for file in sorted(source.glob("*.gguf"))]
         hint = f"; did you mean '{source / files[0]}'?" if files else ""
         raise ExportError(f"'{source}' has no config.json, so that it is no checkpoint of Hugging Face's libraries{hint}")
-    return _load(source, dtype, None)
+    if dtype is not torch.float32:
+        return _load(source, source, dtype, None)
+    with in_float32(source, beside) as folder:
+        # Who has mapped a file needs its name no more.
+        return _load(folder, source, dtype, None)
 
 
-def _load(folder: Path, dtype: torch.dtype, gguf: Path | None, **options: Any) -> Checkpoint:
+def _load(folder: Path, where: Path, dtype: torch.dtype, gguf: Path | None, **options: Any) -> Checkpoint:
+    """From ``folder``; ``where`` is what the user named."""
     try:
         import transformers
     except ImportError as error:
         raise ExportError(f"a checkpoint is read by transformers (pip install 'weightstream[llm]'): {error}") from error
-    where = gguf or folder
     with step(f"reading {where}"):
         try:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)

@@ -22,6 +22,7 @@ def run(arguments: list[str], export: Callable[..., None]) -> int:
             context=given.context,
             chunk=given.chunk,
             verify=given.verify,
+            batch=given.batch,
             **({"sm": given.sm} if given.sm else {}),
         )
     except (ExportError, OSError, ValueError) as error:
@@ -64,5 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="TOKENS",
         help="add a method `verify`, which gives the logits of so many tokens (default: none)",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="TEXTS", help="texts that a pass continues, in `weightstream.LLM` (default: 1)"
     )
     return whole

@@ -44,6 +44,9 @@ def _attention(compute: Callable[..., torch.Tensor]) -> Callable[..., tuple[torc
             own = sys.modules[type(module).__module__].eager_attention_forward
             numbers = None if mask is None else torch.zeros((), dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
             return own(module, query, key, value, numbers, scaling=scaling, **more)[0], None
+        if mask is not None and mask.shape[0] > 1:
+            # What stands before a text sees nothing, and would be no number, which masks do not keep from the others.
+            mask = mask | ~mask.any(-1, keepdim=True)
         found = compute(query, key, value, mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
         return found.transpose(1, 2).contiguous(), None
 
@@ -89,12 +92,14 @@ def attention_for(model: Any, device: str) -> Iterator[None]:
 
 
 class Decoder(TorchExportableModuleWithStaticCache):
-    """Tokens [1, length] and the position of the first one [1] in, both int64; logits [1, 1, words] of the token after the last one out.
+    """Tokens [batch, length] and the position of the first ones [1] in, both int64; logits [batch, 1, words] of the token after the last one
+    out. With a batch of more than one there is a third input, ``start`` [batch]: the position where each text begins. What stands before
+    is padding.
 
     Each layer's cache has ``context`` places, also where attention reads a window of them: a text may go back to any position.
     """
 
-    def __init__(self, model: Any, context: int):
+    def __init__(self, model: Any, context: int, batch: int = 1):
         kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
         if others := kinds - _ATTENTION:
             raise ExportError(
@@ -102,15 +107,22 @@ class Decoder(TorchExportableModuleWithStaticCache):
                 "export it by weightstream.export, with a module of your own"
             )
         model.generation_config.update(use_cache=True, cache_implementation="static")
-        super().__init__(model, batch_size=1, max_cache_len=context)
+        super().__init__(model, batch_size=batch, max_cache_len=context)
+        self.context = context
         self.keep = 1
         #: Releases of transformers before 5.24 call it so. What a model does not know it leaves out.
         self.name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor, start: torch.Tensor | None = None) -> torch.Tensor:
         for layer in self.static_cache.layers:
             layer.cumulative_length.copy_(position[0])
-        found = self.model(input_ids=tokens, use_cache=True, logits_to_keep=self.keep, **{self.name: self.static_cache})
+        more = {self.name: self.static_cache}
+        if start is not None:
+            places = torch.arange(self.context, device=tokens.device)
+            more["attention_mask"] = places >= start[:, None]
+            at = position + torch.arange(tokens.shape[1], device=tokens.device)
+            more["position_ids"] = (at - start[:, None]).clamp(min=0)
+        found = self.model(input_ids=tokens, use_cache=True, logits_to_keep=self.keep, **more)
         if getattr(found, self.name, None) is not self.static_cache:
             raise ExportError(f"a {self.model.config.model_type} does not keep its keys and values in the cache that it is given")
         return found.logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import torch
 
 from .._native.errors import Error
 from .._run.runtime import Module
+from .batch import tokens_of
 from .sampling import Sampling
 from .speculative import check_draft, propose
 from .text import Tokenizer, until
@@ -44,6 +46,8 @@ class LLM:
     those that it would have taken itself: the text is the same, and a pass that streams weights costs about as much for N tokens as for
     one. It is used where the most probable tokens are taken.
 
+    Exported with ``batch=N`` it continues up to N texts in a pass, which streams the weights once: give :meth:`generate` a list of prompts.
+
     The tokens of the last text stay in the cache: a prompt that begins as that text did, as the next turn of a chat does, is read from the
     first difference on.
     """
@@ -61,7 +65,10 @@ class LLM:
         self.module = Module(folder / "model.pte", folder / "model.ptd", **options)
         self.context = self._constant("get_max_context_len")
         self._chunk, self._words = self._constant("get_max_seq_len"), self._constant("get_vocab_size")
-        self._ends = self._end_tokens()
+        #: Texts that a pass continues.
+        self.batch: int = self._constant("get_max_batch_size")
+        #: Tokens that end a text.
+        self.ends = self._end_tokens()
         settings = json.loads(self._constant("get_llm_settings"))
         self._defaults = settings["generation"]
         self._tokenizer = Tokenizer(folder / "tokenizer.json", settings) if (folder / "tokenizer.json").is_file() else None
@@ -102,7 +109,7 @@ class LLM:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | list[Prompt],
         *,
         max_new_tokens: int = 256,
         temperature: float | None = None,
@@ -120,12 +127,19 @@ class LLM:
         ``seed`` gives the same text. It ends at a token that ends texts, before the first of the texts ``stop``, after ``max_new_tokens``,
         or where the context does; :attr:`figures` says which. ``stream`` gives an iterator of its pieces as they come. ``template``: further
         variables of the chat template.
+
+        With a list of prompts it is the list of their texts, as many in a pass as the program was exported for, and not as a stream.
         """
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
         sampling = Sampling.of(self._defaults, given)
-        tokens = self.tokens(self.encode(prompt, **template or {}), max_new_tokens, sampling, seed)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        pieces = until(self._text().pieces(tokens), tuple(one for one in stops if one))
+        stops = tuple(one for one in ((stop,) if isinstance(stop, str) else stop) if one)
+        if _are_several(prompt):
+            if stream:
+                raise Error("several prompts give their texts when all have ended: stream=True is for one prompt")
+            tokens = self.all_tokens([self.encode(one, **template or {}) for one in prompt], max_new_tokens, sampling, seed)
+            return ["".join(until(self._text().pieces(one), stops)) for one in tokens]
+        one = self.tokens(self.encode(prompt, **template or {}), max_new_tokens, sampling, seed)
+        pieces = until(self._text().pieces(one), stops)
         return pieces if stream else "".join(pieces)
 
     def encode(self, prompt: Prompt, **template: Any) -> list[int]:
@@ -146,6 +160,16 @@ class LLM:
         self._check(prompt)
         return self._tokens(prompt, max_new_tokens, sampling or Sampling.of(self._defaults, {}), torch.Generator().manual_seed(seed))
 
+    def all_tokens(
+        self, prompts: list[list[int]], max_new_tokens: int = 256, sampling: Sampling | None = None, seed: int = 0
+    ) -> list[list[int]]:
+        """The tokens after those of each prompt, :attr:`batch` prompts at a time; :attr:`figures` are those of the last of these."""
+        for prompt in prompts:
+            self._check(prompt)
+        groups = [prompts[at : at + self.batch] for at in range(0, len(prompts), self.batch)]
+        sampling = sampling or Sampling.of(self._defaults, {})
+        return [tokens for group in groups for tokens in tokens_of(self, group, max_new_tokens, sampling, seed)]
+
     def _check(self, prompt: list[int]) -> None:
         if not prompt:
             raise Error("the prompt has no tokens")
@@ -165,9 +189,9 @@ class LLM:
         try:
             for token in itertools.islice(tokens, most):
                 if len(text) == len(prompt):
-                    first, copied = time.monotonic(), self._copied()
+                    first, copied = time.monotonic(), self.copied()
                 text.append(token)
-                if token in self._ends:
+                if token in self.ends:
                     ended = "end"
                     return
                 yield token
@@ -183,8 +207,10 @@ class LLM:
                 "tokens": count,
                 "ended": ended if count == most or ended != "length" else "stop",
                 "tokens_per_second": steps / max(time.monotonic() - first, 1e-9),
-                "bytes_per_token": (self._copied() - copied) / steps,
             }
+            # Where the program was closed before, nobody knows what it copied.
+            with contextlib.suppress(Error):
+                self.figures["bytes_per_token"] = (self.copied() - copied) / steps
 
     def _stream(self, text: list[int], sampling: Sampling, made: torch.Generator) -> Iterator[int]:
         """The tokens after ``text``, to which the caller adds each of them."""
@@ -212,14 +238,29 @@ class LLM:
         # A pass that fails leaves the cache as the pass left it.
         self._held = text[:at]
         while at < len(text):
-            part = text[at : at + self._chunk]
-            method = "decode" if len(part) == 1 else "prefill"
-            logits = self.module.execute(method, torch.tensor([part]), torch.tensor([at]))
-            at += len(part)
-            self._held = text[:at]
-        return logits[0, -1].cpu()
+            end = min(at + self._chunk, len(text))
+            logits = self._pass([text[at:end]], at, [0])
+            at, self._held = end, text[:end]
+        return logits[0]
 
-    def _copied(self) -> int:
+    def read(self, texts: list[list[int]], at: int, starts: list[int]) -> torch.Tensor:
+        """The logits [texts, words] after texts of one length, of which the cache has what stands before the position ``at``. What stands
+        before ``starts`` is padding."""
+        self._held = []
+        for begin in range(at, len(texts[0]), self._chunk):
+            logits = self._pass([text[begin : begin + self._chunk] for text in texts], begin, starts)
+        return logits
+
+    def _pass(self, parts: list[list[int]], at: int, starts: list[int]) -> torch.Tensor:
+        """The logits [parts, words] after parts that begin at one position. Places of the batch that are left repeat the first one."""
+        left = self.batch - len(parts)
+        given = torch.tensor(parts + parts[:1] * left), torch.tensor([at])
+        more = () if self.batch == 1 else (torch.tensor(starts + starts[:1] * left),)
+        logits = self.module.execute("decode" if len(parts[0]) == 1 else "prefill", *given, *more)
+        return logits[: len(parts), -1].cpu()
+
+    def copied(self) -> int:
+        """Bytes that were copied to the device since the program was loaded."""
         return self.module.stats()["bytes_copied"]
 
     def new_session(self) -> LLM:
@@ -243,3 +284,8 @@ class LLM:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _are_several(prompt: Any) -> bool:
+    """Whether it is a list of prompts: of texts, chats or lists of tokens."""
+    return isinstance(prompt, list) and bool(prompt) and all(isinstance(one, str | list) for one in prompt)

@@ -53,13 +53,20 @@ def table_of(fqn: str) -> str:
 
 
 def _cut(program: ExportedProgram, node: torch.fx.Node, fqn: str, value: torch.Tensor, bounds: list[int]) -> None:
-    parts = [(piece_name(fqn, begin, end), value[begin:end].clone()) for begin, end in itertools.pairwise(bounds)]
+    parts = [(piece_name(fqn, begin, end), _alone(value[begin:end])) for begin, end in itertools.pairwise(bounds)]
     pieces = [add(program, node, *part) for part in parts]
     for user in list(node.users):
         write = _product if user.target is _ATEN.linear.default else _lookup
         user.replace_all_uses_with(write(program.graph, user, pieces, bounds))
         program.graph.erase_node(user)
     drop(program, node)
+
+
+def _alone(rows: torch.Tensor) -> torch.Tensor:
+    """The rows as a tensor whose storage has nothing else, as constants do. What a checkpoint has mapped is not copied."""
+    if rows.device.type != "cpu":
+        return rows.clone()
+    return torch.from_numpy(rows.view(torch.uint8).numpy()).view(rows.dtype)
 
 
 def _product(graph: torch.fx.Graph, user: torch.fx.Node, pieces: list[torch.fx.Node], bounds: list[int]) -> torch.fx.Node:
