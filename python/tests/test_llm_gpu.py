@@ -45,12 +45,12 @@ def generated(out: Path, budget: int | str, **options: bool) -> list[int]:
         return tokens
 
 
-def lacks(out: Path, how: str | None, tokens: list[int]) -> float:
+def lacks(out: Path, how: str | None, tokens: list[int], prompt: list[int] = PROMPT) -> float:
     """By how much the largest logits of the same model in transformers, on the CPU, exceed those of the tokens at most."""
     model = transformers.AutoModelForCausalLM.from_pretrained(out / "checkpoint", dtype=torch.bfloat16).eval()
     model = model if how is None else quantized(model, how)
     with as_operators(model), torch.no_grad():
-        logits = model(torch.tensor([PROMPT + tokens])).logits[0, len(PROMPT) - 1 : -1].float()
+        logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].float()
     return (logits.max(-1).values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]).max().item()
 
 
@@ -72,3 +72,16 @@ def test_tokens_that_a_draft_proposed_are_probable(exported, wrong):
         found = list(llm.tokens(PROMPT, COUNT))
         assert llm.figures["passes"] < COUNT
     assert lacks(out, how, found) < ROUNDING
+
+
+def test_several_texts_in_a_pass_are_the_same_at_every_budget_and_probable(tmp_path):
+    ws.llm.export(write("llama", tmp_path / "checkpoint"), tmp_path, device="cuda", chunk=CHUNK, batch=3)
+    prompts = [PROMPT, PROMPT[:5], PROMPT[3:20]]
+    least, found = ws.required_budget(tmp_path / "model.pte"), []
+    for budget in (least, 2 * least, "1GB"):
+        with ws.LLM(tmp_path, budget=budget) as llm:
+            found.append(llm.all_tokens(prompts, COUNT))
+    assert found[0] == found[1] == found[2]
+    for prompt, tokens in zip(prompts, found[0], strict=True):
+        assert len(set(tokens)) > 4
+        assert lacks(tmp_path, None, tokens, prompt) < ROUNDING

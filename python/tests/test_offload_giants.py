@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 import weightstream as ws
 from checkpoint_files import save
+from device_under_test import ON_GPU
 from test_offload import DEVICE, PAGE, WIDTH, _inference, everything, least  # noqa: F401
 from torch import nn
 from weightstream._native import rows as cutting
@@ -104,6 +105,17 @@ def test_a_head_is_computed_in_pieces_at_every_budget(case):
             assert model.head(torch.ones(1, WIDTH, device=DEVICE)).shape == (1, ROWS), "an entry of its own"
     assert list(model.state_dict()) == names
     assert "forward" not in model.head.__dict__
+
+
+@pytest.mark.skipif(ON_GPU, reason="a GPU says so in a later call, and is of no use afterwards")
+@pytest.mark.parametrize("wrong", [-1, ROWS])
+def test_a_word_that_the_table_has_not_is_an_error(wrong):
+    model = Words().eval()
+    expected = in_pieces(model)
+    with ws.torch.offload(model, device=DEVICE, example=(words(),)):
+        with pytest.raises(IndexError):
+            model(torch.tensor([[wrong]]))
+        assert torch.equal(model(words()), expected)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -61,16 +61,15 @@ class Giant(NamedTuple):
 
     def lookup(self, numbers: torch.Tensor) -> torch.Tensor:
         """``embedding`` in the whole weight."""
-        found = None
-        for piece, begin, end in zip(self.pieces, self.bounds, self.bounds[1:]):
-            within = numbers - begin
-            if begin:
-                within = within.clamp(min=0)
-            if end < self.bounds[-1]:
-                within = within.clamp(max=end - begin - 1)
-            here = piece(_rows, within)
-            found = here if found is None else torch.where((numbers >= begin).unsqueeze(-1), here, found)
-        assert found is not None
+        rows, step = self.bounds[-1], self.bounds[1]
+        begins = torch.arange(0, rows, step, device=numbers.device).view(-1, *[1] * numbers.dim())
+        within, reached = numbers - begins, (numbers >= begins).unsqueeze(-1)
+        # A number that names no row of the whole names none of the first piece, or of the last one.
+        within[:-1].clamp_(max=step - 1)
+        within[1:].clamp_(min=0)
+        found = self.pieces[0](_rows, within[0])
+        for piece, number, here in zip(self.pieces[1:], within[1:], reached[1:]):
+            found = torch.where(here, piece(_rows, number), found)
         return found
 
 
