@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import weightstream as ws
 from device_under_test import ON_GPU
 from doctor import decode_payload, payloads
 from weightstream._export import experts
+from weightstream._export.passes.experts import is_places
 from weightstream._export.quantize import quantized
 from weightstream._run import runtime
 
@@ -210,7 +212,7 @@ def test_plan_prices_what_a_token_reads(program: tuple[str | None, Program]) -> 
         return json.loads(text)
 
     record = files.records()["decode"]
-    matrices = sum(size for name, size in zip(record["fqns"], record["nbytes"], strict=True) if ".experts." in name)
+    matrices = sum(size for name, size in zip(record["fqns"], record["nbytes"], strict=True) if ".experts." in name and not is_places(name))
     token = found("--method", "decode")
     assert token["in_place_bytes_per_pass"] == matrices * CHOSEN // COUNT
     assert token["planned"]["ms_per_pass"] == pytest.approx(token["in_place_bytes_per_pass"] / 1e6)
@@ -238,6 +240,50 @@ def test_bits_are_the_same_at_every_budget(program: tuple[str | None, Program]) 
     with experts.as_operators(made):
         for found, (_, x) in zip(results[0], CALLS, strict=True):
             assert distance(found, made(x)) < 1e-4
+
+
+def without_host_memory(files: Program, folder: Path, budgets: list[int]) -> float:
+    """The share of tokens that are right after the matrices in the file have become no numbers. Budgets are set one after the other; passes
+    run at each, and the file is damaged at the last one."""
+    pte, ptd = (Path(shutil.copy(one, folder)) for one in (files.pte, files.ptd))
+    tokens = [states(1, seed) for seed in range(40)]
+    with ws.Module(pte, ptd, weight_offload_budget_bytes=budgets[0]) as module:
+        for budget in budgets:
+            module.set_budget(budget)
+            expected = [module.execute("decode", token) for token in tokens]
+        with ptd.open("r+b") as file:
+            content = file.read()
+            for layer in block(layers=LAYERS):
+                for matrices in (layer.experts.gate_up_proj, layer.experts.down_proj):
+                    file.seek(content.index(matrices.numpy().tobytes()))
+                    file.write(b"\xff" * matrices.nbytes)
+        found = [module.execute("decode", token) for token in tokens]
+    return sum(torch.equal(*pair) for pair in zip(expected, found, strict=True)) / len(tokens)
+
+
+@pytest.mark.skipif(ON_GPU, reason="exports for the CPU")
+def test_tokens_find_on_the_device_what_stays_there_for_prompts(program: tuple[str | None, Program], tmp_path: Path) -> None:
+    kind, files = program
+    if kind is not None:
+        pytest.skip("the bytes of the file are those of the model only without fewer bits")
+    with ws.Module(files.pte, files.ptd, weight_offload_budget_bytes=1 << 30) as module:
+        whole = module.stats()["total_weight_bytes"]
+    least = ws.required_budget(files.pte)
+    shares = {}
+    for name, budgets in {
+        "least": [least],
+        "almost": [whole - 4096],
+        "grown": [least, whole - 4096],
+        "shrunk": [whole - 4096, 1 << 30, least],
+        "all": [least, 1 << 30],
+    }.items():
+        (tmp_path / name).mkdir()
+        shares[name] = without_host_memory(files, tmp_path / name, budgets)
+    assert shares["least"] == shares["shrunk"] == 0
+    assert shares["all"] == 1
+    # All but some rows of the end.
+    assert 0.5 < shares["almost"] < 1
+    assert shares["grown"] == shares["almost"]
 
 
 @pytest.mark.skipif(ON_GPU, reason="exports for the CPU")

@@ -22,6 +22,7 @@ pub mod kernels;
 #[doc(hidden)]
 pub mod measure;
 pub mod outputs;
+pub mod placed;
 pub mod registry;
 pub mod shims;
 pub mod slab;

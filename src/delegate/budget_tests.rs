@@ -34,6 +34,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
         constants: Vec::new(),
         probes: Vec::new(),
         gathers: Vec::new(),
+        places: Vec::new(),
         access_order: Vec::new(),
         trace: Vec::new(),
         floor: 0,

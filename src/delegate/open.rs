@@ -16,9 +16,9 @@ use crate::device::host_storage::{choose, Needs};
 use crate::device::{CallerStream, HostStorage};
 use crate::elastic::{DevicePool, Membership};
 use crate::error::{bytes_text, Error, Result};
-use crate::format::{ConstantKind, Record, Records, UnionConstants};
+use crate::format::{ConstantKind, Places, Record, Records, UnionConstants};
 use crate::schedule::{Floor, Trace, WeightIndex, WeightKind, WeightSpec};
-use crate::store::{Constants, Method, Methods, StoreOptions, WeightLayout};
+use crate::store::{Constants, Method, Methods, RowPlaces, StoreOptions, WeightLayout};
 use crate::system_memory;
 use crate::weights::{verify_crc, Catalog, MappedPtd};
 
@@ -227,10 +227,16 @@ fn method_of(record: &Record, index: &[WeightIndex], constants: usize) -> Result
         };
     }
     let probes = record.probes.iter().map(|&own| index[own as usize]);
+    let places = |one: &Places| RowPlaces {
+        probe: one.probe,
+        constant: index[one.constant as usize],
+        row_bytes: one.row_bytes,
+    };
     Ok(Method {
         layouts,
         trace: Trace::new(record.trace.clone(), probes.collect(), constants)?,
         gather: gather::by_rule(record),
+        places: record.places.iter().map(places).collect(),
         share: 1,
     })
 }

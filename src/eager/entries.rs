@@ -63,6 +63,7 @@ impl Entry {
             layouts: vec![WeightLayout::default(); count],
             trace: Trace::new(self.events, self.reads, count)?,
             gather,
+            places: Vec::new(),
             share: 1,
         })
     }

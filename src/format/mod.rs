@@ -30,8 +30,9 @@ pub mod wiring;
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
 pub use pte::{ConstantMethod, DelegateEntry, Pte};
 pub use record::{
-    Argument, BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Record,
-    RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants, BACKEND,
+    Argument, BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Places,
+    Record, RecordedConstant, Records, Relation, Sizes, Solution, Symbol, Target, UnionConstants,
+    BACKEND,
 };
 pub use scalar::{dtype_name, sizes_text, ScalarType};
 pub use wiring::{OutputSource, Wiring};

@@ -134,9 +134,9 @@ impl<D: Device> Session<D> {
             self.poison_if_lost(&error, back);
             return Err(error);
         }
-        self.store.serve(&methods, floor);
+        let told = self.store.serve(&methods, floor);
         self.run(methods.all, fresh);
-        Ok(())
+        told
     }
 
     /// Passes are of these methods from now on.

@@ -54,8 +54,21 @@ pub struct Method {
     pub trace: Trace,
     /// Reads that take some rows of a table, ascending: where the budget does not cover everything they are done in place.
     pub gather: Vec<ProbeId>,
+    /// Reads of these whose rows may lie apart, with the constant that says where each is.
+    pub places: Vec<RowPlaces>,
     /// Passes of this method among so many as the shares of all methods are together.
     pub share: u32,
+}
+
+/// A read of some rows of a table that need not lie together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowPlaces {
+    /// The read.
+    pub probe: ProbeId,
+    /// The direct constant of an int64 for each row: how many bytes after the read's address it lies.
+    pub constant: WeightIndex,
+    /// Bytes of a row.
+    pub row_bytes: u64,
 }
 
 /// A weight whose reads find it at an address that it always has: a table that is read in place, in host memory, or a pinned
@@ -79,6 +92,7 @@ impl Method {
             layouts,
             trace,
             gather: Vec::new(),
+            places: Vec::new(),
             share: 1,
         };
         (Constants { specs }, method)

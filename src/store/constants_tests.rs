@@ -24,6 +24,7 @@ fn tied(gather: &[ProbeId]) -> Methods {
         layouts: [100, 10, 11].map(layout).to_vec(),
         trace: Trace::new(events, vec![0, 1, 2, 0], 3).unwrap(),
         gather: gather.to_vec(),
+        places: Vec::new(),
         share: 1,
     };
     (constants, method).into()

@@ -68,7 +68,7 @@ impl<D: Device> Store<D> {
     }
 
     /// These are the methods from now on: what follows from them for counters, and for what a call plans at most.
-    pub(crate) fn serve(&mut self, methods: &Methods, floor: Floor) {
+    pub(crate) fn serve(&mut self, methods: &Methods, floor: Floor) -> Result<()> {
         let everything = methods.everything(self.device.granule());
         self.stats.floor_bytes = floor.bytes();
         self.stats.hard_minimum_bytes = floor.hard_minimum;
@@ -77,6 +77,8 @@ impl<D: Device> Store<D> {
         self.floor = floor;
         let most = self.most_actions(&methods.all);
         self.actions.reserve(most);
+        self.know_rows(methods)?;
+        self.tell_rows()
     }
 
     /// The most that one call plans: every read loaded, and as much evicted besides what was there.

@@ -68,7 +68,7 @@ impl<D: Device> Store<D> {
         self.wait_for_loads().and(loaded)?;
         self.is_loaded = true;
         self.stats.prefetches = 0;
-        Ok(())
+        self.tell_rows()
     }
 
     /// The memory of a layout with windows.
@@ -253,10 +253,11 @@ impl<D: Device> Store<D> {
         self.stats.prefetches = prefetches;
         loaded?;
         self.is_loaded = true;
-        match self.policy.everything_stays() {
-            true => self.wait_for_loads(),
-            false => Ok(()),
+        // rule: rows-that-stay-are-there-before-they-are-told
+        if self.policy.everything_stays() || !self.rows.is_empty() {
+            self.wait_for_loads()?;
         }
+        self.tell_rows()
     }
 
     /// In a pass that reads no weight any more: the memory of all but the `leased` weights goes back to the device, after everything that

@@ -19,9 +19,10 @@ mod device_weight;
 mod in_place;
 mod memory;
 mod open;
+mod row_places;
 mod verify;
 
-pub use constants::{Constants, Method, Methods, Table, WeightLayout};
+pub use constants::{Constants, Method, Methods, RowPlaces, Table, WeightLayout};
 pub use open::{ElasticBytes, StoreOptions};
 
 use crate::counters::Stats;
@@ -46,6 +47,8 @@ pub struct Store<D: Device> {
     weights: Vec<DeviceWeight<D::Event>>,
     /// What is read in place, and what is pinned.
     tables: Vec<Table>,
+    /// Rows of these that may lie apart.
+    rows: Vec<row_places::Rows>,
     /// The bytes of each constant, by index.
     bytes: Vec<Source>,
     floor: Floor,

@@ -73,7 +73,6 @@ impl<D: Device> Store<D> {
         for (weight, at) in places {
             weights[weight as usize].in_place = Some(at);
         }
-        let Methods { constants, all } = methods;
         let access = match options.kernels_write {
             true => PageAccess::ReadWrite,
             false => PageAccess::Read,
@@ -86,6 +85,7 @@ impl<D: Device> Store<D> {
             residency,
             weights,
             tables,
+            rows: Vec::new(),
             bytes,
             floor,
             budget,
@@ -102,12 +102,13 @@ impl<D: Device> Store<D> {
             is_loaded: false,
             gave_way: false,
             generation: 0,
-            constants,
+            constants: methods.constants.clone(),
         };
-        store.actions = Vec::with_capacity(store.most_actions(&all));
+        store.know_rows(&methods)?;
+        store.actions = Vec::with_capacity(store.most_actions(&methods.all));
         Ok(Opened {
             store,
-            methods: all,
+            methods: methods.all,
             link,
         })
     }

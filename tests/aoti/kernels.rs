@@ -332,7 +332,7 @@ fn each_row_is_multiplied_by_the_matrix_of_its_number() {
         let all = Owned::numbers(dtype, &sizes, 0, 2);
         let out = Owned::numbers(dtype, &[6, n], 0, 3);
         let matrices = Matrices::Dense {
-            all: all.view.clone(),
+            all: all.view.clone().into(),
             transposed,
         };
         assert_eq!(matrices.columns(), n);
@@ -359,7 +359,7 @@ fn each_row_is_multiplied_by_the_matrix_of_its_number() {
 fn numbers_of_no_matrix_are_refused() {
     let [x, out] = [1, 2].map(|seed| Owned::numbers(DType::F32, &[2, 3], 0, seed));
     let owned = Owned::numbers(DType::F32, &[4, 3, 3], 0, 3);
-    let all = owned.view.clone();
+    let all = owned.view.clone().into();
     let matrices = Matrices::Dense {
         all,
         transposed: false,

@@ -59,6 +59,7 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
             layouts,
             trace,
             gather: Vec::new(),
+            places: Vec::new(),
             share: 1,
         },
         bytes,

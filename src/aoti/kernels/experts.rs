@@ -3,6 +3,7 @@
 use super::gemm::{by_rows, product as dense_product, Affine};
 use super::quantized;
 use crate::aoti::dtype::DType;
+use crate::aoti::placed::Placed;
 use crate::aoti::view::{over, TensorView};
 use std::collections::BTreeMap;
 
@@ -14,16 +15,16 @@ pub enum Matrices {
     /// `[count, n, k]`; `[count, k, n]` if they are transposed.
     Dense {
         /// Their elements.
-        all: TensorView,
+        all: Placed,
         /// Whether columns come first.
         transposed: bool,
     },
     /// As [`quantized::product`] takes each: `[count, n, k]`, or `[count, n, k / 2]` of four bits, and scales `[count, n, k / group]`.
     Quantized {
         /// Their integers.
-        packed: TensorView,
+        packed: Placed,
         /// What these are multiplied by.
-        scales: TensorView,
+        scales: Placed,
         /// Columns of one scale.
         group: i64,
     },
@@ -85,7 +86,7 @@ impl Matrices {
             Matrices::Dense { all, transposed } => (all, if *transposed { 2 } else { 1 }),
             Matrices::Quantized { packed, .. } => (packed, 1),
         };
-        all.sizes.get(columns).copied().unwrap_or(0)
+        all.all().sizes.get(columns).copied().unwrap_or(0)
     }
 
     fn multiply(
@@ -96,8 +97,8 @@ impl Matrices {
         [m, n, k]: [usize; 3],
     ) -> Result<(), String> {
         let all = match self {
-            Matrices::Dense { all, .. } => all,
-            Matrices::Quantized { packed, .. } => packed,
+            Matrices::Dense { all, .. } => all.all(),
+            Matrices::Quantized { packed, .. } => packed.all(),
         };
         if all.ndim() != 3 || !(0..all.sizes[0]).contains(&number) {
             return Err(format!(
@@ -106,8 +107,8 @@ impl Matrices {
             ));
         }
         match self {
-            Matrices::Dense { transposed, .. } => {
-                let one = all.select(0, number)?;
+            Matrices::Dense { all, transposed } => {
+                let one = all.part(number)?;
                 let one = if *transposed { one.to_last(0) } else { one };
                 dense(out, x, &one, [m, n, k])
             }
@@ -119,8 +120,8 @@ impl Matrices {
                 out,
                 x,
                 k,
-                &packed.select(0, number)?,
-                &scales.select(0, number)?,
+                &packed.part(number)?,
+                &scales.part(number)?,
                 *group,
             ),
         }

@@ -4,13 +4,15 @@ use super::super::context::{Context, Shim};
 use super::super::kernels::experts::{self, Matrices};
 use super::super::kernels::gemm::{grouped, product, Affine};
 use super::super::kernels::quantized;
+use super::super::placed::Placed;
 use super::super::slab::Handle;
 use super::args::{run, Out};
 use super::table::shim_table;
 
 shim_table! {
     aoti_torch_cpu_mm_out, aoti_torch_cpu_addmm_out, aoti_torch_cpu_bmm_out, aoti_torch_cpu_baddbmm_out,
-    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_expert_mm, aoti_torch_cpu_expert_quantized_mm,
+    aoti_torch_cpu__int_mm_out, aoti_torch__mm_plus_mm_out, aoti_torch_cpu_placed_expert_mm,
+    aoti_torch_cpu_placed_expert_quantized_mm,
     aoti_torch_cpu_grouped_mm, aoti_torch_cpu_quantized_mm,
 }
 
@@ -155,34 +157,46 @@ fn by_experts(
     ret.set(handle)
 }
 
-/// Not PyTorch's: the operator `weightstream::expert_mm` of our exporter.
-extern "C" fn aoti_torch_cpu_expert_mm(
+/// Matrices that lie where the runtime has said.
+fn placed(c: &mut Context<'_>, matrices: Handle, places: Handle) -> Shim<Placed> {
+    let (matrices, places) = (c.view(matrices)?, c.view(places)?.read::<i64>()?);
+    // SAFETY: the exporter says that each matrix lies in the tensor that follows its first one, and the runtime says of some that they are
+    // in memory of the device.
+    Ok(unsafe { Placed::new(matrices, places) }?)
+}
+
+/// Not PyTorch's: the operator `weightstream::placed_expert_mm` of our exporter.
+extern "C" fn aoti_torch_cpu_placed_expert_mm(
     x: Handle,
     numbers: Handle,
     matrices: Handle,
+    places: Handle,
     _each: i64,
     transposed: i32,
     ret: Out<Handle>,
 ) -> i32 {
-    run("aoti_torch_cpu_expert_mm", |c| {
-        let (all, transposed) = (c.view(matrices)?, transposed != 0);
+    run("aoti_torch_cpu_placed_expert_mm", |c| {
+        let (all, transposed) = (placed(c, matrices, places)?, transposed != 0);
         let matrices = Matrices::Dense { all, transposed };
         by_experts(c, [x, numbers], &matrices, ret)
     })
 }
 
-/// Not PyTorch's: the operator `weightstream::expert_quantized_mm` of our exporter.
-extern "C" fn aoti_torch_cpu_expert_quantized_mm(
+/// Not PyTorch's: the operator `weightstream::placed_expert_quantized_mm` of our exporter.
+extern "C" fn aoti_torch_cpu_placed_expert_quantized_mm(
     x: Handle,
     numbers: Handle,
     packed: Handle,
     scales: Handle,
+    places: Handle,
+    scale_places: Handle,
     _each: i64,
     group: i64,
     ret: Out<Handle>,
 ) -> i32 {
-    run("aoti_torch_cpu_expert_quantized_mm", |c| {
-        let (packed, scales) = (c.view(packed)?, c.view(scales)?);
+    run("aoti_torch_cpu_placed_expert_quantized_mm", |c| {
+        let packed = placed(c, packed, places)?;
+        let scales = placed(c, scales, scale_places)?;
         let matrices = Matrices::Quantized {
             packed,
             scales,

@@ -68,6 +68,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
     let constants = constants::read(fields, offload)?;
     let probes = trace::probes(fields, &constants)?;
     let gathers = trace::gathers(fields, &probes, &constants)?;
+    let places = trace::places(fields, &gathers, &probes, &constants)?;
     let trace = trace::events(fields, probes.len())?;
     let access_order = trace::access_order(fields, &trace, &probes)?;
     let (floor, hard_minimum) = (fields.bytes("floor")?, fields.bytes("hard_minimum")?);
@@ -91,6 +92,7 @@ pub(super) fn record(fields: &Fields<'_>) -> Result<Record> {
         constants,
         probes,
         gathers,
+        places,
         access_order,
         trace,
         floor,

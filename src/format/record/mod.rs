@@ -37,6 +37,7 @@
 //! | `x_call` | strings | what callers in Python name each input of the method, in its order: `x`, `state[0]`, `cache['k']` |
 //! | `x_call_places` | ints | per input of `x_call`: the place of its argument, or -1 for a keyword |
 //! | `x_call_constants` | strings | per input of `x_call`: the value that is part of the program as Python writes it; empty: a tensor |
+//! | `x_places` | ints | pairs of a probe of `gathers` and a direct constant: int64 [rows], bytes from the probe's address to each row |
 //! | `x_tuned` | 1 int | 0: kernels were compiled for a GPU that was not there, and not tuned. For people: the runtime does not ask |
 //!
 //! Postfix is that of `expression`. A symbol has its value from a dimension of `inputs` or from exactly one solution. `inputs`, `outputs`,
@@ -90,6 +91,8 @@ pub struct Record {
     pub probes: Vec<WeightIndex>,
     /// Probes whose only reader takes rows of the weight, and how many at the most, ascending.
     pub gathers: Vec<Gather>,
+    /// Of some of these, where each row is told.
+    pub places: Vec<Places>,
     /// Weight indices in the order in which one pass reads them.
     pub access_order: Vec<WeightIndex>,
     /// One pass, in host issue order.
@@ -183,6 +186,18 @@ pub struct Gather {
     pub probe: ProbeId,
     /// Most rows that a pass takes, equal ones counted each time; `None` if nobody can tell.
     pub rows: Option<u64>,
+    /// Bytes of one row.
+    pub row_bytes: u64,
+}
+
+/// A read of rows that may lie apart: kernels find in a constant where each is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// The probe.
+    pub probe: ProbeId,
+    /// The constant: for each row how many bytes after the address of the read it lies, int64. As it is stored, they lie one
+    /// after the other.
+    pub constant: WeightIndex,
     /// Bytes of one row.
     pub row_bytes: u64,
 }

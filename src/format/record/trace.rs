@@ -1,7 +1,7 @@
 //! The trace of a record: it must be a pass that can happen.
 
 use super::fields::Fields;
-use super::{ConstantKind, Gather, RecordedConstant};
+use super::{ConstantKind, Gather, Places, RecordedConstant};
 use crate::error::Result;
 use crate::schedule::{Event, ProbeId, WeightIndex};
 
@@ -68,6 +68,43 @@ pub(super) fn gathers(
         });
     }
     Ok(gathers)
+}
+
+/// Pairs of a probe whose rows may lie apart, and the constant that says where they do.
+pub(super) fn places(
+    fields: &Fields<'_>,
+    gathers: &[Gather],
+    probes: &[WeightIndex],
+    constants: &[RecordedConstant],
+) -> Result<Vec<Places>> {
+    let mut found = Vec::new();
+    let mut cursor = fields.cursor("x_places");
+    while !cursor.at_end() {
+        let (id, constant) = (cursor.int()?, cursor.int()?);
+        let gather = gathers.iter().find(|one| i64::from(one.probe) == id);
+        let told = usize::try_from(constant).ok();
+        let told = told.and_then(|at| constants.get(at));
+        let (Some(gather), Some(told)) = (gather, told) else {
+            return Err(cursor.bad(format!(
+                "says that constant {constant} has the places of the rows of probe {id}, and takes no rows"
+            )));
+        };
+        let table = &constants[probes[gather.probe as usize] as usize];
+        let rows = table.nbytes.checked_div(gather.row_bytes).unwrap_or(0);
+        if told.kind != ConstantKind::Direct || told.nbytes != rows.saturating_mul(8) {
+            return Err(cursor.bad(format!(
+                "says that '{}' has the places of {rows} rows: a direct constant of {} bytes is expected",
+                told.fqn,
+                rows.saturating_mul(8)
+            )));
+        }
+        found.push(Places {
+            probe: gather.probe,
+            constant: constant as WeightIndex, // fits: there is one
+            row_bytes: gather.row_bytes,
+        });
+    }
+    Ok(found)
 }
 
 /// Bytes of what lies together at one index of the first dimension.

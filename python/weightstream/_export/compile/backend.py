@@ -15,7 +15,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 
 from ..._native.errors import ExportError
-from ..passes import decompose, prepare, quantized, refusals, weight_reads
+from ..passes import decompose, experts, prepare, quantized, refusals, weight_reads
 from . import backend_runs, call_names, identity, settings
 from .program import lower_one, lower_several
 from .target import Target
@@ -95,6 +95,7 @@ class WeightStreamPartitioner(AotiPartitioner):
         self._prepared = [run for run in self._prepared if run == backend_runs.now()] + [backend_runs.now()]
         program = prepare.prepare(exported_program)
         quantized.pack(program, self.device, self._target.sms)
+        experts.place(program)
         program = decompose.decompose(program, self.device)
         refusals.refuse_on_a_gpu(program, self.device)
         return program

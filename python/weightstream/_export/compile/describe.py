@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from ..._native.errors import ExportError
 from .floor import least_budgets, occupied
-from .gather import flatten, reads_in_place, row_reads
+from .gather import flatten, reads_in_place, row_places, row_reads
 from .inductor import Compiled
 from .record import FORMAT_VERSION, SEVERAL_METHODS, Fields
 from .sizes import sizes_of
@@ -99,6 +99,8 @@ class Facts:
     offload: bool
     #: :func:`row_reads`.
     gathers: dict[int, int]
+    #: :func:`row_places`.
+    places: dict[int, str]
     #: Fields of inputs, outputs and sizes.
     signature: Fields
     #: What the user should know of the sizes.
@@ -107,7 +109,7 @@ class Facts:
 
 def facts_of(program: ExportedProgram, offload: bool) -> Facts:
     """The facts of a program that has its final probes."""
-    return Facts(offload, row_reads(program), *_signature(program))
+    return Facts(offload, row_reads(program), row_places(program), *_signature(program))
 
 
 def record_of(
@@ -149,6 +151,8 @@ def record_of(
     }
     if keys is None:
         del fields["keys"]
+    if facts.places:
+        fields["x_places"] = [number for probe, fqn in facts.places.items() for number in (probe, index[fqn])]
     if target.sm:
         # For people and tools: the runtime needs none of it.
         fields["x_tuned"] = [0]

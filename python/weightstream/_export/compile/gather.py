@@ -44,6 +44,18 @@ def row_reads(program: ExportedProgram) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def row_places(program: ExportedProgram) -> dict[int, str]:
+    """Probe id of matrices of experts to the constant in which the runtime says where each matrix is."""
+    names = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target}
+    found = {}
+    for node in program.graph.nodes:
+        matrices = experts.MATRICES.get(name_of(node)) if node.op == "call_function" else None
+        for at, of in (matrices or {}).items():
+            if of is not None and len(node.args) > of and is_probe(node.args[at]) and node.args[of] is not None:
+                found[node.args[at].args[1]] = names[node.args[of].name]
+    return dict(sorted(found.items()))
+
+
 def _operator(node: torch.fx.Node) -> object:
     return getattr(node.target, "_op", node.target)
 

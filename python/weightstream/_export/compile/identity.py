@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ..._native.errors import ExportError
+from ..passes.experts import is_places
 from .describe import MUTABLE, Stored
 
 #: FQN to key, per method.
@@ -271,7 +272,8 @@ def keys_of(methods: dict[str, list[Stored]], state: State) -> dict[str, list[st
 
 
 def _key(method: str, one: Stored, known: dict[tuple[object, ...], str], taken: set[str]) -> str:
-    identity = one.identity()
+    # What the runtime says of one weight is not what it says of another, though both begin alike.
+    identity = (one.fqn, *one.identity()) if is_places(one.fqn) else one.identity()
     if identity not in known:
         known[identity] = _free_name(one.fqn, method, taken)
         taken.add(known[identity])

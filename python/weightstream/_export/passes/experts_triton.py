@@ -52,10 +52,18 @@ def _sort(NUMBERS, COUNTS, ORDER, OWNER, ROWS, EXPERTS: tl.constexpr, WIDE: tl.c
 
 @triton_op("weightstream::expert_few_rows", mutates_args={})
 def expert_few_rows(
-    x: torch.Tensor, numbers: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None, group: int, each: int, transposed: bool
+    x: torch.Tensor,
+    numbers: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor | None,
+    group: int,
+    each: int,
+    transposed: bool,
+    places: torch.Tensor | None,
+    scale_places: torch.Tensor | None,
 ) -> torch.Tensor:
     """``expert_mm`` and ``expert_quantized_mm``, as :mod:`experts` has them, of dense bfloat16. A number that names no expert gives NaN."""
-    return _few(x, packed, packed if scales is None else scales, group, numbers, each, transposed)
+    return _few(x, packed, packed if scales is None else scales, group, numbers, each, transposed, (places, scale_places))
 
 
 @triton_op("weightstream::expert_many_rows", mutates_args={})
@@ -88,7 +96,7 @@ def _empty(x: torch.Tensor, numbers: torch.Tensor, packed: torch.Tensor, transpo
 
 
 @expert_few_rows.register_fake
-def _(x, numbers, packed, scales, group, each, transposed):
+def _(x, numbers, packed, scales, group, each, transposed, places, scale_places):
     return _empty(x, numbers, packed, transposed)
 
 

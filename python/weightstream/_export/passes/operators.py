@@ -25,11 +25,11 @@ def c_shims(device: str) -> dict[Any, list[str]]:
         return {}
     return {
         GROUPED_MM: ["AOTITorchError aoti_torch_cpu_grouped_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*)"],
-        experts.EXPERT_MM: [
-            "AOTITorchError aoti_torch_cpu_expert_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, int32_t, AtenTensorHandle*)"
+        experts.PLACED_MM: [
+            "AOTITorchError aoti_torch_cpu_placed_expert_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, int32_t, AtenTensorHandle*)"
         ],
-        experts.EXPERT_QUANTIZED_MM: [
-            "AOTITorchError aoti_torch_cpu_expert_quantized_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, int64_t, AtenTensorHandle*)"
+        experts.PLACED_QUANTIZED_MM: [
+            "AOTITorchError aoti_torch_cpu_placed_expert_quantized_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, int64_t, AtenTensorHandle*)"
         ],
         quantized.QUANTIZED_MM: [
             "AOTITorchError aoti_torch_cpu_quantized_mm(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"

@@ -73,12 +73,23 @@ def _expert(NUMBERS, row, COUNT: tl.constexpr):
 
 
 @triton.jit
+def _place(PLACES, TOLD: tl.constexpr, number, each, SIZE: tl.constexpr):
+    """How many elements of so many bytes lie before a matrix: ``each`` for every one before it, if nothing else is told."""
+    # Matrices whose places are told have a multiple of 16 bytes.
+    return tl.multiple_of(tl.load(PLACES + number) // SIZE, 16 // SIZE) if TOLD else number * each
+
+
+@triton.jit
 def _few_rows_of_4(
     X,
     W,
     S,
     Y,
     NUMBERS,
+    PLACES,
+    SCALE_PLACES,
+    TOLD: tl.constexpr,
+    SCALES_TOLD: tl.constexpr,
     COUNT: tl.constexpr,
     EACH: tl.constexpr,
     N: tl.constexpr,
@@ -96,8 +107,8 @@ def _few_rows_of_4(
     known = True
     if COUNT:
         number, known = _expert(NUMBERS, tl.program_id(1), COUNT)
-        W += number * N * HALF
-        S += number * N * GROUPS
+        W += _place(PLACES, TOLD, number, N * HALF, 1)
+        S += _place(SCALE_PLACES, SCALES_TOLD, number, N * GROUPS, 2)
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, HALF, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -215,6 +226,10 @@ def _few_rows_of_8(
     S,
     Y,
     NUMBERS,
+    PLACES,
+    SCALE_PLACES,
+    TOLD: tl.constexpr,
+    SCALES_TOLD: tl.constexpr,
     COUNT: tl.constexpr,
     EACH: tl.constexpr,
     N: tl.constexpr,
@@ -231,8 +246,8 @@ def _few_rows_of_8(
     known = True
     if COUNT:
         number, known = _expert(NUMBERS, tl.program_id(1), COUNT)
-        W += number * N * K
-        S += number * N
+        W += _place(PLACES, TOLD, number, N * K, W.dtype.element_ty.primitive_bitwidth // 8)
+        S += _place(SCALE_PLACES, SCALES_TOLD, number, N, S.dtype.element_ty.primitive_bitwidth // 8)
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -293,14 +308,24 @@ def _many_rows_of_8(
     tl.store(Y + m[None, :] * N + n[:, None], sums.to(Y.dtype.element_ty), mask=there[None, :] & (n < N)[:, None])
 
 
-def _few(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, group: int, numbers: torch.Tensor | None, each: int, turned: bool):
-    """The product by the kernels for few rows."""
+def _few(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    group: int,
+    numbers: torch.Tensor | None,
+    each: int,
+    turned: bool,
+    places: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+):
+    """The product by the kernels for few rows. ``places``: of the matrices and of their scales, as :mod:`experts` has them."""
     count, rows = (0, x.shape[0]) if numbers is None else (packed.shape[0], numbers.shape[0])
     width, n, columns = packed.shape[-1], packed.shape[-2], x.shape[1]
     if turned:
         width, n = n, width
     out, block = x.new_empty(rows, n), max(16, min(1024, triton.next_power_of_2(width)))
-    given = (x, packed, scales, out, x if numbers is None else numbers, count, each, n)
+    given = (x, packed, scales, out, *(x if one is None else one for one in (numbers, *places)))
+    given += (places[0] is not None, places[1] is not None, count, each, n)
     blocks = {"BLOCK_N": 32, "BLOCK": min(block, 64), "num_warps": 4} if turned else {"BLOCK_N": 4, "BLOCK": block, "num_warps": 2}
     grid = (triton.cdiv(n, blocks["BLOCK_N"]), rows)
     if width == columns:

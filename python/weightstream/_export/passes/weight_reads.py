@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from ..._native.errors import ExportError
 from ..._torch.executorch import refuse_probes_in_files
 from ..._torch.probe import PROBE, is_probe
+from .experts import is_places
 from .outputs import rename_outputs
 from .places import writes_to
 from .prepare import prepare
@@ -90,7 +91,7 @@ def refuse_mixed_devices(program: ExportedProgram, allowed: tuple[str, ...] = ("
 def weights_of(program: ExportedProgram, state: Set[str] = frozenset()) -> dict[str, str]:
     """Placeholder name to FQN of every constant that is read through probes.
 
-    Left out, and thus direct: buffers that the program writes or that other methods write (``state``), tensor literals (they have no
+    Left out, and thus direct: places of experts, buffers that the program writes or that other methods write (``state``), tensor literals (they have no
     name of the user's), and 0-dimensional constants (the alias claim of the probe's lowering does not hold for them).
     """
     signature = program.graph_signature
@@ -103,7 +104,7 @@ def weights_of(program: ExportedProgram, state: Set[str] = frozenset()) -> dict[
         node = placeholders.get(spec.arg.name)
         value = None if node is None else node.meta.get("val")
         literal = spec.kind is InputKind.CONSTANT_TENSOR
-        if isinstance(value, torch.Tensor) and value.dim() > 0 and node.users and not literal:
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and node.users and not literal and not is_places(spec.target):
             found[spec.arg.name] = spec.target
     return found
 
