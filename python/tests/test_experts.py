@@ -304,10 +304,15 @@ CALLS = [("prefill", states(9)), ("decode", states(1)), ("prefill", states(32, 3
 
 
 @pytest.mark.skipif(ON_GPU, reason="compiles for a GPU that is not there")
-def test_for_a_gpu_the_file_says_the_same(tmp_path: Path) -> None:
-    files = Program(tmp_path, "int4", device="cuda", sm="90")
-    assert sorted(files.rows("decode").values()) == [CHOSEN] * 4 * LAYERS
+@pytest.mark.parametrize(("kind", "parts"), [(None, 2), ("int4", 4)])
+def test_for_a_gpu_the_file_says_the_same(kind: str | None, parts: int, tmp_path: Path) -> None:
+    files = Program(tmp_path, kind, device="cuda", sm="90")
+    assert sorted(files.rows("decode").values()) == [CHOSEN] * parts * LAYERS
     assert set(files.rows("prefill").values()) == {COUNT}
+    record = files.records()["decode"]
+    told = {record["fqns"][constant] for constant in record["x_places"][1::2]}
+    assert len(told) == parts * LAYERS
+    assert all(is_places(fqn) for fqn in told)
 
 
 def test_experts_in_float32_are_refused_for_a_gpu(tmp_path: Path) -> None:

@@ -51,8 +51,10 @@ def row_places(program: ExportedProgram) -> dict[int, str]:
     for node in program.graph.nodes:
         matrices = experts.MATRICES.get(name_of(node)) if node.op == "call_function" else None
         for at, of in (matrices or {}).items():
-            if of is not None and len(node.args) > of and is_probe(node.args[at]) and node.args[of] is not None:
-                found[node.args[at].args[1]] = names[node.args[of].name]
+            # Dense matrices have no scales, and on a GPU some have no places.
+            read, places = (node.args[one] if one is not None and one < len(node.args) else None for one in (at, of))
+            if read is not None and places is not None and is_probe(read):
+                found[read.args[1]] = names[places.name]
     return dict(sorted(found.items()))
 
 
