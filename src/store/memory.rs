@@ -253,7 +253,7 @@ impl<D: Device> Store<D> {
         self.stats.prefetches = prefetches;
         loaded?;
         self.is_loaded = true;
-        // rule: rows-that-stay-are-there-before-they-are-told
+        // Rows that stay are read without a wait, once they are told.
         if self.policy.everything_stays() || !self.rows.is_empty() {
             self.wait_for_loads()?;
         }

@@ -46,7 +46,7 @@ impl<D: Device> Store<D> {
                         )));
                     }
                     // They lie one after the other for both.
-                    // rule: rows-of-two-reads-are-told-as-they-are-stored
+                    // So neither is told another place.
                     Some(other) if other.read != read => other.read = None,
                     Some(_) => {}
                 }
@@ -79,7 +79,6 @@ impl<D: Device> Store<D> {
             if let Err(error) = self.device.upload(to, &places) {
                 let error = self.about(one.of.constant, "writing", error);
                 // What they say now may be of a plan before.
-                // rule: rows-that-were-not-told-poison
                 self.poison(format!("kernels could not be told where rows are: {error}"));
                 return Err(error);
             }
