@@ -1,5 +1,5 @@
 //! Rows of weights that are read in place, and lie on the device all the same: the head of a weight stays there for the methods that
-//! stream it. A constant says of each row where it is, and kernels go by that. Captured graphs too, which need no other capture.
+//! stream it. A constant says of each row where it is, and kernels go by that.
 //!
 //! ```text
 //!  device       [ row 0 ][ row 1 ]                       the head of the weight, as the plan has it
