@@ -273,6 +273,7 @@ def test_what_fits_nothing_is_refused_by_name(llama, tmp_path, capsys):
         assert "has 200 tokens, and the program a context of 128" in error_of(lambda: llm.tokens([5] * 200))
         assert "token 300 is not in the vocabulary of 300 words" in error_of(lambda: llm.tokens([300]))
         assert "the prompt has no tokens" in error_of(lambda: llm.tokens([]))
+        assert "and several are a list of these; found 'a' in one" in error_of(lambda: llm.generate(["a", 5]))
         assert "temperature is a number from 0, not -1" in error_of(lambda: llm.generate("a", temperature=-1))
         assert "such as '8GB'" in error_of(lambda: llm.set_budget("many"))
     assert "has no model.pte" in error_of(lambda: ws.LLM(tmp_path))

@@ -231,6 +231,38 @@ def test_the_kernels_of_a_gpu_end_each_product_in_its_block(sm):
         assert waits == (["0"] * len(re.findall(r"warp_group_dot ", loop)) if sm == 90 else [])
 
 
+@pytest.mark.no_export
+@pytest.mark.no_runtime
+@pytest.mark.parametrize("sm", [80, 89, 90])
+def test_the_kernels_of_a_gpu_load_matrices_16_bytes_at_once(sm):
+    """Also where the runtime says where a matrix is, which the compiler does not know."""
+    pytest.importorskip("triton.backends.nvidia")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+    from weightstream._export.passes import quantized_triton as kernels
+
+    four, eight = {"HALF": 1024, "GROUP": 32, "GROUPS": 64}, {"K": 2048, "STEP_N": 2048, "STEP_K": 1}
+    each = [(kernels._few_rows_of_4, four, "*u8"), (kernels._few_rows_of_8, eight, "*bf16"), (kernels._few_rows_of_8, eight, "*i8")]
+    for kernel, sizes, weight in each:
+        found = set()
+        for told in (False, True):
+            chosen = {"COUNT": 128, "EACH": 8, "N": 1536, "TOLD": told, "SCALES_TOLD": told, "BLOCK_N": 4, "BLOCK": 1024, **sizes}
+            types = dict.fromkeys("XSY", "*bf16") | {"W": weight} | dict.fromkeys(("NUMBERS", "PLACES", "SCALE_PLACES"), "*i64")
+            types |= dict.fromkeys(chosen, "constexpr")
+            names = [one.name for one in kernel.params]
+            source = ASTSource(
+                fn=kernel,
+                signature={name: types[name] for name in names},
+                constexprs={(names.index(name),): size for name, size in chosen.items()},
+                attrs={(names.index(name),): [["tt.divisibility", 16]] for name in names if types[name][0] == "*"},
+            )
+            text = compile(source, target=GPUTarget("cuda", sm, 32), options={"num_warps": 2}).asm["ptx"]
+            found.add((len(re.findall(r"ld\.global\S*v4", text)), len(re.findall(r"ld\.global\S*b8", text))))
+        ((wide, single),) = found
+        assert wide > 0
+        assert single == 0
+
+
 @pytest.mark.no_runtime
 @pytest.mark.skipif(not ON_GPU, reason="kernels in Triton")
 @pytest.mark.parametrize(

@@ -148,6 +148,11 @@ class LLM:
             return self._text().encode(prompt)
         if prompt and all(isinstance(one, dict) for one in prompt):
             return self._text().encode_chat(prompt, **template)
+        wrong = [one for one in prompt if isinstance(one, bool) or not hasattr(one, "__index__")]
+        if wrong:
+            raise Error(
+                f"a prompt is a text, the messages of a chat, or tokens, and several are a list of these; found {wrong[0]!r} in one"
+            )
         return [int(one) for one in prompt]
 
     def _text(self) -> Tokenizer:
