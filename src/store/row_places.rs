@@ -86,6 +86,11 @@ impl<D: Device> Store<D> {
         Ok(())
     }
 
+    /// Whether this constant says where rows are.
+    pub(super) fn tells_rows(&self, constant: WeightIndex) -> bool {
+        self.rows.iter().any(|one| one.of.constant == constant)
+    }
+
     /// Of each weight the bytes that stay at its address, none where it has no such.
     fn staying(&self) -> Vec<Range<u64>> {
         let mut start = Vec::new();

@@ -156,7 +156,9 @@ def _computes_rows(module: nn.Module, compiled: Collection[nn.Module]) -> bool:
     """Whether its code multiplies by its weight, or looks rows up, as far as its class tells."""
     if module in compiled or compiled_as(module) is not None:
         return False
-    return isinstance(module, nn.Linear) or (isinstance(module, nn.Embedding) and module.max_norm is None)
+    # Tables of subclasses scale what the class gives. Products of subclasses may be anything.
+    is_product = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    return is_product or (isinstance(module, nn.Embedding) and module.max_norm is None)
 
 
 def _cut(name: str, parameter: nn.Parameter) -> Giant:

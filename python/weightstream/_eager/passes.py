@@ -107,12 +107,14 @@ class Passes(ModuleState):
                 result = recorder.call(entry.module, forward, args, kwargs)
         finally:
             self._recorder, self.thread = None, 0
+            if recorder.whole:
+                self.giants.keep_whole(recorder.whole.values())
+                self.tree.look_again()
             self._forget_reads(self.weights.settle(), recorder.calls)
             self._keep_buffers(recorder.kept, recorder.calls)
         self.counted["recorded"] += 1
         if recorder.whole:
-            self.giants.keep_whole(recorder.whole.values())
-            self._take_modules()
+            # The next pass is recorded with these whole.
             return result
         entry.recorded = recorder.calls
         if self.activations and self.plan is None:

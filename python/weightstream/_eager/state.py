@@ -61,6 +61,9 @@ class ModuleState:
             self._take_weights()
         elif known:
             self._copy_again(known)
+        if self.giants.have_moved():
+            # A file's bytes had changed without a sign, and were found just now.
+            self._take_modules()
 
     def _copy_again(self, changed: list[torch.Tensor]) -> None:
         """Their bytes have changed. Where these lie, and how many they are, is what a plan is made of."""

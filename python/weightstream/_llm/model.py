@@ -66,7 +66,7 @@ class LLM:
         self.context = self._constant("get_max_context_len")
         self._chunk, self._words = self._constant("get_max_seq_len"), self._constant("get_vocab_size")
         #: Texts that a pass continues.
-        self.batch: int = self._constant("get_max_batch_size")
+        self.batch: int = self._batch()
         #: Tokens that end a text.
         self.ends = self._end_tokens()
         settings = json.loads(self._constant("get_llm_settings"))
@@ -99,6 +99,12 @@ class LLM:
         except Error as error:
             self.module.close()
             raise Error(f"the program does not tell {name}: it was not written by `weightstream llm export` ({error})") from None
+
+    def _batch(self) -> int:
+        try:
+            return self.module.execute("get_max_batch_size")
+        except Error:
+            return 1
 
     def _end_tokens(self) -> set[int]:
         try:

@@ -13,6 +13,8 @@ import torch
 from .._native.progress import step
 
 _HALVES = ("F16", "BF16")
+#: Bytes of an element as it is written, where that is more than one.
+_ELEMENT = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, **dict.fromkeys(_HALVES, 4), "I16": 2, "U16": 2}
 
 
 @contextmanager
@@ -22,7 +24,9 @@ def in_float32(source: Path, beside: Path) -> Iterator[Path]:
     A conversion in memory would take twice the checkpoint's bytes there. Files are mapped, so that memory has to hold one tensor at a time.
     ``source`` itself where nothing is to be converted.
     """
-    files = [file for file in sorted(source.glob("*.safetensors")) if _has_halves(file)]
+    index = source / "model.safetensors.index.json"
+    named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else None
+    files = [file for file in sorted(source.glob("*.safetensors")) if (named is None or file.name in named) and _has_halves(file)]
     config = json.loads((source / "config.json").read_text())
     if not files or "quantization_config" in config:
         yield source
@@ -51,7 +55,8 @@ def _widen(source: Path, target: Path) -> None:
     from safetensors import safe_open
 
     with safe_open(source, "pt") as opened, target.open("wb") as out:
-        names = list(opened.keys())
+        # The largest elements first, so that all begin at a multiple of their size.
+        names = sorted(opened.keys(), key=lambda name: -_ELEMENT.get(opened.get_slice(name).get_dtype(), 1))
         header, at = {"__metadata__": opened.metadata() or {"format": "pt"}}, 0
         for name in names:
             part = opened.get_slice(name)

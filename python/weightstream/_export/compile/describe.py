@@ -109,7 +109,9 @@ class Facts:
 
 def facts_of(program: ExportedProgram, offload: bool) -> Facts:
     """The facts of a program that has its final probes."""
-    return Facts(offload, row_reads(program), row_places(program), *_signature(program))
+    gathers = row_reads(program)
+    places = {probe: fqn for probe, fqn in row_places(program).items() if probe in gathers}
+    return Facts(offload, gathers, places, *_signature(program))
 
 
 def record_of(
