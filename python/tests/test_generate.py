@@ -191,6 +191,7 @@ def test_what_the_runner_asks_the_program_for(exported):
     assert constants == {
         "get_max_seq_len": [CONTEXT],
         "get_max_context_len": [CONTEXT],
+        "get_max_batch_size": [1],
         "get_vocab_size": [512],
         "get_bos_id": [0],
         "get_eos_ids": [END],
