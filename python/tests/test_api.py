@@ -121,6 +121,16 @@ def test_an_automatic_budget_is_refused_where_it_has_no_effect_or_is_not_alone(e
 
 
 @pytest.mark.no_runtime
+def test_what_was_compiled_for_this_machine_before_changes_no_export(tmp_path):
+    """The compiler remembers which vector units there are, and with them come functions that no runtime has."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()).eval().requires_grad_(False)
+    x = torch.randn(4, 64)
+    expected = torch.compile(model)(x)
+    ws.export(model, (x,), tmp_path / "m.pte", tmp_path / "m.ptd", device="cpu")
+    with ws.Module(tmp_path / "m.pte", tmp_path / "m.ptd") as module:
+        assert torch.allclose(module(x), expected, atol=1e-5)
+
+
 def test_sizes_without_an_upper_bound_are_recorded_as_such(tmp_path):
     length = torch.export.Dim("length", min=2)
     program = torch.export.export(

@@ -73,7 +73,8 @@ def unpack(bundle: Path = BUNDLE) -> None:
     print(f"gpu-test: unpacking {ARCHIVE}, {facts.st_size / (1 << 20):.1f} MiB", file=sys.stderr, flush=True)
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(bundle, filter="data")
+            # Releases of Python before 3.11.4 have no filters.
+            packed.extractall(bundle, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as problem:
         raise NotReady(f"{archive} cannot be unpacked: {problem}") from problem
     stamp.write_text(wanted)

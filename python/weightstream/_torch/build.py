@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch._inductor.config as inductor_config
-from torch._inductor import cpp_builder
+from torch._inductor import cpp_builder, cpu_vec_isa
 
 
 @contextlib.contextmanager
@@ -24,6 +24,22 @@ def environment(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@contextlib.contextmanager
+def fresh_vector_units() -> Iterator[None]:
+    """Which vector units the compiler may use is asked anew: what `torch.compile` found for this process holds for its machine alone."""
+    _forget_vector_units()
+    try:
+        yield
+    finally:
+        _forget_vector_units()
+
+
+def _forget_vector_units() -> None:
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    for kind in {type(one) for one in cpu_vec_isa.supported_vec_isa_list}:
+        getattr(kind.__bool__, "cache_clear", lambda: None)()
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ def compile_program(module: torch.nn.Module, inputs: tuple[Any, ...], probes: li
         stack.enter_context(_trampoline_library(Path(work)))
         stack.enter_context(build.cache_directory(work))
         stack.enter_context(build.compiler_flags(target.isa))
+        stack.enter_context(build.fresh_vector_units())
         stack.enter_context(prefixed_constants())
         stack.enter_context(realized_embedding())
         stack.enter_context(reuse_across_probes())
