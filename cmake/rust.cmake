@@ -25,7 +25,7 @@ function(build_static_library library package features)
     USES_TERMINAL VERBATIM COMMAND_EXPAND_LISTS)
 endfunction()
 
-file(GLOB_RECURSE rust_sources CONFIGURE_DEPENDS src/*.rs cpp/include/weightstream/detail/*.h)
+file(GLOB_RECURSE rust_sources CONFIGURE_DEPENDS src/*.rs cpp/include/weightstream/*.h)
 build_static_library("${rust_library}" weightstream "${rust_features}" ${rust_sources} build.rs)
 add_custom_target(weightstream_cargo DEPENDS "${rust_library}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -243,6 +244,32 @@ def test_bits_are_the_same_at_every_budget(program: tuple[str | None, Program]) 
     with experts.as_operators(made):
         for found, (_, x) in zip(results[0], CALLS, strict=True):
             assert distance(found, made(x)) < 1e-4
+
+
+@pytest.mark.skipif(ON_GPU, reason="exports for the CPU")
+def test_experts_that_tokens_ask_for_often_come_to_the_device(program: tuple[str | None, Program]) -> None:
+    _, files = program
+    with ws.Module(files.pte, files.ptd, weight_offload_budget_bytes=1 << 30) as module:
+        whole = module.stats()["total_weight_bytes"]
+        prompt = module.execute("prefill", states(8))
+        expected = [module.execute("decode", states(1, seed)) for seed in range(8)]
+    first = last = moved = 0
+    with ws.Module(files.pte, files.ptd, weight_offload_budget_bytes=whole - 4096) as module:
+        for seed, token in enumerate(expected):
+            misses = []
+            for _ in range(160):
+                assert torch.equal(module.execute("decode", states(1, seed)), token)
+                misses.append(module.stats()["row_misses"])
+            rounds = [b - a for a, b in itertools.pairwise(misses) if a != b] or [0]
+            first, last = first + max(rounds), last + misses[-1] - misses[-33]
+            moved = module.stats()["rows_moved"]
+            # A prompt finds all experts where they belong, and so does a plan.
+            assert torch.equal(module.execute("prefill", states(8)), prompt)
+            if seed == 4:
+                module.set_budget(1 << 30)
+                module.set_budget(whole - 4096)
+    assert moved > 0
+    assert last < first / 4, f"{first} misses of the first tokens, {last} of the last ones"
 
 
 def without_host_memory(files: Program, folder: Path, budgets: list[int]) -> float:

@@ -49,6 +49,43 @@ MUTANTS = [
         "direct constants, which are read without a wait, have not arrived when the load returns",
         ("session:load", "session:random"),
     ),
+    # --- rows of weights on the device
+    Mutant(
+        "rows-are-told-when-they-are-there",
+        replace("|| !self.rows.is_empty()", ""),
+        "after a change of the budget kernels read rows whose copies have not arrived",
+        ("session:rows",),
+    ),
+    Mutant(
+        "kernel-waits-for-its-rows",
+        replace("self.compute_waits_for_copies()?;", ""),
+        "kernels are told of a row whose copy may not have arrived",
+        ("session:rows",),
+    ),
+    Mutant(
+        "heads-wait-for-readers-of-rows",
+        delete(),
+        "a head gets its rows back while kernels read others there",
+        ("session:rows",),
+    ),
+    Mutant(
+        "kernel-waits-for-the-head",
+        replace("self.compute_waits_for_copies()?;", ""),
+        "a kernel reads the whole weight before its head has its own rows",
+        ("session:rows",),
+    ),
+    Mutant(
+        "heads-have-their-rows-before-a-move",
+        replace("self.rows_go_home()?;", ""),
+        "pages that stay under another plan have rows that nobody knows of",
+        ("session:rows",),
+    ),
+    Mutant(
+        "lost-rows-poison",
+        replace("self.poison(", "let _ = ("),
+        "after a copy that failed kernels read rows that are not there",
+        ("session:rows",),
+    ),
     # --- which probe gets which address
     Mutant(
         "probe-is-the-next-one",

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod all_resident;
+mod hot_rows;
 mod layout;
 mod list;
 mod lru;
@@ -15,6 +16,7 @@ mod policies;
 mod reads;
 
 pub use all_resident::AllResident;
+pub use hot_rows::{HotRows, Round};
 pub use layout::{Backing, Layout};
 pub use lru::Lru;
 #[cfg(feature = "sim")]

@@ -171,15 +171,16 @@ impl<D: Device> Session<D> {
         &mut self.passes[self.method]
     }
 
-    /// The passes that come are of this method, until the next call. Between passes only.
+    /// The pass that comes is of this method, and so are all until the next call. Between passes only.
     pub fn turn_to(&mut self, method: usize) -> Result<()> {
         if method == self.method {
-            return Ok(());
+            return self.store.place_rows_for(method);
         }
         if method >= self.passes.len() {
             return Err(Error::Internal(format!("there is no method {method}")));
         }
         self.pass().check_may_begin(self.store.constants())?;
+        self.store.place_rows_for(method)?;
         self.method = method;
         self.store.turn_to(method);
         if self.store.layout().is_per_weight() {

@@ -176,6 +176,7 @@ impl<D: Device> Store<D> {
 
     /// Between passes, with both streams idle: copies again what is there of these weights, whose bytes on the host have changed.
     pub(crate) fn copy_again(&mut self, changed: &[WeightIndex]) -> Result<()> {
+        self.rows_go_home()?;
         for &weight in changed {
             let bytes = self.as_stored(weight)?;
             self.device.source_changed(bytes);
@@ -222,6 +223,11 @@ impl<D: Device> Store<D> {
     /// is not copied, where the device keeps pages. What has to be copied comes in the order of `reads`, while the next pass
     /// runs: each read waits for its own.
     pub(crate) fn move_to(&mut self, residency: Residency, reads: &[WeightIndex]) -> Result<()> {
+        if !self.gave_way {
+            // rule: heads-have-their-rows-before-a-move
+            self.rows_go_home()?;
+            self.device.synchronize()?;
+        }
         // rule: moved-weights-are-of-another-generation
         self.generation += 1;
         // rule: ring-is-forgotten-by-a-new-plan
@@ -254,6 +260,7 @@ impl<D: Device> Store<D> {
         loaded?;
         self.is_loaded = true;
         // Rows that stay are read without a wait, once they are told.
+        // rule: rows-are-told-when-they-are-there
         if self.policy.everything_stays() || !self.rows.is_empty() {
             self.wait_for_loads()?;
         }

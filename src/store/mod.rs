@@ -48,7 +48,7 @@ pub struct Store<D: Device> {
     /// What is read in place, and what is pinned.
     tables: Vec<Table>,
     /// Rows of these that may lie apart.
-    rows: Vec<row_places::Rows>,
+    rows: row_places::AllRows,
     /// The bytes of each constant, by index.
     bytes: Vec<Source>,
     floor: Floor,

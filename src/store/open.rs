@@ -85,7 +85,7 @@ impl<D: Device> Store<D> {
             residency,
             weights,
             tables,
-            rows: Vec::new(),
+            rows: Default::default(),
             bytes,
             floor,
             budget,

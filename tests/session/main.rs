@@ -27,5 +27,6 @@ mod plain;
 mod planned;
 mod random;
 mod refine;
+mod rows;
 mod safety;
 mod up_front;

@@ -67,6 +67,7 @@ pub fn product(
             sum[row * n..(row + 1) * n].copy_from_slice(found);
         }
     }
+    matrices.count(numbers)?;
     out.write_dense(&mut sum)
 }
 
@@ -87,6 +88,16 @@ impl Matrices {
             Matrices::Quantized { packed, .. } => (packed, 1),
         };
         all.all().sizes.get(columns).copied().unwrap_or(0)
+    }
+
+    fn count(&self, numbers: &[i64]) -> Result<(), String> {
+        match self {
+            Matrices::Dense { all, .. } => all.count(numbers),
+            Matrices::Quantized { packed, scales, .. } => {
+                packed.count(numbers)?;
+                scales.count(numbers)
+            }
+        }
     }
 
     fn multiply(

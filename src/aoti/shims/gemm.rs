@@ -159,7 +159,7 @@ fn by_experts(
 
 /// Matrices that lie where the runtime has said.
 fn placed(c: &mut Context<'_>, matrices: Handle, places: Handle) -> Shim<Placed> {
-    let (matrices, places) = (c.view(matrices)?, c.view(places)?.read::<i64>()?);
+    let (matrices, places) = (c.view(matrices)?, c.view(places)?);
     // SAFETY: the exporter says that each matrix lies in the tensor that follows its first one, and the runtime says of some that they are
     // in memory of the device.
     Ok(unsafe { Placed::new(matrices, places) }?)

@@ -70,7 +70,7 @@ pub(super) fn gathers(
     Ok(gathers)
 }
 
-/// Pairs of a probe whose rows may lie apart, and the constant that says where they do.
+/// Pairs of a probe whose rows may lie apart, and the constant that says where they do and counts them.
 pub(super) fn places(
     fields: &Fields<'_>,
     gathers: &[Gather],
@@ -91,11 +91,11 @@ pub(super) fn places(
         };
         let table = &constants[probes[gather.probe as usize] as usize];
         let rows = table.nbytes.checked_div(gather.row_bytes).unwrap_or(0);
-        if told.kind != ConstantKind::Direct || told.nbytes != rows.saturating_mul(8) {
+        let expected = rows.saturating_mul(16).saturating_add(8);
+        if told.kind != ConstantKind::Direct || told.nbytes != expected {
             return Err(cursor.bad(format!(
-                "says that '{}' has the places of {rows} rows: a direct constant of {} bytes is expected",
-                told.fqn,
-                rows.saturating_mul(8)
+                "says that '{}' has the places of {rows} rows: a direct constant of {expected} bytes is expected",
+                told.fqn
             )));
         }
         found.push(Places {

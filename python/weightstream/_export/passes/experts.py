@@ -5,8 +5,9 @@
 One operator has the numbers and the matrices of all experts. So the runtime knows that a pass reads some rows of a weight [E, …], as it
 does of an embedding: those that nobody names need not be there.
 
-A program has, beside the matrices of a product, their *places*: [E] numbers of bytes, from the address that the kernel is given to each
-matrix. The runtime changes them: a matrix that is on the device is read there, and the others in host memory.
+A program has, beside the matrices of a product, their *places*: E numbers of bytes, from the address that the kernel is given to each
+matrix; an address; and E counts. The runtime changes the places: a matrix that is on the device is read there, and the others in host
+memory. If it writes the address of the counts, kernels count there how often they read each matrix.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _(x: Tensor, numbers: Tensor, packed: Tensor, scales: Tensor, each: int, gro
 
 @custom_op(_PLACED_DENSE, mutates_args=())
 def placed_expert_mm(x: Tensor, numbers: Tensor, matrices: Tensor, places: Tensor, each: int, transposed: bool) -> Tensor:
-    """``expert_mm`` where the runtime says in ``places`` [E], int64, how many bytes after the first matrix each lies."""
+    """``expert_mm`` where the runtime says in ``places`` [2 E + 1], int64, how many bytes after the first matrix each lies."""
     return expert_mm(x, numbers, matrices, each, transposed)
 
 
@@ -115,14 +116,17 @@ def place(program: ExportedProgram) -> None:
         for one in matrices:
             each = one.meta["val"].stride(0) * one.meta["val"].element_size()
             whole = 0, each * one.meta["val"].shape[0], each
+            rest = [0, one.meta["val"].shape[0] + 1]
             if one not in specs or (value := value_of(program, specs[one])) is None:
                 # They are computed in each pass.
-                places.append(call(program.graph, node, torch.ops.aten.arange.start_step, *whole))
+                own = call(program.graph, node, torch.ops.aten.arange.start_step, *whole)
+                places.append(call(program.graph, node, torch.ops.aten.constant_pad_nd.default, own, rest))
                 continue
             # Methods that read in place and such that do not have places of their own.
             name = f"{specs[one].target}_places_{count if isinstance(count, int) else 'any'}"
             if name not in made:
-                made[name] = add(program, one, name, torch.arange(*whole, device=value.device))
+                table = torch.nn.functional.pad(torch.arange(*whole, device=value.device), rest)
+                made[name] = add(program, one, name, table)
             places.append(made[name])
         operator = PLACED_MM if name_of(node) == _DENSE else PLACED_QUANTIZED_MM
         product = call(program.graph, node, operator, x, numbers, *matrices, *places, *node.args[2 + len(matrices) :])

@@ -73,8 +73,15 @@ def _expert(NUMBERS, row, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _place(PLACES, TOLD: tl.constexpr, number, each, SIZE: tl.constexpr):
-    """How many elements of so many bytes lie before a matrix: ``each`` for every one before it, if nothing else is told."""
+def _place(PLACES, TOLD: tl.constexpr, number, known, each, SIZE: tl.constexpr, COUNT: tl.constexpr):
+    """How many elements of so many bytes lie before a matrix: ``each`` for every one before it, if nothing else is told. One program of a
+    row counts that it is read.
+    """
+    if TOLD:
+        # The runtime's address: for the compiler this kernel writes to no argument.
+        counts = tl.load(PLACES + COUNT)
+        asked = known & (counts != 0) & (tl.program_id(0) == 0)
+        tl.atomic_add(counts.to(tl.pointer_type(tl.int64)) + number, tl.full((), 1, tl.int64), mask=asked, sem="relaxed")
     # Matrices whose places are told have a multiple of 16 bytes. Written so, the compiler knows it, and loads 16 bytes at once.
     return tl.load(PLACES + number) // 16 * (16 // SIZE) if TOLD else number * each
 
@@ -107,8 +114,8 @@ def _few_rows_of_4(
     known = True
     if COUNT:
         number, known = _expert(NUMBERS, tl.program_id(1), COUNT)
-        W += _place(PLACES, TOLD, number, N * HALF, 1)
-        S += _place(SCALE_PLACES, SCALES_TOLD, number, N * GROUPS, 2)
+        W += _place(PLACES, TOLD, number, known, N * HALF, 1, COUNT)
+        S += _place(SCALE_PLACES, SCALES_TOLD, number, known, N * GROUPS, 2, COUNT)
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, HALF, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -246,8 +253,8 @@ def _few_rows_of_8(
     known = True
     if COUNT:
         number, known = _expert(NUMBERS, tl.program_id(1), COUNT)
-        W += _place(PLACES, TOLD, number, N * K, W.dtype.element_ty.primitive_bitwidth // 8)
-        S += _place(SCALE_PLACES, SCALES_TOLD, number, N, S.dtype.element_ty.primitive_bitwidth // 8)
+        W += _place(PLACES, TOLD, number, known, N * K, W.dtype.element_ty.primitive_bitwidth // 8, COUNT)
+        S += _place(SCALE_PLACES, SCALES_TOLD, number, known, N, S.dtype.element_ty.primitive_bitwidth // 8, COUNT)
     sums = tl.zeros((BLOCK_N,), dtype=tl.float32)
     for start in range(0, K, BLOCK):
         at = start + tl.arange(0, BLOCK)
