@@ -130,10 +130,12 @@ counters! {
     graph_block_bytes: Beside,
         "Device bytes of the block in which inputs and activations of graphs lie. The driver gives it \
          in pages of 2 MiB.";
-    row_hits: Load, "Rows of experts that kernels read on the device, as far as they were counted: every 16 passes.";
-    row_misses: Load, "Rows of experts that kernels read in host memory, counted with row_hits.";
+    row_hits: Load,
+        "Reads of experts' weights that found their row on the device. Counted after 4, 8 and 16 passes that read rows, and then \
+         after each 16.";
+    row_misses: Load, "Those that read it in host memory, counted with row_hits.";
     rows_moved: Load,
-        "Rows of experts that were copied to the device since they were asked for often, or back for methods that \
+        "Rows of experts' weights that were copied to the device since they were asked for often, or back for methods that \
          read all of them.";
 }
 

@@ -81,6 +81,18 @@ MUTANTS = [
         ("session:rows",),
     ),
     Mutant(
+        "tables-of-one-weight-say-the-same",
+        become("Some(other) if false => other.told_by.push(of.constant),"),
+        "one method moves a row, and another one is not told",
+        ("session:rows",),
+    ),
+    Mutant(
+        "rows-on-their-way-are-not-home",
+        drop("&& !coming"),
+        "a kernel reads the whole weight before a row of its head has arrived",
+        ("session:rows",),
+    ),
+    Mutant(
         "lost-rows-poison",
         replace("self.poison(", "let _ = ("),
         "after a copy that failed kernels read rows that are not there",

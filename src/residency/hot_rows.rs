@@ -5,8 +5,8 @@
 //!  holds   row 0  row 9  row 2  row 7 (coming)      the head has rows 0 to 3, which methods that read all of them find there
 //! ```
 //! Passes are counted in rounds. After each a row that is not there takes the place of the one that was asked for least, if it was asked
-//! for so much more often that this is no accident. No more rows move than passes had to read in host memory in that round: so moving
-//! them costs at most as much again.
+//! for so much more often that this is no accident. No more rows move than passes had to read in host memory in that round. So moving
+//! them costs at most as much again, and as much a third time where the head gets its own rows back.
 
 use std::ops::Range;
 
@@ -50,6 +50,16 @@ impl HotRows {
         }
     }
 
+    /// The same for another number of places, which have the first rows: what is known of requests stays known.
+    pub fn with_places(self, rows: usize, places: usize) -> HotRows {
+        let scores = Some(self.scores).filter(|scores| scores.len() == rows);
+        let new = HotRows::new(rows, places);
+        HotRows {
+            scores: scores.unwrap_or_else(|| vec![0; rows]),
+            ..new
+        }
+    }
+
     /// The place of each row that is on the device.
     pub fn places(&self) -> Vec<Option<u32>> {
         let mut places = vec![None; self.scores.len()];
@@ -59,6 +69,11 @@ impl HotRows {
             }
         }
         places
+    }
+
+    /// How many there are.
+    pub fn rows(&self) -> usize {
+        self.scores.len()
     }
 
     /// Whether a row is on its way.
@@ -111,8 +126,10 @@ impl HotRows {
     /// Every place gets the row that it has in the head again. The places whose bytes have to be copied for that.
     pub fn go_home(&mut self) -> Vec<Range<u32>> {
         let mut runs: Vec<Range<u32>> = Vec::new();
-        for (place, row) in (0..).zip(&mut self.holds) {
-            if *row == place {
+        for ((place, row), coming) in (0..).zip(&mut self.holds).zip(&self.coming) {
+            // One that is on its way home may not have arrived.
+            // rule: rows-on-their-way-are-not-home
+            if *row == place && !coming {
                 continue;
             }
             *row = place;

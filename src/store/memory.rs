@@ -287,6 +287,7 @@ impl<D: Device> Store<D> {
             }
         }
         (self.is_loaded, self.gave_way) = (false, true);
+        self.rows.forget();
         let gone = self.pool.thin(&mut self.device, &view, &shown);
         if let Err(error) = &gone {
             self.poison(format!("memory could not be taken from a pass: {error}"));

@@ -20,6 +20,7 @@ mod in_place;
 mod memory;
 mod open;
 mod row_places;
+mod row_tables;
 mod verify;
 
 pub use constants::{Constants, Method, Methods, RowPlaces, Table, WeightLayout};

@@ -7,25 +7,25 @@
 //!  host memory  [ row 0 ][ row 1 ][ row 2 ] … [ row n ]  the address that a read is given
 //!  places           ▲        └ row       └ 2 · row             bytes from that address
 //!                   └ on the device
-//!
-//!  the constant     places of n rows | address of the counts | n counts           each of 8 bytes
 //! ```
 //! Before a method reads the whole weight, the head gets its own rows back.
 
-use super::{Methods, RowPlaces, Store};
+use super::row_tables::rows_of;
+use super::{Method, Methods, RowPlaces, Store};
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::residency::{Action, HotRows};
 use crate::schedule::WeightIndex;
 use std::ops::Range;
 
-/// Passes of a round, once it is known which rows are asked for; the first rounds are shorter.
+/// Passes of a round, once it is known which rows are asked for, and of the first one: a few passes are over before it is worth anything.
 const ROUND: u64 = 16;
+const FIRST: u64 = 4;
 
 /// All such rows.
 #[derive(Debug, Default)]
 pub(super) struct AllRows {
-    each: Vec<Rows>,
+    pub(super) each: Vec<Rows>,
     /// What passes of each method do.
     methods: Vec<Reads>,
     /// Passes that read rows since something else was on the device.
@@ -42,16 +42,18 @@ enum Reads {
     Whole,
 }
 
-/// Rows of one read.
-#[derive(Debug, Clone)]
-struct Rows {
-    /// The constant that says where they are, and the bytes of each.
-    of: RowPlaces,
-    /// The constant that stands for the read, and its weight; `None` where the weight is read where all others are.
-    read: Option<(WeightIndex, WeightIndex)>,
+/// Rows of one weight.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// The constants that say where they are: methods may have some of their own, and all of them say the same.
+    told_by: Vec<WeightIndex>,
+    /// Bytes of a row.
+    pub(super) bytes: u64,
+    /// The constant that stands for the read, and the weight; `None` where it is read where all others are.
+    pub(super) read: Option<(WeightIndex, WeightIndex)>,
     /// Where the weight's head is.
-    head: DevicePtr,
-    hot: HotRows,
+    pub(super) head: DevicePtr,
+    pub(super) hot: HotRows,
 }
 
 impl AllRows {
@@ -60,63 +62,90 @@ impl AllRows {
     }
 
     fn begin_anew(&mut self) {
-        (self.passes, self.due) = (0, 1);
+        (self.passes, self.due) = (0, FIRST);
+    }
+
+    /// The constants, in the order in which they lie on the device, each with what it tells of.
+    pub(super) fn constants(&self) -> Vec<(WeightIndex, usize)> {
+        let each = self.each.iter().enumerate();
+        let all =
+            each.flat_map(|(at, one)| one.told_by.iter().map(move |&constant| (constant, at)));
+        let mut all: Vec<_> = all.collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Where rows are on the device, nobody knows them any more.
+    pub(super) fn forget(&mut self) {
+        for one in &mut self.each {
+            one.hot.go_home();
+        }
     }
 }
+
+/// A constant and what it tells of.
+type Told = (RowPlaces, Option<(WeightIndex, WeightIndex)>);
 
 impl<D: Device> Store<D> {
     /// Which rows methods read, as they read now.
     pub(super) fn know_rows(&mut self, methods: &Methods) -> Result<()> {
         self.rows_go_home()?;
         let mut each: Vec<Rows> = Vec::new();
+        for (of, read) in self.told(methods)? {
+            match { each.iter_mut() }.find(|other| read.is_some() && other.read == read) {
+                Some(other) if other.bytes != of.row_bytes => {
+                    let name = methods.constants.name(of.constant);
+                    return Err(two_sizes(&name, other.bytes, of.row_bytes));
+                }
+                // rule: tables-of-one-weight-say-the-same
+                Some(other) => other.told_by.push(of.constant),
+                None => each.push(Rows {
+                    told_by: vec![of.constant],
+                    bytes: of.row_bytes,
+                    read,
+                    head: DevicePtr::EMPTY,
+                    hot: HotRows::default(),
+                }),
+            }
+        }
+        for one in &mut each {
+            let mut before = self.rows.each.iter_mut();
+            if let Some(before) = before.find(|before| before.told_by == one.told_by) {
+                one.hot = std::mem::take(&mut before.hot);
+            }
+        }
+        let reads = methods.all.iter().map(|method| reads(method, &each));
+        self.rows = AllRows {
+            methods: reads.collect(),
+            each,
+            ..AllRows::default()
+        };
+        Ok(())
+    }
+
+    /// The constants, and what is read by them where this is read in host memory.
+    fn told(&self, methods: &Methods) -> Result<Vec<Told>> {
+        let mut told: Vec<Told> = Vec::new();
         for method in &methods.all {
             for &of in &method.places {
                 let reads = method.trace.probes().get(of.probe as usize);
                 let table = { self.tables.iter() }.find(|one| reads == Some(&one.stands));
                 let table = table.filter(|one| !methods.constants.is_pinned(one.table));
                 let read = table.map(|one| (one.stands, one.table));
-                match { each.iter_mut() }.find(|other| other.of.constant == of.constant) {
-                    None => each.push(Rows {
-                        of,
-                        read,
-                        head: DevicePtr::EMPTY,
-                        hot: HotRows::default(),
-                    }),
-                    Some(other) if other.of.row_bytes != of.row_bytes => {
-                        return Err(Error::Internal(format!(
-                            "{} has the places of rows of {} and of {} bytes",
-                            methods.constants.name(of.constant),
-                            other.of.row_bytes,
-                            of.row_bytes
-                        )));
+                match { told.iter_mut() }.find(|(other, _)| other.constant == of.constant) {
+                    None => told.push((of, read)),
+                    Some((other, _)) if other.row_bytes != of.row_bytes => {
+                        let name = methods.constants.name(of.constant);
+                        return Err(two_sizes(&name, other.row_bytes, of.row_bytes));
                     }
                     // They lie one after the other for both.
                     // So neither is told another place.
-                    Some(other) if other.read != read => other.read = None,
+                    Some((_, other)) if *other != read => *other = None,
                     Some(_) => {}
                 }
             }
         }
-        let by_row = |weight: &WeightIndex| {
-            let mut tables = each.iter().filter_map(|one| one.read);
-            tables.any(|(_, table)| table == *weight)
-        };
-        let is_told = |of: &RowPlaces| {
-            let mut told = each.iter().filter(|one| one.read.is_some());
-            told.any(|one| one.of.constant == of.constant)
-        };
-        let reads = |method: &super::Method| match () {
-            () if method.trace.probes().iter().any(by_row) => Reads::Whole,
-            () if method.places.iter().any(is_told) => Reads::Rows,
-            () => Reads::Nothing,
-        };
-        let methods = methods.all.iter().map(reads).collect();
-        self.rows = AllRows {
-            each,
-            methods,
-            ..AllRows::default()
-        };
-        Ok(())
+        Ok(told)
     }
 
     /// Between passes, when everything that stays is there: tells kernels where rows are from now on.
@@ -126,15 +155,18 @@ impl<D: Device> Store<D> {
         }
         let staying = self.staying();
         for one in &mut self.rows.each {
-            let rows = self.constants.specs[one.of.constant as usize].bytes / 16;
+            let rows = one
+                .told_by
+                .first()
+                .map_or(0, |&constant| rows_of(&self.constants, constant));
             let stays = one.read.map(|(_, table)| {
                 one.head = self.weights[table as usize].at;
                 staying[table as usize].clone()
             });
             // A head begins with the first row.
             let stays = stays.filter(|range| range.start == 0);
-            let places = stays.map_or(0, |range| range.end / one.of.row_bytes);
-            one.hot = HotRows::new(rows as usize, places as usize);
+            let places = stays.map_or(0, |range| range.end / one.bytes);
+            one.hot = std::mem::take(&mut one.hot).with_places(rows, places as usize);
         }
         self.rows.begin_anew();
         self.write_rows()
@@ -224,7 +256,7 @@ impl<D: Device> Store<D> {
         let Some((_, table)) = one.read else {
             return Ok(());
         };
-        let bytes = one.of.row_bytes;
+        let bytes = one.bytes;
         let to = one.head.offset(u64::from(place) * bytes);
         let range = u64::from(rows.start) * bytes..u64::from(rows.end) * bytes;
         let part = self.bytes[table as usize].part(range);
@@ -247,95 +279,12 @@ impl<D: Device> Store<D> {
         })
     }
 
-    /// How often each row was read since the places were written.
-    fn count_reads(&mut self) -> Result<Vec<Vec<u64>>> {
-        let mut counts = Vec::new();
-        for run in self.runs() {
-            let mut bytes = vec![0; run.bytes as usize];
-            let read = self.device.download(run.at, &mut bytes);
-            read.map_err(|error| error.during(|| "counting which rows were read".into()))?;
-            for (start, rows) in run.tables {
-                let words = bytes[start as usize..]
-                    .chunks_exact(8)
-                    .skip(rows as usize + 1);
-                let words = words.take(rows as usize);
-                counts.push(
-                    words
-                        .map(|one| u64::from_le_bytes(one.try_into().unwrap_or_default()))
-                        .collect(),
-                );
-            }
-        }
-        Ok(counts)
-    }
-
-    /// Tells kernels where rows are, and has them count anew.
-    fn write_rows(&mut self) -> Result<()> {
-        let mut tables = self
-            .rows
-            .each
-            .iter()
-            .map(|one| self.table_of(one))
-            .collect::<Vec<_>>()
-            .into_iter();
-        for run in self.runs() {
-            let mut bytes = vec![0; run.bytes as usize];
-            for ((start, _), table) in run.tables.into_iter().zip(&mut tables) {
-                bytes[start as usize..][..table.len()].copy_from_slice(&table);
-            }
-            if let Err(error) = self.device.upload(run.at, &bytes) {
-                // What they say now may be of a plan before.
-                self.poison(format!("kernels could not be told where rows are: {error}"));
-                return Err(error.during(|| "writing where rows are".into()));
-            }
-        }
-        Ok(())
-    }
-
-    /// The bytes of the constant.
-    fn table_of(&self, one: &Rows) -> Vec<u8> {
-        let at = self.weights[one.of.constant as usize].at;
-        let read = one
-            .read
-            .and_then(|(stands, _)| self.weights[stands as usize].in_place);
-        let places = one.hot.places();
-        let counts = at.0 + 8 * (places.len() as u64 + 1);
-        let bytes = one.of.row_bytes;
-        let each = (0..).zip(&places).map(|(row, &place)| {
-            let there = place.zip(read).map(|(place, read)| (read, one.head, place));
-            place_of(row, bytes, there) as u64
-        });
-        let words = each.chain([counts]).chain(places.iter().map(|_| 0));
-        words.flat_map(u64::to_le_bytes).collect()
-    }
-
-    /// The constants, each with those that lie right after it: they are read and written in one piece.
-    fn runs(&self) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for one in &self.rows.each {
-            let at = self.weights[one.of.constant as usize].at;
-            let bytes = self
-                .constants
-                .occupied(one.of.constant, self.device.granule());
-            let rows = self.constants.specs[one.of.constant as usize].bytes / 16;
-            match runs.last_mut() {
-                Some(run) if run.at.0 + run.bytes == at.0 => {
-                    run.tables.push((run.bytes, rows));
-                    run.bytes += bytes;
-                }
-                _ => runs.push(Run {
-                    at,
-                    bytes,
-                    tables: vec![(0, rows)],
-                }),
-            }
-        }
-        runs
-    }
-
     /// Whether this constant says where rows are.
     pub(super) fn tells_rows(&self, constant: WeightIndex) -> bool {
-        self.rows.each.iter().any(|one| one.of.constant == constant)
+        self.rows
+            .each
+            .iter()
+            .any(|one| one.told_by.contains(&constant))
     }
 
     /// Of each weight the bytes that stay at its address, none where it has no such.
@@ -355,34 +304,23 @@ impl<D: Device> Store<D> {
     }
 }
 
-/// Constants that lie one after the other.
-struct Run {
-    at: DevicePtr,
-    bytes: u64,
-    /// Where each begins, and of how many rows it tells.
-    tables: Vec<(u64, u64)>,
-}
-
-/// How many bytes after the address of a read a row lies. `there`: this address, that of the head and the row's place in it.
-fn place_of(row: u64, bytes: u64, there: Option<(DevicePtr, DevicePtr, u32)>) -> i64 {
-    match there {
-        Some((read, head, place)) => {
-            let at = head.0.wrapping_sub(read.0);
-            at.wrapping_add(u64::from(place) * bytes) as i64
-        }
-        None => (row * bytes) as i64,
+/// What passes of a method do with these rows.
+fn reads(method: &Method, each: &[Rows]) -> Reads {
+    let moving = || each.iter().filter(|one| one.read.is_some());
+    let whole = |weight: &WeightIndex| {
+        moving().any(|one| one.read.is_some_and(|(_, table)| table == *weight))
+    };
+    let told = |of: &RowPlaces| moving().any(|one| one.told_by.contains(&of.constant));
+    match () {
+        () if method.trace.probes().iter().any(whole) => Reads::Whole,
+        () if method.places.iter().any(told) => Reads::Rows,
+        () => Reads::Nothing,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_on_the_device_are_read_there() {
-        let (read, head) = (DevicePtr(10_000), DevicePtr(4_000));
-        assert_eq!(place_of(0, 100, Some((read, head, 0))), -6_000);
-        assert_eq!(place_of(7, 100, Some((read, head, 1))), -5_900);
-        assert_eq!(place_of(3, 100, None), 300);
-    }
+#[cold]
+fn two_sizes(name: &str, one: u64, other: u64) -> Error {
+    Error::Internal(format!(
+        "{name} has the places of rows of {one} and of {other} bytes"
+    ))
 }

@@ -11,17 +11,22 @@ use weightstream::device::{DevicePtr, HostBytes, Sim};
 use weightstream::schedule::Event::{self, Kernel, Probe, Release};
 use weightstream::schedule::{Trace, WeightKind, WeightSpec};
 use weightstream::session::Session;
-use weightstream::store::{Method, Methods, RowPlaces, StoreOptions, WeightLayout};
+use weightstream::store::{Methods, RowPlaces, StoreOptions, WeightLayout};
 use weightstream::Result;
 
 const ROWS: usize = 32;
 const ROW: u64 = 128;
 const WEIGHTS: usize = 4;
 
-/// Method 0 reads all of each weight, method 1 rows of it.
+/// Method 0 reads all of each weight; methods 1 and 2 rows of it, by tables of their own.
 struct Program {
     whole: Model,
-    rows: Model,
+    rows: [Model; 2],
+}
+
+/// The constant by which a method reads rows of a weight.
+fn table_of(method: usize, weight: usize) -> usize {
+    method * WEIGHTS + weight
 }
 
 impl Program {
@@ -32,7 +37,7 @@ impl Program {
             .flat_map(|&id| [Probe(id), Kernel(id), Release(id)])
             .collect();
         let mut whole = model(&sizes, &[], &ids, &events);
-        for at in 0..WEIGHTS {
+        for at in 0..2 * WEIGHTS {
             let table = vec![0; 8 * (2 * ROWS + 1)];
             whole.constants.specs.push(WeightSpec {
                 fqn: format!("places.{at}"),
@@ -45,25 +50,25 @@ impl Program {
         }
         let count = whole.constants.specs.len();
         whole.method.trace = Trace::new(events, ids.clone(), count).unwrap();
-        let mut rows = whole.clone();
-        rows.method.gather.clone_from(&ids);
-        let places = ids.iter().map(|&probe| RowPlaces {
-            probe,
-            constant: probe + WEIGHTS as u32,
-            row_bytes: ROW,
+        let rows = [1, 2].map(|method| {
+            let mut rows = whole.clone();
+            rows.method.gather.clone_from(&ids);
+            let places = ids.iter().map(|&probe| RowPlaces {
+                probe,
+                constant: table_of(method, probe as usize) as u32,
+                row_bytes: ROW,
+            });
+            rows.method.places = places.collect();
+            rows
         });
-        rows.method.places = places.collect();
         Program { whole, rows }
     }
 
     fn methods(&self) -> Methods {
-        let share = |method: &Method, share| Method {
-            share,
-            ..method.clone()
-        };
+        let all = [&self.whole, &self.rows[0], &self.rows[1]];
         Methods {
             constants: self.whole.constants.clone(),
-            all: vec![share(&self.whole.method, 1), share(&self.rows.method, 1)],
+            all: all.map(|model| model.method.clone()).to_vec(),
         }
     }
 
@@ -91,18 +96,33 @@ impl Program {
 
     /// A pass of method 1 that asks for these rows of each weight, as its kernels do: by the tables. How many were on the device.
     fn ask<D: Kernels>(&self, session: &mut Session<D>, rows: &[usize]) -> Result<usize> {
-        session.turn_to(1)?;
+        self.ask_by(1, session, rows)
+    }
+
+    fn ask_by<D: Kernels>(
+        &self,
+        method: usize,
+        session: &mut Session<D>,
+        rows: &[usize],
+    ) -> Result<usize> {
+        session.turn_to(method)?;
         session.begin_pass()?;
-        let found = self.ask_each(session, rows);
+        let found = self.ask_each(method, session, rows);
         let ended = session.end_pass(found.is_ok());
         found.and_then(|found| ended.map(|()| found))
     }
 
-    fn ask_each<D: Kernels>(&self, session: &mut Session<D>, rows: &[usize]) -> Result<usize> {
+    fn ask_each<D: Kernels>(
+        &self,
+        method: usize,
+        session: &mut Session<D>,
+        rows: &[usize],
+    ) -> Result<usize> {
         let mut there = 0;
         for weight in 0..WEIGHTS {
             let read = session.probe(weight as i64)?;
-            let table = session.store().direct_address(weight + WEIGHTS).unwrap();
+            let table = session.store().direct_address(table_of(method, weight));
+            let table = table.unwrap();
             let mut words = [0; 8 * (2 * ROWS + 1)];
             let device = session.device_mut();
             device.download(table, &mut words)?;
@@ -214,7 +234,8 @@ fn anything<D: Kernels>(
         }
         _ => {
             for _ in 0..draw.between(1, 20) {
-                program.ask(session, &drawn(draw))?;
+                let method = 1 + usize::from(draw.one_in(3));
+                program.ask_by(method, session, &drawn(draw))?;
             }
             Ok(())
         }
@@ -239,6 +260,29 @@ fn every_kernel_finds_its_rows_whatever_comes_between() {
         moved += session.stats().rows_moved;
     }
     assert!(moved > 5_000, "{moved}");
+}
+
+/// A row that is on its way to its own place in the head is not there yet.
+#[test]
+fn a_whole_weight_waits_for_a_row_that_comes_home() {
+    let program = Program::new();
+    let mut session = program.session(Sim::new(Order::KernelsFirst), 4);
+    // The tails of the first weights are copied for the next such pass: nothing else has to be waited for then.
+    program.read(&mut session).unwrap();
+    let others: Vec<usize> = (1..24).collect();
+    let mut ask_until_rows_move = |row| {
+        let moved = session.stats().rows_moved;
+        let rows: Vec<usize> = others.iter().copied().chain([row]).collect();
+        while session.stats().rows_moved == moved {
+            program.ask(&mut session, &rows).unwrap();
+        }
+        assert_eq!(session.stats().rows_moved, moved + WEIGHTS as u64);
+    };
+    // It takes the place of the only row that nobody asks for, and that one its own place again.
+    ask_until_rows_move(31);
+    ask_until_rows_move(0);
+    program.read(&mut session).unwrap();
+    session.device_mut().check();
 }
 
 /// After a failure either nothing runs any more, or everything is right.
@@ -267,5 +311,5 @@ fn no_failure_leaves_other_rows_behind() {
         poisoned += u64::from(session.store().check_usable().is_err());
         session.device_mut().check();
     }
-    assert!((20..140).contains(&poisoned), "{poisoned}");
+    assert!((8..140).contains(&poisoned), "{poisoned}");
 }
