@@ -14,11 +14,13 @@
 //! | `wiring` | how a method's inputs and outputs belong to its delegate's |
 //! | `scalar` | element types |
 //! | `times` | how long kernels ran |
+//! | `packed` | the lossless code for bf16 weights |
 #![deny(unsafe_code)]
 
 mod flat;
 mod generated;
 mod header;
+pub mod packed;
 pub mod ptd;
 pub mod pte;
 pub mod record;
