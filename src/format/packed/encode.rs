@@ -11,6 +11,7 @@ pub(super) struct BlockEncoder {
     ranks: [u8; 256],
     /// Of each exponent: its first field.
     first: [u8; 256],
+    most_frequent: u8,
     exponents: Box<[u8; BLOCK_ELEMENTS]>,
     /// Exponents that are not in the first field. One place more, which is written but never kept.
     after_first: Box<[u8; BLOCK_ELEMENTS + 1]>,
@@ -28,6 +29,7 @@ impl BlockEncoder {
         BlockEncoder {
             ranks,
             first: ranks.map(|rank| rank.min(SECOND)),
+            most_frequent: header.exponents[0],
             exponents: Box::new([0; BLOCK_ELEMENTS]),
             after_first: Box::new([0; BLOCK_ELEMENTS + 1]),
             after_second: Box::new([0; BLOCK_ELEMENTS + 1]),
@@ -59,8 +61,11 @@ impl BlockEncoder {
         let (mantissas, rest) = to[begin..].split_at_mut(mantissa_bytes(elements.len()));
         let (planes, counts) = rest.split_at_mut(2 * PLANE);
         split(elements, mantissas, &mut self.exponents[..]);
+        let whole = elements.len().next_multiple_of(LANE);
+        // After the last element comes the exponent whose field is 0.
+        self.exponents[elements.len()..whole].fill(self.most_frequent);
+        self.set_planes(&self.exponents[..whole], planes);
         let exponents = &self.exponents[..elements.len()];
-        self.set_planes(exponents, planes);
         let count2 = compact(exponents, &self.ranks, SECOND, &mut self.after_first);
         let after_first = &self.after_first[..count2];
         let count3 = compact(after_first, &self.ranks, THIRD, &mut self.after_second);
@@ -81,12 +86,9 @@ impl BlockEncoder {
 
     fn set_planes(&self, exponents: &[u8], planes: &mut [u8]) {
         let (low, high) = planes.split_at_mut(PLANE);
-        for (chunk, exponents) in exponents.chunks(LANE).enumerate() {
-            let mut fields = [0; LANE];
-            for (field, &exponent) in fields.iter_mut().zip(exponents) {
-                *field = self.first[usize::from(exponent)];
-            }
+        for (chunk, exponents) in exponents.as_chunks::<LANE>().0.iter().enumerate() {
             let at = plane_offset(chunk);
+            let fields = exponents.map(|exponent| self.first[usize::from(exponent)]);
             let fields = u128::from_le_bytes(fields);
             low[at..at + 2].copy_from_slice(&gather(fields));
             high[at..at + 2].copy_from_slice(&gather(fields >> 1));
