@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::packed;
 use weightstream::format::{ConstantKind, EntryLayout, Ptd, Pte, Record};
 use weightstream::schedule::{floor, Trace, WeightKind, WeightSpec};
 use weightstream::weights::{verify_crc, Catalog, NamedData, SharedBytes};
@@ -17,10 +18,18 @@ pub enum Target {
     Record,
     /// A record's bytes and a data file, joined by [`join`], as a load takes them.
     Load,
+    /// Packed weights: header, directory and payload.
+    Packed,
 }
 
 impl Target {
-    pub const ALL: [Target; 4] = [Target::Pte, Target::Ptd, Target::Record, Target::Load];
+    pub const ALL: [Target; 5] = [
+        Target::Pte,
+        Target::Ptd,
+        Target::Record,
+        Target::Load,
+        Target::Packed,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -28,6 +37,7 @@ impl Target {
             Target::Ptd => "ptd",
             Target::Record => "record",
             Target::Load => "load",
+            Target::Packed => "packed",
         }
     }
 
@@ -38,6 +48,7 @@ impl Target {
             Target::Ptd => exercise_ptd(bytes),
             Target::Record => exercise_record(bytes),
             Target::Load => exercise_load(bytes),
+            Target::Packed => packed::exercise(bytes),
         }
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `files` | the parser targets: `.pte`, `.ptd`, the record, and all of them as a load joins them |
+//! | `files` | the parser targets: `.pte`, `.ptd`, the record, all of them as a load joins them, packed weights |
 //! | `mutate` | valid files at random, and damage to them that keeps headers and checksums right |
 //! | `records` | valid records at random |
+//! | `packed` | packed weights: what is asked of them, arrays at random, damage |
 //! | `driver` | many executions, each known by seed and number, with limits on memory and time |
 //! | `memory` | an allocator that counts |
 //! | `capi` | calls of the C interface with hostile arguments |
@@ -20,4 +21,5 @@ pub mod driver;
 pub mod files;
 pub mod memory;
 pub mod mutate;
+pub mod packed;
 pub mod records;

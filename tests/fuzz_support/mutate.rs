@@ -3,12 +3,15 @@
 
 use super::bytes::{Rng, EDGES};
 use super::files::{join, split, Target};
-use super::records;
+use super::{packed, records};
 use crate::support::{payload, ptd, pte, Compiled, PteSpec};
 use weightstream::format::{Ptd, Record};
 
 /// A file as an export might write it, or one whose content is wrong here and there.
 pub fn file(target: Target, rng: &mut Rng) -> Vec<u8> {
+    if target == Target::Packed {
+        return packed::file(rng);
+    }
     let (mut record, mut data) = records::valid(rng);
     if rng.one_in(3) {
         (0..1 + rng.below(2)).for_each(|_| records::damage(rng, &mut record));
@@ -26,6 +29,7 @@ pub fn file(target: Target, rng: &mut Rng) -> Vec<u8> {
         Target::Ptd => ptd(&data),
         Target::Record => payload(&record),
         Target::Load => join(&payload(&record), &ptd(&data)),
+        Target::Packed => unreachable!("it has no record"),
     }
 }
 
@@ -54,7 +58,10 @@ fn program(rng: &mut Rng, mut spec: PteSpec) -> PteSpec {
 /// Damages a file in up to four ways, mostly in one: much damage is refused by the first check.
 pub fn damage(target: Target, bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..rng.pick(&[1, 1, 1, 2, 4]) {
-        once(bytes, rng);
+        match target == Target::Packed && !rng.one_in(4) {
+            true => packed::damage(bytes, rng),
+            false => once(bytes, rng),
+        }
     }
     if !rng.one_in(4) {
         repair(target, bytes);
@@ -153,6 +160,7 @@ pub fn repair(target: Target, bytes: &mut Vec<u8>) {
         Target::Ptd => repair_ptd(bytes),
         Target::Record => put(bytes, 4, *b"WSR1"),
         Target::Load => repair_load(bytes),
+        Target::Packed => packed::repair(bytes),
     }
 }
 

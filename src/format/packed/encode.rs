@@ -42,11 +42,11 @@ impl BlockEncoder {
         let begin = to.len();
         let stored = whole_units(raw.len());
         let (elements, half) = raw.as_chunks::<2>();
-        let worth_a_try = half.is_empty() && fixed_bytes(elements.len()) < stored;
-        if worth_a_try {
+        let may_gain = half.is_empty() && fixed_bytes(elements.len()) < stored;
+        if may_gain {
             self.append_coded(elements, to);
         }
-        let coded = worth_a_try && to.len() - begin < stored;
+        let coded = may_gain && to.len() - begin < stored;
         if !coded {
             to.truncate(begin);
             to.extend_from_slice(raw);

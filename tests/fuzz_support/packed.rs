@@ -1,0 +1,181 @@
+//! Packed arrays: header, directory and payload in one input; arrays as an encoder writes them, and damage to the parts
+//! that a decoder believes.
+//!
+//! ```text
+//! u64 raw bytes | 13 exponents | u32 entries | entries, u32 each | payload
+//! ```
+
+use super::bytes::Rng;
+use weightstream::format::packed::{
+    decode, encode, Directory, PackedArray, PackedHeader, BLOCK_ELEMENTS, PADDING, RAW, UNIT,
+};
+
+/// Where the directory begins.
+const ENTRIES: usize = 25;
+/// Bytes around the output that a decoder must leave alone.
+const GUARD: usize = 64;
+
+/// One input.
+pub fn join(packed: &PackedArray) -> Vec<u8> {
+    let entries = packed
+        .directory
+        .iter()
+        .flat_map(|entry| entry.to_le_bytes());
+    let mut bytes = packed.header.bytes.to_le_bytes().to_vec();
+    bytes.extend(packed.header.exponents);
+    bytes.extend((packed.directory.len() as u32).to_le_bytes());
+    bytes.extend(entries);
+    bytes.extend(&packed.payload);
+    bytes
+}
+
+/// The parts of an input, however wrong they are.
+pub fn split(bytes: &[u8]) -> Option<PackedArray> {
+    let (raw, rest) = bytes.split_first_chunk::<8>()?;
+    let (exponents, rest) = rest.split_first_chunk::<13>()?;
+    let (entries, rest) = rest.split_first_chunk::<4>()?;
+    let length = (u32::from_le_bytes(*entries) as usize).checked_mul(4)?;
+    let (directory, payload) = rest.split_at_checked(length)?;
+    let directory = directory.as_chunks::<4>().0.iter();
+    Some(PackedArray {
+        header: PackedHeader {
+            bytes: u64::from_le_bytes(*raw),
+            exponents: *exponents,
+        },
+        directory: directory.map(|entry| u32::from_le_bytes(*entry)).collect(),
+        payload: payload.to_vec(),
+    })
+}
+
+/// Decodes the whole and its tails. Whether the whole was accepted.
+pub fn exercise(bytes: &[u8]) -> bool {
+    let Some(packed) = split(bytes) else {
+        return false;
+    };
+    let (header, payload) = (&packed.header, &packed.payload);
+    let Ok(directory) = Directory::new("packed", header, &packed.directory, payload.len() as u64)
+    else {
+        return false;
+    };
+    let blocks = directory.blocks();
+    // What a directory accepts is bounded by the payload.
+    assert!(header.bytes <= 2 * payload.len() as u64);
+    let whole = guarded(header.bytes as usize, |out| {
+        decode("packed", header, &packed.directory, payload, 0..blocks, out).is_ok()
+    });
+    for begin in 1..blocks {
+        let span = directory.span(begin..blocks).unwrap();
+        let raw = directory.raw_span(begin..blocks).unwrap();
+        let piece = payload[span.start as usize..].to_vec();
+        let tail = guarded((raw.end - raw.start) as usize, |out| {
+            directory.decode(begin..blocks, &piece, out).is_ok()
+        });
+        if let Some(whole) = &whole {
+            assert!(tail.unwrap() == whole[raw.start as usize..]);
+        }
+    }
+    whole.is_some()
+}
+
+/// What `fill` writes, if it says that it succeeded.
+fn guarded(length: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Vec<u8>> {
+    let mut all = vec![0xee; GUARD + length + GUARD];
+    let filled = fill(&mut all[GUARD..GUARD + length]);
+    let guards = all[..GUARD].iter().chain(&all[GUARD + length..]);
+    assert!(guards.copied().all(|byte| byte == 0xee));
+    filled.then(|| all[GUARD..GUARD + length].to_vec())
+}
+
+/// An array of up to two blocks and a part of one, with exponents like those of weights or more evenly spread.
+pub fn file(rng: &mut Rng) -> Vec<u8> {
+    let elements = rng.pick(&[0, 1, 1, 2]) * BLOCK_ELEMENTS + rng.pick(&[0, 0, 1, 600, 1499]);
+    let spread = rng.pick(&[1, 3, 8, 30]);
+    let element = |_| {
+        let bits = rng.next();
+        // Some exponents are equally frequent; below them each is half as frequent as the one above.
+        let exponent = 125 - (bits >> 56) as u32 % spread - (bits >> 32 | 1 << 20).trailing_zeros();
+        let rare = bits >> 20 & 0xfff == 0;
+        let exponent = if rare { (bits >> 12) as u32 } else { exponent };
+        (bits as u16 & 0x807f) | (exponent as u8 as u16) << 7
+    };
+    let mut raw: Vec<u8> = (0..elements)
+        .map(element)
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    if rng.one_in(8) {
+        raw.push(7);
+    }
+    join(&encode(&raw).expect("any array can be packed"))
+}
+
+/// Damages what is not sign or mantissa: entries of the directory, planes, counts, fields.
+pub fn damage(bytes: &mut [u8], rng: &mut Rng) {
+    let Some(packed) = split(bytes) else {
+        return;
+    };
+    let block = rng.below(packed.directory.len());
+    let base = ENTRIES + 4 * packed.directory.len();
+    let begin = base + UNIT * (packed.directory.get(block).unwrap_or(&0) & !RAW) as usize;
+    let at = match rng.below(8) {
+        0 => ENTRIES + 4 * block + rng.below(4),
+        1 => rng.below(ENTRIES),
+        2 => begin + fixed(&packed, block) - 4 + rng.below(4),
+        3 | 4 => begin + fixed(&packed, block) - 4 - rng.below(1024),
+        _ => begin + fixed(&packed, block) + rng.below(400),
+    };
+    if let Some(byte) = bytes.get_mut(at) {
+        let (flipped, random) = (*byte ^ 1 << rng.below(8), rng.next() as u8);
+        *byte = rng.pick(&[flipped, flipped, 0, 0xff, random]);
+    }
+}
+
+/// Bytes of a block before its second fields.
+fn fixed(packed: &PackedArray, block: usize) -> usize {
+    let elements = packed.header.block_bytes(block as u64) / 2;
+    elements.next_multiple_of(512) + 1028
+}
+
+/// Puts right what the first checks would refuse: the directory's length and ends, and the counts of blocks.
+pub fn repair(bytes: &mut Vec<u8>) {
+    let Some(mut packed) = split(bytes) else {
+        return;
+    };
+    let units = packed.payload.len().saturating_sub(PADDING) / UNIT;
+    packed.payload.resize(units * UNIT + PADDING, 0);
+    let blocks = packed.header.blocks();
+    if packed.directory.is_empty() || blocks + 1 != packed.directory.len() as u64 {
+        let blocks = packed.directory.len().saturating_sub(1);
+        packed.header.bytes = 2 * (blocks * BLOCK_ELEMENTS) as u64;
+        packed.directory.resize(blocks + 1, 0);
+    }
+    packed.directory[0] &= RAW;
+    *packed.directory.last_mut().unwrap() = units as u32;
+    for block in 0..packed.directory.len() - 1 {
+        repair_counts(&mut packed, block);
+    }
+    *bytes = join(&packed);
+}
+
+/// The counts that the planes and the second fields ask for.
+fn repair_counts(packed: &mut PackedArray, block: usize) {
+    let entry = packed.directory[block];
+    let fields = fixed(packed, block);
+    let begin = (entry & !RAW) as usize * UNIT;
+    let Some(block) = packed.payload.get_mut(begin..) else {
+        return;
+    };
+    if entry & RAW != 0 || block.len() < fields {
+        return;
+    }
+    let planes = &block[fields - 1028..fields - 4];
+    let count2: u32 = (0..512)
+        .map(|i| (planes[i] & planes[512 + i]).count_ones())
+        .sum();
+    let field = |i: u32| {
+        block
+            .get(fields + i as usize / 4)
+            .map(|byte| byte >> (2 * (i % 4)) & 3)
+    };
+    let count3 = (0..count2).filter(|&i| field(i) == Some(3)).count() as u32;
+    block[fields - 4..fields].copy_from_slice(&(count2 | count3 << 16).to_le_bytes());
+}
