@@ -91,6 +91,8 @@ fn by_the_picture(packed: &PackedArray) -> Vec<u8> {
             )),
         }
     }
+    let end = packed.directory.last().map_or(0, |&end| end as usize * 16);
+    assert_eq!(packed.payload[end..], [0; 16]);
     out
 }
 
@@ -138,16 +140,22 @@ fn normal_weights_take_two_thirds_of_their_bytes() {
     assert!((0.655..=0.672).contains(&ratio), "{ratio}");
 }
 
+/// Alone, where most blocks are raw; then as an eighth of blocks of weights, which are coded.
 #[test]
 fn every_value_comes_back() {
-    let all = bytes(0..=u16::MAX);
-    round_trip(&all);
-    let mut shuffled: Vec<u16> = (0..=u16::MAX).collect();
+    let mut values: Vec<u16> = (0..=u16::MAX).collect();
+    round_trip(&bytes(values.clone()));
     let mut random = Random(2);
-    (1..shuffled.len())
-        .rev()
-        .for_each(|i| shuffled.swap(i, random.below(i + 1)));
-    round_trip(&bytes(shuffled));
+    for i in (1..values.len()).rev() {
+        values.swap(i, random.below(i + 1));
+    }
+    let mut raw = random.weights(8 * values.len());
+    for (place, value) in raw.chunks_exact_mut(16).zip(values) {
+        place[..2].copy_from_slice(&value.to_le_bytes());
+    }
+    round_trip(&raw);
+    let packed = encode(&raw).unwrap();
+    assert!(packed.directory.iter().all(|entry| entry & RAW == 0));
 }
 
 /// Blocks of weights in which now and then there is something else, so that they are still coded.
@@ -351,6 +359,22 @@ fn damaged_payloads_never_panic() {
     );
 }
 
+/// What stands after the last second field means nothing, as for a decoder that masks it.
+#[test]
+fn bits_after_the_fields_are_not_looked_at() {
+    let raw = Random(13).weights(BLOCK_ELEMENTS);
+    let mut packed = encode(&raw).unwrap();
+    let count2 = usize::from(u16::from_le_bytes([
+        packed.payload[5120],
+        packed.payload[5121],
+    ]));
+    assert_ne!(count2 % 16, 0, "choose another seed");
+    for bit in 2 * count2..(2 * count2).next_multiple_of(32) {
+        packed.payload[5124 + bit / 8] |= 1 << (bit % 8);
+    }
+    assert!(decoded(&packed, 0..1).unwrap() == raw);
+}
+
 /// Counts of every size, in blocks of every length.
 #[test]
 fn random_blocks_never_panic() {
@@ -456,20 +480,29 @@ fn a_piece_that_ends_early_and_a_buffer_of_another_size_are_refused() {
         packed.payload.len() as u64,
     );
     let directory = directory.unwrap();
-    let mut out = vec![0; 2 * BLOCK_BYTES];
+    let mut out = vec![0; 2 * BLOCK_BYTES + 2];
     let end = directory.span(0..2).unwrap().end as usize;
     directory
-        .decode(0..2, &packed.payload[..end], &mut out)
+        .decode(0..2, &packed.payload[..end], &mut out[..2 * BLOCK_BYTES])
         .unwrap();
     let error = directory
-        .decode(0..2, &packed.payload[..end - 1], &mut out)
+        .decode(
+            0..2,
+            &packed.payload[..end - 1],
+            &mut out[..2 * BLOCK_BYTES],
+        )
         .unwrap_err();
     let expected = format!(
         "block 1: expected its end at {end}, found the payload's at {}",
         end - 1
     );
     assert!(error.to_string().contains(&expected), "{error}");
-    for length in [0, 2 * BLOCK_BYTES - 1, 2 * BLOCK_BYTES - 2] {
+    for length in [
+        0,
+        2 * BLOCK_BYTES - 2,
+        2 * BLOCK_BYTES - 1,
+        2 * BLOCK_BYTES + 2,
+    ] {
         let error = directory
             .decode(0..2, &packed.payload, &mut out[..length])
             .unwrap_err();

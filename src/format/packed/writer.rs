@@ -171,3 +171,36 @@ impl<'a, W: Write> PackedWriter<'a, W> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(exponent: u8) -> PackedHeader {
+        PackedHeader {
+            bytes: BLOCK_BYTES as u64,
+            exponents: [exponent; 13],
+        }
+    }
+
+    #[test]
+    fn a_block_that_decodes_to_something_else_is_not_written() {
+        let mut writer = PackedWriter::new("layers.0.q", header(7), Vec::new());
+        writer.decoder = BlockDecoder::new(&header(8));
+        let sevens = [0x80, 3].repeat(BLOCK_BYTES / 2);
+        let error = writer.write(&sevens).unwrap_err();
+        let expected = "layers.0.q: block 0 decodes to other bytes".to_owned();
+        assert_eq!(error, Error::Internal(expected));
+        assert_eq!(writer.to.len(), 0);
+    }
+
+    #[test]
+    fn an_array_that_a_directory_cannot_address_is_refused() {
+        let mut writer = PackedWriter::new("layers.0.q", header(7), Vec::new());
+        writer.units = u64::from(RAW) - 1;
+        assert_eq!(writer.entry(true), Ok(u32::MAX));
+        writer.units += 1;
+        let error = writer.entry(false).unwrap_err().to_string();
+        assert!(error.contains("34359738368 or more"), "{error}");
+    }
+}
