@@ -59,7 +59,7 @@ sanitize: build ## the C++ tests under the sanitizers and under valgrind
 format: bootstrap ## rewrite all sources in the project's format
 	@scripts/check --fix
 
-bench: bootstrap ## measure the cost of a probe
+bench: bootstrap ## measure the cost of a probe, and how fast weights are packed
 	cargo bench
 
 gpu-bundle: bootstrap ## make gpu-bundle/: the GPU tests and benches for a machine with an NVIDIA GPU (WHEELS=folder adds wheels, EXPORTER=python programs)

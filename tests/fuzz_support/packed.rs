@@ -1,5 +1,5 @@
-//! Packed arrays: header, directory and payload in one input; arrays as an encoder writes them, and damage to the parts
-//! that a decoder believes.
+//! Packed arrays: header, directory and payload in one input. Arrays as an encoder writes them, and
+//! damage to the parts that a decoder believes.
 //!
 //! ```text
 //! u64 raw bytes | 13 exponents | u32 entries | entries, u32 each | payload
@@ -86,13 +86,15 @@ fn guarded(length: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Vec<u8
     filled.then(|| all[GUARD..GUARD + length].to_vec())
 }
 
-/// An array of up to two blocks and a part of one, with exponents like those of weights or more evenly spread.
+/// An array of up to two blocks and a part of one. Its exponents are like those of weights, or
+/// spread more evenly.
 pub fn file(rng: &mut Rng) -> Vec<u8> {
     let elements = rng.pick(&[0, 1, 1, 2]) * BLOCK_ELEMENTS + rng.pick(&[0, 0, 1, 600, 1499]);
     let spread = rng.pick(&[1, 3, 8, 30]);
     let element = |_| {
         let bits = rng.next();
-        // Some exponents are equally frequent; below them each is half as frequent as the one above.
+        // Some exponents are equally frequent. Below them each is half as frequent as the one
+        // above.
         let exponent = 125 - (bits >> 56) as u32 % spread - (bits >> 32 | 1 << 20).trailing_zeros();
         let rare = bits >> 20 & 0xfff == 0;
         let exponent = if rare { (bits >> 12) as u32 } else { exponent };
@@ -135,7 +137,8 @@ fn fixed(packed: &PackedArray, block: usize) -> usize {
     elements.next_multiple_of(512) + 1028
 }
 
-/// Puts right what the first checks would refuse: the directory's length and ends, and the counts of blocks.
+/// Puts right what the first checks would refuse: the directory's length and ends, the counts of
+/// blocks.
 pub fn repair(bytes: &mut Vec<u8>) {
     let Some(mut packed) = split(bytes) else {
         return;

@@ -53,8 +53,8 @@ impl BlockDecoder {
         }
     }
 
-    /// Decodes a coded block of `out.len() / 2` elements. `block` is all of its bytes; `out` has whole elements, no
-    /// more than a block's.
+    /// Decodes a coded block of `out.len() / 2` elements. `block` is all of its bytes. `out` has
+    /// whole elements, no more than a block's.
     pub fn decode(&mut self, block: &[u8], out: &mut [u8]) -> Decoded<()> {
         let elements = out.len() / 2;
         let (fixed, fields) = match block.split_at_checked(fixed_bytes(elements)) {
@@ -88,7 +88,8 @@ impl BlockDecoder {
         Ok(())
     }
 
-    /// Third fields into `after_second`. Returns how many bytes they use, which may be more than there are.
+    /// Third fields into `after_second`. Returns how many bytes they ask for, which may be more
+    /// than there are.
     fn read_third(&mut self, fields: &[u8], count: usize, bytes: &[u8]) -> usize {
         self.after_second.clear();
         let mut used = 0;
@@ -181,7 +182,9 @@ fn check_first(planes: &[u8], count: usize, planes_at: usize) -> Decoded<()> {
         true => Ok(()),
         false => Err(Damage {
             at: planes_at + 2 * PLANE,
-            what: format!("the planes have {expected} elements with second fields: expected this count, found {count}"),
+            what: format!(
+                "{expected} elements have second fields: expected this count, found {count}"
+            ),
         }),
     }
 }

@@ -24,7 +24,7 @@ pub struct BlockPlace {
     pub raw: bool,
 }
 
-/// Decodes blocks of a payload that is all there. `out` gets their raw bytes; after an error it has some of them.
+/// Decodes blocks of a whole payload into their raw bytes. After an error `out` has some of them.
 pub fn decode(
     file: &str,
     header: &PackedHeader,
@@ -101,8 +101,8 @@ impl<'a> Directory<'a> {
         Ok(at(blocks.start)..at(blocks.end))
     }
 
-    /// Decodes these blocks. `piece` is the payload from the first of them on; `out` gets their raw bytes. After an
-    /// error it has some of them.
+    /// Decodes these blocks into their raw bytes. `piece` is the payload from the first of them on.
+    /// After an error `out` has some of them.
     pub fn decode(&self, blocks: Range<u32>, piece: &[u8], out: &mut [u8]) -> Result<()> {
         let (span, raw) = (self.span(blocks.clone())?, self.raw_span(blocks.clone())?);
         if out.len() as u64 != raw.end - raw.start {
@@ -190,7 +190,10 @@ impl<'a> Directory<'a> {
             return Ok(());
         }
         let kind = if raw { "raw" } else { "coded" };
-        let what = format!("a {kind} block at {begin} of {bytes} raw bytes: expected {least} to {most} bytes, found {found}");
+        let what = format!(
+            "a {kind} block at {begin} of {bytes} raw bytes: \
+             expected {least} to {most} bytes, found {found}"
+        );
         Err(self.wrong(number, what))
     }
 

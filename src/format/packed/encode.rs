@@ -36,8 +36,8 @@ impl BlockEncoder {
         }
     }
 
-    /// Appends the block of these raw bytes, at most `BLOCK_BYTES`, to `to`. Whether it was coded; if not it is
-    /// stored raw.
+    /// Appends the block of these raw bytes, at most `BLOCK_BYTES`, to `to`. Says whether it was
+    /// coded; if not, it is stored raw.
     pub fn append(&mut self, raw: &[u8], to: &mut Vec<u8>) -> bool {
         let begin = to.len();
         let stored = whole_units(raw.len());

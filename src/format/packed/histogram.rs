@@ -58,7 +58,8 @@ impl Histogram {
         }
     }
 
-    /// The header of an array with this histogram. Of exponents that occur equally often the lowest comes first.
+    /// The header of an array with this histogram. Of equally frequent exponents the lowest comes
+    /// first.
     pub fn header(&self) -> PackedHeader {
         let mut order: Vec<u8> = (0..=255).collect();
         order.sort_by_key(|&exponent| std::cmp::Reverse(self.counts[usize::from(exponent)]));

@@ -1,4 +1,4 @@
-//! An array into a directory and a payload. Every block is decoded again and compared before it is written.
+//! An array into a directory and a payload. Before a block is written, it is decoded and compared.
 
 use std::io::Write;
 
@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 pub struct PackedArray {
     /// What a decoder has to know besides the directory.
     pub header: PackedHeader,
-    /// Where each block begins and whether it is stored raw; the last entry is where the last block ends.
+    /// Where each block begins and whether it is stored raw. The last entry says where the last
+    /// block ends.
     pub directory: Vec<u32>,
     /// The blocks and the padding.
     pub payload: Vec<u8>,
@@ -42,7 +43,7 @@ pub fn encode(raw: &[u8]) -> Result<PackedArray> {
     })
 }
 
-/// Packs an array whose raw bytes come in pieces. It holds one block, its coded form and the directory.
+/// Packs an array whose raw bytes come in pieces. It holds one block and the directory.
 pub struct PackedWriter<'a, W: Write> {
     /// Name of the array, for errors.
     name: &'a str,
@@ -62,7 +63,8 @@ pub struct PackedWriter<'a, W: Write> {
 }
 
 impl<'a, W: Write> PackedWriter<'a, W> {
-    /// `header` comes from the histogram of the same array, or of one like it: then the code is longer, and as right.
+    /// `header` comes from the histogram of the array. Exponents of another array cost bytes, no
+    /// more.
     pub fn new(name: &'a str, header: PackedHeader, to: W) -> Self {
         PackedWriter {
             name,
