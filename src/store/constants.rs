@@ -65,7 +65,8 @@ pub struct Method {
 pub struct RowPlaces {
     /// The read.
     pub probe: ProbeId,
-    /// The direct constant of an int64 for each row: how many bytes after the read's address it lies.
+    /// The direct constant of two int64 for each row and one more: how many bytes after the read's address each lies, where the
+    /// counts are, and how often each was read.
     pub constant: WeightIndex,
     /// Bytes of a row.
     pub row_bytes: u64,

@@ -10,8 +10,7 @@
 //! ```
 //! Before a method reads the whole weight, the head gets its own rows back.
 
-use super::row_tables::rows_of;
-use super::{Method, Methods, RowPlaces, Store};
+use super::{Constants, Method, Methods, RowPlaces, Store};
 use crate::device::{Device, DevicePtr};
 use crate::error::{Error, Result};
 use crate::residency::{Action, HotRows};
@@ -316,6 +315,11 @@ fn reads(method: &Method, each: &[Rows]) -> Reads {
         () if method.places.iter().any(told) => Reads::Rows,
         () => Reads::Nothing,
     }
+}
+
+/// Of how many rows a constant tells.
+pub(super) fn rows_of(constants: &Constants, constant: WeightIndex) -> usize {
+    constants.specs[constant as usize].bytes as usize / 16
 }
 
 #[cold]

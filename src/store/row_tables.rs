@@ -4,8 +4,8 @@
 //!  places of n rows | address of the counts | n counts       each of 8 bytes
 //! ```
 
-use super::row_places::Rows;
-use super::{Constants, Store};
+use super::row_places::{rows_of, Rows};
+use super::Store;
 use crate::device::{Device, DevicePtr};
 use crate::error::Result;
 use crate::schedule::WeightIndex;
@@ -91,11 +91,6 @@ struct Run {
     bytes: u64,
     /// Where each begins, which it is, and of which rows it tells.
     tables: Vec<(u64, WeightIndex, usize)>,
-}
-
-/// Of how many rows a constant tells.
-pub(super) fn rows_of(constants: &Constants, constant: WeightIndex) -> usize {
-    constants.specs[constant as usize].bytes as usize / 16
 }
 
 /// How many bytes after the address of a read a row lies. `there`: this address, that of the head and the row's place in it.

@@ -296,13 +296,13 @@ typedef struct ws_stats_data {
   /* not in the budget: Device bytes of the block in which inputs and activations of graphs lie. The
    * driver gives it in pages of 2 MiB. */
   uint64_t graph_block_bytes;
-  /* since load: Rows of experts that kernels read on the device, as far as they were counted: every
-   * 16 passes. */
+  /* since load: Reads of experts' weights that found their row on the device. Counted after 4, 8
+   * and 16 passes that read rows, and then after each 16. */
   uint64_t row_hits;
-  /* since load: Rows of experts that kernels read in host memory, counted with row_hits. */
+  /* since load: Those that read it in host memory, counted with row_hits. */
   uint64_t row_misses;
-  /* since load: Rows of experts that were copied to the device since they were asked for often, or
-   * back for methods that read all of them. */
+  /* since load: Rows of experts' weights that were copied to the device since they were asked for
+   * often, or back for methods that read all of them. */
   uint64_t rows_moved;
 } ws_stats_data;
 

@@ -37,7 +37,7 @@
 //! | `x_call` | strings | what callers in Python name each input of the method, in its order: `x`, `state[0]`, `cache['k']` |
 //! | `x_call_places` | ints | per input of `x_call`: the place of its argument, or -1 for a keyword |
 //! | `x_call_constants` | strings | per input of `x_call`: the value that is part of the program as Python writes it; empty: a tensor |
-//! | `x_places` | ints | pairs of a probe of `gathers` and a direct constant of an int64 for each row: bytes from the probe's address to each row |
+//! | `x_places` | ints | pairs of a probe of `gathers` and a direct constant of 2 n + 1 int64 for its n rows: bytes from the probe's address to each row; the address of what follows, or 0; counts of reads |
 //! | `x_tuned` | 1 int | 0: kernels were compiled for a GPU that was not there, and not tuned. For people: the runtime does not ask |
 //!
 //! Postfix is that of `expression`. A symbol has its value from a dimension of `inputs` or from exactly one solution. `inputs`, `outputs`,

@@ -94,7 +94,7 @@ pub(super) fn places(
         let expected = rows.saturating_mul(16).saturating_add(8);
         if told.kind != ConstantKind::Direct || told.nbytes != expected {
             return Err(cursor.bad(format!(
-                "says that '{}' has the places of {rows} rows: a direct constant of {expected} bytes is expected",
+                "says that '{}' has the places of {rows} rows: a direct constant of {expected} bytes is expected; export the program again",
                 told.fqn
             )));
         }
