@@ -311,9 +311,9 @@ def test_tokens_find_on_the_device_what_stays_there_for_prompts(program: tuple[s
         shares[name] = without_host_memory(files, tmp_path / name, budgets)
     assert shares["least"] == shares["shrunk"] == 0
     assert shares["all"] == 1
-    # All but some rows of the end.
+    # All but some rows. Which these are depends on the tokens before.
     assert 0.5 < shares["almost"] < 1
-    assert shares["grown"] == shares["almost"]
+    assert 0.5 < shares["grown"] < 1
 
 
 @pytest.mark.skipif(ON_GPU, reason="exports for the CPU")
