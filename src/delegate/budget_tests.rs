@@ -50,6 +50,7 @@ fn record(activations: Option<u64>, inputs: &[&[i64]]) -> Record {
 fn floor_of(bytes: u64) -> Floor {
     Floor {
         direct: bytes,
+        staging: 0,
         pinned: 0,
         pair: None,
         copy: None,

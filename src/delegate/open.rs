@@ -13,7 +13,7 @@ use super::tenant;
 use super::times;
 use crate::config::{Budget, HostMemory, Options, Verify, BUDGET, DATA, HOST, VERIFY};
 use crate::device::host_storage::{choose, Needs};
-use crate::device::{CallerStream, HostStorage};
+use crate::device::{self, CallerStream, HostStorage};
 use crate::elastic::{DevicePool, Membership};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Places, Record, Records, UnionConstants};
@@ -51,6 +51,7 @@ pub(super) fn open<D: DelegateDevice>(
             (None, catalog)
         }
     };
+    know_packed(&mut methods.constants, &catalog, device.name());
     let held = match &file {
         Some(file) => hold(&device, record, options, file, &catalog)?,
         None => keep(record, options, &catalog)?,
@@ -96,6 +97,17 @@ pub(super) fn open<D: DelegateDevice>(
     session.when_full(Box::new(move |bytes| pool.make_room(bytes)));
     let shared = Shared::new(session, data, union, options, stream);
     Ok(shared.in_pool(membership))
+}
+
+/// Has the plan know what copies of packed weights bring, and what decoding them takes on the device of this name.
+pub fn know_packed(constants: &mut Constants, catalog: &Catalog, device: &str) {
+    let mut packed = Vec::new();
+    for (spec, constant) in constants.specs.iter_mut().zip(catalog.constants()) {
+        let segment = catalog.segment(constant.segment);
+        spec.stored = segment.bytes.len();
+        packed.extend(segment.packed.as_ref().map(|weight| weight.directory()));
+    }
+    constants.staging = device::staging_bytes(device, packed);
 }
 
 /// The bytes in the file, as far as they are to be compared with their checksums.
@@ -209,6 +221,7 @@ pub fn program_of(records: &Records) -> Result<(UnionConstants, Methods)> {
     });
     let constants = Constants {
         specs: weights.collect(),
+        staging: 0,
     };
     let methods = records.all().iter().zip(&union.index);
     let all = methods.map(|(record, index)| method_of(record, index, union.constants.len()));

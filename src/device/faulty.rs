@@ -250,6 +250,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.source_changed(src);
     }
 
+    fn decode_in(&mut self, at: DevicePtr, bytes: u64, sources: &[Source]) -> Result<()> {
+        self.inner.decode_in(at, bytes, sources)
+    }
+
     fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
         let src = src.into();
         self.faults.call("bring")?;

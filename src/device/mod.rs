@@ -51,11 +51,11 @@ pub use caller::{CallerStream, DeviceBytes, HostRoom};
 pub use cuda::{CudaDevice, CudaPages};
 pub use file::{HostFile, HostSource};
 pub use host::{HostDevice, HostPages};
-pub use models::model_of;
+pub use models::{model_of, staging_bytes};
 pub use pages::{PageAccess, Pages, Purpose, UserStream, UserStreams};
 #[cfg(feature = "sim")]
 pub use sim::Sim;
-pub use source::{Decode, Source};
+pub use source::{BlockCode, Decode, Source};
 pub use weight_device::{HostAccess, HostStorage, WeightDevice};
 
 /// Device memory of one node of a graph: what drivers were seen to take for a kernel, of which most nodes are.
@@ -259,8 +259,14 @@ pub trait Device: Send + 'static {
     /// again. Both streams are idle.
     fn source_changed(&mut self, _src: HostBytes) {}
 
+    /// Memory in which the device decodes what it is brought: `bytes` at `at`, the device's until it ends. Told before the first of
+    /// `sources` is brought that has to be decoded, on devices that need any ([`staging_bytes`]).
+    fn decode_in(&mut self, _at: DevicePtr, _bytes: u64, _sources: &[Source]) -> Result<()> {
+        Ok(())
+    }
+
     /// Starts copying to the device on the copy stream, to allocated memory at `dst`. Bytes that have to be decoded are, on the way; a
-    /// device that cannot says so.
+    /// device that cannot says so. They are written in whole 16 bytes.
     fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()>;
 
     /// Whether one copy may hold the bytes before `src` and `src` itself: host memory may be known to the

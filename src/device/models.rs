@@ -4,6 +4,15 @@
 use super::{cuda, host};
 use crate::figures::DeviceModel;
 
+/// Bytes of device memory that decoding weights with these directories takes on the device that records call `name`, for as
+/// long as they are loaded. On a CPU none: a weight is decoded where it is wanted.
+pub fn staging_bytes<'a>(name: &str, directories: impl IntoIterator<Item = &'a [u32]>) -> u64 {
+    match name {
+        "cuda" => cuda::staging_bytes(directories),
+        _ => 0,
+    }
+}
+
 /// The model of the device that records call `name`: `cpu` or `cuda`. The device need not be there.
 pub fn model_of(name: &str) -> Option<DeviceModel> {
     let (granule, bytes_per_copy, page) = match name {

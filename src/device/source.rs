@@ -1,6 +1,7 @@
 //! What is brought to a device: bytes of the host as they are, or stored bytes that become others on the way.
 
 use super::HostBytes;
+use crate::error::Result;
 use crate::figures::stored_of;
 use std::fmt;
 use std::ops::Range;
@@ -8,8 +9,24 @@ use std::sync::Arc;
 
 /// Makes the bytes of a weight from its stored ones.
 pub trait Decode: Send + Sync {
-    /// Fills `bytes` with the weight's bytes from `start` on.
-    fn decode(&self, stored: &[u8], start: u64, bytes: &mut [u8]);
+    /// Fills `bytes` with the weight's bytes from `start` on. Stored bytes that nothing can be made of are an error.
+    fn decode(&self, stored: &[u8], start: u64, bytes: &mut [u8]) -> Result<()>;
+
+    /// What a device has to know that decodes by itself; `None`: only the host can.
+    fn blocks(&self) -> Option<BlockCode<'_>> {
+        None
+    }
+}
+
+/// A weight in the code of [`format::packed`](crate::format::packed), as a decoder needs it that knows the code.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockCode<'a> {
+    /// The exponents with short codes, most frequent first.
+    pub exponents: [u8; 13],
+    /// Bytes of the whole weight.
+    pub bytes: u64,
+    /// Where each block begins in the stored bytes, and whether it is raw; where the last one ends. Checked.
+    pub directory: &'a [u32],
 }
 
 /// Where the bytes of a weight come from, or of a part of it: stored bytes of the host, fewer than the device needs or as many.
@@ -90,11 +107,22 @@ impl Source {
         Some(joined.into())
     }
 
-    /// Writes the bytes to `bytes`, which is as long.
+    /// What a device has to know that decodes by itself.
+    pub fn blocks(&self) -> Option<BlockCode<'_>> {
+        let (decoder, _) = self.decoder.as_ref()?;
+        decoder.blocks()
+    }
+
+    /// Which of the weight's bytes these are.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Writes the bytes to `bytes`, which is as long. Stored bytes that nothing can be made of are an error.
     ///
     /// # Safety
     /// `bytes` is no memory of the stored bytes. These are readable, by the promise in [`HostBytes::new`].
-    pub(crate) unsafe fn write_to(&self, bytes: &mut [u8]) {
+    pub(crate) unsafe fn write_to(&self, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: readable and unchanged, by the caller's promise.
         let stored = unsafe {
             match self.stored.is_empty() {
@@ -106,7 +134,10 @@ impl Source {
         };
         match &self.decoder {
             Some((decoder, _)) => decoder.decode(stored, self.range.start, bytes),
-            None => bytes.copy_from_slice(stored),
+            None => {
+                bytes.copy_from_slice(stored);
+                Ok(())
+            }
         }
     }
 }

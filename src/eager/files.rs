@@ -173,7 +173,9 @@ mod tests {
             events: (0..4).flat_map(event).collect(),
             gather: vec![0, 1, 3],
         };
-        let method = entry.method(&Constants { specs }, &absent).unwrap();
+        let method = entry
+            .method(&Constants { specs, staging: 0 }, &absent)
+            .unwrap();
         assert_eq!(method.gather, [1]);
         assert_eq!(files.source(weights.to_vec()).files.len(), 2);
     }

@@ -4,7 +4,7 @@ use super::shares::Shares;
 use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, ReadOutcome, Recorded};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::device::{HostBytes, WeightDevice};
+use crate::device::{HostBytes, Source, WeightDevice};
 use crate::elastic::{Membership, PassNeeds, Reorder, Tenant};
 use crate::error::{bytes_text, Error, Result};
 use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
@@ -93,7 +93,9 @@ impl<D: WeightDevice + 'static> Weights<D> {
         };
         let source = |device: &mut D| {
             let prepared = device.prepare_source(files.source(bytes), held);
-            prepared.map_err(|error| error.during(|| "preparing all weights on the host".into()))
+            let prepared = prepared
+                .map_err(|error| error.during(|| "preparing all weights on the host".into()))?;
+            Ok(prepared.into_iter().map(Source::from).collect())
         };
         let session = Session::with_source(device, methods.clone(), source, options)?;
         let weights = Arc::new(Weights {
@@ -129,7 +131,7 @@ fn constants_of(weights: &[(String, HostBytes)]) -> (Constants, Vec<HostBytes>) 
     };
     let specs = weights.iter().map(spec).collect();
     (
-        Constants { specs },
+        Constants { specs, staging: 0 },
         weights.iter().map(|(_, bytes)| *bytes).collect(),
     )
 }

@@ -37,6 +37,8 @@ pub struct Floor {
     pub direct: u64,
     /// Those of the pinned weights.
     pub pinned: u64,
+    /// What decoding packed weights takes on the device, which counts as direct.
+    pub staging: u64,
     /// The pair of kernels that needs the most; `None` if no kernel reads a weight.
     pub pair: Option<KernelPair>,
     /// The largest weight that is copied; `None` if none is.
@@ -48,6 +50,16 @@ pub struct Floor {
 }
 
 impl Floor {
+    /// The same beside so many bytes for decoding.
+    pub fn with_staging(self, bytes: u64) -> Floor {
+        Floor {
+            direct: self.direct.saturating_add(bytes),
+            hard_minimum: self.hard_minimum.saturating_add(bytes),
+            staging: bytes,
+            ..self
+        }
+    }
+
     /// The least budget, bytes.
     ///
     /// Never below the hard minimum: leases that no kernel reads under (a model that returns its weights)
@@ -82,6 +94,7 @@ pub fn floor(trace: &Trace, weights: &[WeightSpec], granule: u64) -> Floor {
     Floor {
         direct: direct_bytes(weights, granule),
         pinned: bytes_of(weights, granule, |kind| kind == WeightKind::Pinned),
+        staging: 0,
         pair: largest_pair(trace, &sizes).map(|(first, second, set)| KernelPair {
             first,
             second,
@@ -208,9 +221,13 @@ impl OpenLeases {
 impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direct = self.direct.saturating_sub(self.pinned);
+        let direct = direct.saturating_sub(self.staging);
         write!(f, "direct constants {}", bytes_text(direct))?;
         if self.pinned > 0 {
             write!(f, " + pinned weights {}", bytes_text(self.pinned))?;
+        }
+        if self.staging > 0 {
+            write!(f, " + decoding packed weights {}", bytes_text(self.staging))?;
         }
         if let Some(pair) = &self.pair {
             write!(

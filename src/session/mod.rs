@@ -33,7 +33,7 @@ pub use graphs::{ByGraph, CapturedPass, Ends, GraphKey, Shapes, GRAPH_BYTES};
 pub use pass::Pass;
 pub use state::State;
 
-use crate::device::{Device, HostBytes, Source};
+use crate::device::{Device, Source};
 use crate::error::{Error, Result};
 use crate::schedule::{Floor, KernelTimes, Trace};
 use crate::store::{Methods, Store, StoreOptions};
@@ -96,10 +96,9 @@ impl<D: Device> Session<D> {
     pub fn with_source(
         device: D,
         methods: impl Into<Methods>,
-        source: impl FnOnce(&mut D) -> Result<Vec<HostBytes>>,
+        source: impl FnOnce(&mut D) -> Result<Vec<Source>>,
         options: StoreOptions,
     ) -> Result<Self> {
-        let source = |device: &mut D| source(device).map(sources);
         Session::with_least(device, methods.into(), source, options, Floor::bytes)
     }
 

@@ -10,6 +10,8 @@ use crate::schedule::{
 pub struct Constants {
     /// Name, size and kind of each.
     pub specs: Vec<WeightSpec>,
+    /// Bytes of the budget that decoding packed weights takes on the device, as long as they are loaded.
+    pub staging: u64,
 }
 
 impl Constants {
@@ -96,7 +98,8 @@ impl Method {
             places: Vec::new(),
             share: 1,
         };
-        (Constants { specs }, method)
+        let constants = Constants { specs, staging: 0 };
+        (constants, method)
     }
 
     /// A probe in a message: its id and its weight's name.
@@ -245,7 +248,10 @@ impl Methods {
 
     fn floors_as_they_read(&self, granule: u64) -> impl Iterator<Item = Floor> + '_ {
         let (specs, each) = (&self.constants.specs, self.all.iter());
-        each.map(move |one| floor(&one.trace, specs, granule))
+        each.map(move |one| {
+            let floor = floor(&one.trace, specs, granule);
+            floor.with_staging(self.constants.staging)
+        })
     }
 
     /// The floor of the program: that of the method that needs most.
@@ -274,7 +280,7 @@ impl Methods {
         let counts = specs.iter().zip(read);
         counts
             .filter(|(spec, read)| *read || !spec.kind.comes_and_goes())
-            .fold(0, |sum, (spec, _)| {
+            .fold(self.constants.staging, |sum, (spec, _)| {
                 sum.saturating_add(spec.occupied(granule))
             })
     }

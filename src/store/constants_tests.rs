@@ -19,6 +19,7 @@ fn tied(gather: &[ProbeId]) -> Methods {
     let events = (0..4).flat_map(each).collect();
     let constants = Constants {
         specs: [6400, 640, 704].into_iter().enumerate().map(spec).collect(),
+        staging: 0,
     };
     let method = Method {
         layouts: [100, 10, 11].map(layout).to_vec(),

@@ -124,7 +124,12 @@ impl<D: Device> Store<D> {
     /// One block for all of them, and for the pinned weights: they come and go together.
     fn load_direct(&mut self) -> Result<()> {
         let granule = self.device.granule();
-        let mut at = self.direct;
+        let (mut at, staging) = (self.direct, self.floor.staging);
+        if staging > 0 {
+            let ring = self.direct.offset(self.floor.direct - staging);
+            let told = self.device.decode_in(ring, staging, &self.bytes);
+            told.map_err(|error| error.during(|| "preparing to decode packed weights".into()))?;
+        }
         for index in 0..self.constants.specs.len() as WeightIndex {
             if self.constants.is_probed(index) {
                 continue;

@@ -19,12 +19,14 @@ mod device_weight;
 mod in_place;
 mod memory;
 mod open;
+mod packed;
 mod row_places;
 mod row_tables;
 mod verify;
 
 pub use constants::{Constants, Method, Methods, RowPlaces, Table, WeightLayout};
 pub use open::{ElasticBytes, StoreOptions};
+pub use packed::source_of;
 
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, PageAccess, Source};

@@ -3,9 +3,11 @@
 #![deny(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::SharedBytes;
+use super::{packed_entries, PackedWeight, SharedBytes};
 use crate::error::{Error, Result};
+use crate::format::packed::PackedEntry;
 use crate::format::{sizes_text, ConstantKind, EntryLayout, Record, RecordedConstant, ScalarType};
 use crate::schedule::{ProbeId, WeightIndex};
 
@@ -29,8 +31,10 @@ pub type SegmentId = u32;
 /// Bytes that one or more constants read.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// The bytes.
+    /// The bytes, as they are stored.
     pub bytes: SharedBytes,
+    /// How they become the constants' bytes, where they are packed.
+    pub packed: Option<Arc<PackedWeight>>,
     /// How the constants that share it are read; constants of different kinds never share.
     pub kind: ConstantKind,
     /// The constants that share it, in the order of their indices.
@@ -87,10 +91,11 @@ impl Catalog {
         check_build_id(record, data)?;
         let mut constants = Vec::with_capacity(all.len());
         let mut segments = Segments::default();
+        let packed = packed_entries(data)?;
         for (index, recorded) in all.iter().enumerate() {
-            let bytes = check_constant(recorded, data)?;
+            let stored = check_constant(recorded, data, packed.get(&recorded.key))?;
             // The record numbers its constants in 32 bits.
-            let segment = segments.place(index as WeightIndex, recorded.kind, bytes);
+            let segment = segments.place(index as WeightIndex, recorded.kind, stored);
             constants.push(Constant {
                 fqn: recorded.fqn.clone(),
                 kind: recorded.kind,
@@ -171,7 +176,8 @@ struct Segments {
 
 impl Segments {
     /// The segment of these bytes: an earlier one if address and length are the same and sharing is right.
-    fn place(&mut self, index: WeightIndex, kind: ConstantKind, bytes: SharedBytes) -> SegmentId {
+    fn place(&mut self, index: WeightIndex, kind: ConstantKind, stored: Stored) -> SegmentId {
+        let (bytes, packed) = stored;
         let place = (
             bytes.addr() as usize,
             bytes.len(),
@@ -191,6 +197,7 @@ impl Segments {
         }
         self.list.push(Segment {
             bytes,
+            packed: packed.map(Arc::new),
             kind,
             members: vec![index],
         });
@@ -233,17 +240,27 @@ pub fn check_build_id(record: &Record, data: &dyn NamedData) -> Result<()> {
     })
 }
 
-fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<SharedBytes> {
+/// Bytes as they are stored, and how they become a constant's, where they are packed.
+type Stored = (SharedBytes, Option<PackedWeight>);
+
+fn check_constant(
+    recorded: &RecordedConstant,
+    data: &dyn NamedData,
+    packed: Option<&PackedEntry>,
+) -> Result<Stored> {
     let differs = |fact, expected: String, found: String| Error::Mismatch {
         name: recorded.fqn.clone(),
         fact,
         expected: format!("{expected} (the program's)"),
         found: format!("{found} in {}", data.name()),
     };
-    let layout = data.layout(&recorded.key)?.ok_or_else(|| {
-        let expected = format!("{} {}", recorded.dtype, sizes_text(&recorded.sizes));
-        differs("layout", expected, "an entry without a layout".to_owned())
-    })?;
+    let layout = match packed {
+        Some(entry) => entry.layout.clone(),
+        None => data.layout(&recorded.key)?.ok_or_else(|| {
+            let expected = format!("{} {}", recorded.dtype, sizes_text(&recorded.sizes));
+            differs("layout", expected, "an entry without a layout".to_owned())
+        })?,
+    };
     if layout.dtype != recorded.dtype {
         return Err(differs(
             "dtype",
@@ -259,12 +276,24 @@ fn check_constant(recorded: &RecordedConstant, data: &dyn NamedData) -> Result<S
         ));
     }
     let bytes = data.bytes(&recorded.key)?;
-    if bytes.len() != recorded.nbytes {
+    let raw = packed.map_or(bytes.len(), |entry| entry.header.bytes);
+    if raw != recorded.nbytes {
         return Err(differs(
             "number of bytes",
             recorded.nbytes.to_string(),
-            bytes.len().to_string(),
+            raw.to_string(),
         ));
     }
-    Ok(bytes)
+    let packed = match packed {
+        Some(_) if recorded.kind == ConstantKind::Mutable => {
+            let expected = "raw bytes, as compiled code writes to it".to_owned();
+            return Err(differs("form", expected, "a packed entry".to_owned()));
+        }
+        Some(entry) => {
+            let key = &recorded.key;
+            Some(PackedWeight::new(data.name(), key, entry.clone(), &bytes)?)
+        }
+        None => None,
+    };
+    Ok((bytes, packed))
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `bytes` | host bytes together with what keeps them alive |
 //! | `catalog` | the record and the data file, checked against each other |
+//! | `packed` | weights that the data file has packed |
 //! | `verify` | checksums, on demand |
 //! | `target` | whether this machine can run what was compiled |
 //! | `mapping` | files in memory; the only place that maps |
@@ -11,11 +12,13 @@
 mod bytes;
 mod catalog;
 mod mapping;
+mod packed;
 mod target;
 mod verify;
 
 pub use bytes::SharedBytes;
 pub use catalog::{check_build_id, Catalog, Constant, NamedData, Segment, SegmentId};
 pub use mapping::{read_regular, MappedFile, MappedPtd};
+pub use packed::{packed_entries, PackedWeight};
 pub use target::{check_target, Host};
 pub use verify::verify_crc;

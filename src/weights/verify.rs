@@ -8,7 +8,11 @@ use crate::error::{Error, Result};
 /// read once.
 pub fn verify_crc(catalog: &Catalog) -> Result<()> {
     for segment in catalog.segments() {
-        let found = crc32fast::hash(segment.bytes.as_slice());
+        let stored = segment.bytes.as_slice();
+        let found = match &segment.packed {
+            Some(packed) => packed.raw_crc32(stored)?,
+            None => crc32fast::hash(stored),
+        };
         for index in &segment.members {
             let constant = &catalog.constants()[*index as usize];
             if constant.crc32 != found {

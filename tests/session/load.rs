@@ -4,7 +4,7 @@ use crate::session_support::{chain, model, play, Pass};
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::{Device, HostDevice, Sim};
+use weightstream::device::{Device, HostDevice, Sim, Source};
 use weightstream::schedule::Event::{Kernel, Probe, Release};
 use weightstream::session::Session;
 use weightstream::store::StoreOptions;
@@ -42,7 +42,7 @@ fn bytes_are_made_ready_only_for_a_budget_that_was_accepted() {
     let load = |budget| {
         let source = |_: &mut Sim| {
             asked.set(asked.get() + 1);
-            Ok(model.host_bytes())
+            Ok(model.host_bytes().into_iter().map(Source::from).collect())
         };
         let options = StoreOptions {
             budget: Some(budget),

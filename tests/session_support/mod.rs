@@ -54,7 +54,7 @@ pub fn model(weights: &[u64], direct: &[u64], probes: &[u32], events: &[Event]) 
     };
     let layouts = specs.iter().map(layout).collect();
     Model {
-        constants: Constants { specs },
+        constants: Constants { specs, staging: 0 },
         method: Method {
             layouts,
             trace,

@@ -6,8 +6,8 @@ use crate::delegate::request::Data;
 use crate::device::{HostBytes, HostFile, HostSource};
 use crate::error::Result;
 use crate::session::Session;
-use crate::store::{Methods, StoreOptions};
-use crate::weights::{Catalog, MappedPtd, SharedBytes};
+use crate::store::{source_of, Methods, StoreOptions};
+use crate::weights::{Catalog, MappedPtd, Segment, SharedBytes};
 
 /// The session of a program whose bytes `data` holds, which must outlive it.
 pub(in crate::delegate) fn new_session<D: DelegateDevice>(
@@ -21,8 +21,13 @@ pub(in crate::delegate) fn new_session<D: DelegateDevice>(
     // After the budget was accepted: a refused one costs no registration, and no copy.
     let prepared = || format!("preparing all weights on the host, '{}'", data.held.name());
     let source = |device: &mut D| {
-        let source = device.prepare_source(from, data.held);
-        source.map_err(|error| error.during(prepared))
+        let parts = device.prepare_source(from, data.held);
+        let parts = parts.map_err(|error| error.during(prepared))?;
+        let segments = segments(&data.catalog);
+        let sources = parts.into_iter().zip(segments);
+        Ok(sources
+            .map(|(part, of)| source_of(part, of.packed.as_ref()))
+            .collect())
     };
     let mut session = Session::with_source(device, methods, source, choices)?;
     if options.verify == Verify::EveryRead {
@@ -34,10 +39,15 @@ pub(in crate::delegate) fn new_session<D: DelegateDevice>(
     Ok(session)
 }
 
-/// What each constant is copied from, by index.
+/// The segment of each constant, by index.
+fn segments(catalog: &Catalog) -> impl Iterator<Item = &Segment> {
+    let constants = catalog.constants().iter();
+    constants.map(|constant| catalog.segment(constant.segment))
+}
+
+/// The stored bytes of each constant, by index.
 fn host_source(data: &Data) -> HostSource {
-    let segments = data.catalog.constants().iter();
-    let segments = segments.map(|constant| &data.catalog.segment(constant.segment).bytes);
+    let segments = segments(&data.catalog).map(|segment| &segment.bytes);
     let Some(file) = data.file.as_ref().map(MappedPtd::file) else {
         // SAFETY: `ProgramState` keeps the catalog and the caller's memory, whose bytes stay as they are while it lives, and ends its
         // session, and with it the device, first.

@@ -32,7 +32,14 @@ impl CudaDevice {
         self.capture.now = true;
         let forked = self.events.take(&entered).and_then(|fork| {
             self.compute.record(&fork, &entered)?;
-            self.copy.wait(&fork, &entered)
+            self.copy.wait(&fork, &entered)?;
+            match &mut self.unpacking {
+                None => Ok(()),
+                Some(unpacking) => {
+                    unpacking.forget_events();
+                    unpacking.stream.wait(&fork, &entered)
+                }
+            }
         });
         drop(entered);
         if forked.is_err() {
@@ -74,6 +81,15 @@ impl CudaDevice {
             self.copy.record(&join, &entered)?;
             self.compute.wait(&join, &entered)
         });
+        let joined = joined.and_then(|()| {
+            let Some(unpacking) = &mut self.unpacking else {
+                return Ok(());
+            };
+            unpacking.forget_events();
+            let join = self.events.take(&entered)?;
+            unpacking.stream.record(&join, &entered)?;
+            self.compute.wait(&join, &entered)
+        });
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives as long as `self`; the driver writes one pointer.
         let code = unsafe { sys::cuStreamEndCapture(self.compute.raw(), &mut graph) };
@@ -87,7 +103,19 @@ impl CudaDevice {
                 "a graph of another device was to be replayed".to_owned(),
             ));
         }
-        graph.launch(&self.compute, &self.context.enter()?)
+        let entered = self.context.enter()?;
+        let Some(unpacking) = &mut self.unpacking else {
+            return graph.launch(&self.compute, &entered);
+        };
+        // The graph's copies go through the slots that passes use.
+        let issued = self.events.take(&entered)?;
+        unpacking.stream.record(&issued, &entered)?;
+        self.compute.wait(&issued, &entered)?;
+        graph.launch(&self.compute, &entered)?;
+        let launched = self.events.take(&entered)?;
+        self.compute.record(&launched, &entered)?;
+        unpacking.follow(launched);
+        Ok(())
     }
 
     /// Refuses what would end a capture.

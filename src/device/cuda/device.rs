@@ -6,6 +6,7 @@ use super::pinned::Pinned;
 use super::pool::MemPool;
 use super::stage::Stage;
 use super::stream::{CudaEvent, Events, Stream};
+use super::unpack::Unpacking;
 use super::{no_budget, CudaDevice, CudaPages, BYTES_PER_COPY, GRANULE};
 use crate::device::{
     Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Pages, Source, NODE_BYTES,
@@ -39,6 +40,49 @@ impl CudaDevice {
             to = to.offset(piece.len());
         }
         Ok(())
+    }
+}
+
+impl CudaDevice {
+    /// Starts to bring a weight, or a part of it.
+    ///
+    /// # Safety
+    /// `dst` is device memory of at least `src.len()` bytes, up to a whole granule where the weight ends, until everything issued here
+    /// has run.
+    unsafe fn issue(&mut self, dst: DevicePtr, src: &Source) -> Result<()> {
+        let context = Arc::clone(&self.context);
+        let entered = context.enter()?;
+        // It is put back below: while it works, the device copies.
+        let mut unpacking = self.unpacking.take();
+        let issued = match (src.as_stored(), &mut unpacking) {
+            (Some(stored), settling) => {
+                let settled = settling.as_mut().map_or(Ok(()), |unpacking| {
+                    unpacking.settle(dst, stored.len(), &self.copy, &entered)
+                });
+                // SAFETY: by the caller's promise.
+                settled.and_then(|()| unsafe { self.issue_copy(dst, stored, &entered) })
+            }
+            (None, Some(unpacking)) => {
+                // SAFETY: `bring` gives slots of the ring, with room for what it has copied there.
+                let copy_in = |at, stored| unsafe { self.issue_copy(at, stored, &entered) };
+                // SAFETY: by the caller's promise.
+                unsafe { unpacking.bring(dst, src, &self.copy, &self.events, &entered, copy_in) }
+            }
+            (None, None) => Err(Error::Internal(format!(
+                "{}: a weight is to be decoded, and there is no memory for that",
+                self.context.name()
+            ))),
+        };
+        self.unpacking = unpacking;
+        issued
+    }
+
+    /// Memory is about to be freed in the order of the copies.
+    fn settle(&mut self, at: DevicePtr, bytes: u64) -> Result<()> {
+        let Some(unpacking) = &mut self.unpacking else {
+            return Ok(());
+        };
+        unpacking.settle(at, bytes, &self.copy, &self.context.enter()?)
     }
 }
 
@@ -115,6 +159,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
+        self.settle(ptr, bytes)?;
         let (pool, entered) = self.weights()?;
         pool.free(ptr, bytes, &entered)
     }
@@ -276,23 +321,24 @@ impl Device for CudaDevice {
         self.keep_again(src);
     }
 
+    fn decode_in(&mut self, at: DevicePtr, bytes: u64, sources: &[Source]) -> Result<()> {
+        self.check_written(at, bytes)?;
+        let entered = self.context.enter()?;
+        let unpacking = Unpacking::new(&self.context, (at, bytes), sources, &entered)?;
+        self.unpacking = Some(unpacking);
+        Ok(())
+    }
+
     fn bring(&mut self, dst: DevicePtr, src: impl Into<Source>) -> Result<()> {
         let src = src.into();
-        let Some(src) = src.as_stored() else {
-            return Err(Error::Unsupported(format!(
-                "{}: weights that are decoded on their way to the device",
-                self.context.name()
-            )));
-        };
         if src.is_empty() {
             return Ok(());
         }
         let pages = self.pages.as_ref();
         if let Some(parts) = pages.and_then(|pages| pages.table.targets(dst, src.len())) {
-            let entered = self.context.enter()?;
             for (dst, part) in parts? {
-                // SAFETY: the addresses have memory, by the table, and are unmapped after a wait for this stream.
-                unsafe { self.issue_copy(dst, src.slice(part), &entered) }?;
+                // SAFETY: the addresses have memory in whole pages, by the table, and are unmapped after a wait for their events.
+                unsafe { self.issue(dst, &src.part(part)) }?;
             }
             return Ok(());
         }
@@ -300,9 +346,9 @@ impl Device for CudaDevice {
             let pool = self.weights.as_ref().ok_or_else(no_budget)?;
             pool.check_target(dst, src.len())?;
         }
-        let entered = self.context.enter()?;
-        // SAFETY: just checked; freed in the order of the same stream, so it is there until the copy ran.
-        unsafe { self.issue_copy(dst, src, &entered) }
+        // SAFETY: just checked, and blocks come in whole granules; freed in the order of the same stream, behind what still decodes, so it
+        // is there until everything ran.
+        unsafe { self.issue(dst, &src) }
     }
 
     fn copies_across(&self, src: HostBytes) -> bool {
@@ -323,7 +369,13 @@ impl Device for CudaDevice {
     }
 
     fn record_copy(&mut self) -> Result<CudaEvent> {
-        record(&self.events, &self.copy, &self.context.enter()?)
+        let entered = self.context.enter()?;
+        let copied = record(&self.events, &self.copy, &entered)?;
+        let Some(unpacking) = &self.unpacking else {
+            return Ok(copied);
+        };
+        unpacking.stream.wait(&copied, &entered)?;
+        record(&self.events, &unpacking.stream, &entered)
     }
 
     fn compute_wait(&mut self, event: &CudaEvent) -> Result<()> {
@@ -338,6 +390,9 @@ impl Device for CudaDevice {
         self.not_while_captured("a wait for the device")?;
         let entered = self.context.enter()?;
         self.copy.synchronize(&entered)?;
+        if let Some(unpacking) = &self.unpacking {
+            unpacking.stream.synchronize(&entered)?;
+        }
         self.compute.synchronize(&entered)?;
         self.check_stage()
     }

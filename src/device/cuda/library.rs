@@ -21,7 +21,7 @@ const OLDEST: c_int = 12020;
 pub(super) const ELAPSED_TIME: &str = "cuEventElapsedTime_v2";
 
 /// Every other function that this module's parent calls.
-const FUNCTIONS: [&str; 66] = [
+const FUNCTIONS: [&str; 70] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxPopCurrent_v2",
@@ -48,6 +48,7 @@ const FUNCTIONS: [&str; 66] = [
     "cuGraphLaunch",
     "cuGraphUpload",
     "cuInit",
+    "cuLaunchKernel",
     "cuMemAddressFree",
     "cuMemAddressReserve",
     "cuMemAllocFromPoolAsync",
@@ -74,6 +75,9 @@ const FUNCTIONS: [&str; 66] = [
     "cuMemcpyHtoDAsync_v2",
     "cuMemGetInfo_v2",
     "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
     "cuPointerGetAttribute",
     "cuPointerGetAttributes",
     "cuStreamBeginCapture_v2",

@@ -19,6 +19,8 @@
 //! | `kept` | memory that the caller has read weights into: which pages of it are registered |
 //! | `output_staging` | outputs on their way to the caller, through pinned memory |
 //! | `stage`, `stage_ring`, `stage_shape` | copies through a ring of pinned memory; the threads that fill it |
+//! | `module` | the crate's own kernels |
+//! | `unpack`, `unpack_pieces` | packed weights: copies through a ring on the device, and the kernel that decodes them |
 //! | `runtime` | what compiled code asks of CUDA's runtime library, asked of the driver |
 //!
 //! The compute stream is the caller's or one of our own; the copy stream is our own, and waits for nothing but
@@ -43,6 +45,7 @@ mod library;
 mod link;
 mod marks;
 pub mod memory;
+mod module;
 mod output_staging;
 mod pages;
 mod physical;
@@ -57,6 +60,8 @@ mod stage_shape;
 mod stage_turns;
 mod stream;
 mod units;
+mod unpack;
+mod unpack_pieces;
 
 pub(in crate::device) use capture::relaxed;
 pub use counters::CudaCounters;
@@ -85,6 +90,8 @@ use std::ops::Range;
 use std::sync::{self, Arc};
 use stream::{Events, Stream};
 pub(in crate::device) use units::{BYTES_PER_COPY, GRANULE, PAGE};
+use unpack::Unpacking;
+pub(in crate::device) use unpack_pieces::staging_bytes;
 
 /// Number of CUDA devices; an error says what is missing if the driver is not there.
 pub fn device_count() -> Result<u32> {
@@ -127,6 +134,8 @@ pub struct CudaDevice {
     lent: Vec<DeviceBytes>,
     /// Weights in memory that is not ours, and was pinned before.
     pinned_by_caller: Vec<HostBytes>,
+    /// For packed weights, if there are any.
+    unpacking: Option<Unpacking>,
     events: Arc<Events>,
     copy: Arc<Stream>,
     compute: Arc<Stream>,
@@ -200,6 +209,7 @@ impl CudaDevice {
             in_place: Vec::new(),
             lent: Vec::new(),
             pinned_by_caller: Vec::new(),
+            unpacking: None,
             events: Events::new(&context),
             copy,
             compute,
@@ -401,5 +411,9 @@ impl Drop for CudaDevice {
         // Both, before anything that they may still use goes.
         log_failure(self.context.name(), self.compute.synchronize(&entered));
         log_failure(self.context.name(), self.copy.synchronize(&entered));
+        if let Some(unpacking) = &self.unpacking {
+            let done = unpacking.stream.synchronize(&entered);
+            log_failure(self.context.name(), done);
+        }
     }
 }

@@ -108,15 +108,20 @@ impl Copier {
     }
 }
 
-/// The thread. A panic ends it and is kept; a waiting thread is woken and gets an error instead of waiting
-/// for ever.
+/// The thread. A panic ends it and is kept, and so does a copy that failed; a waiting thread is woken and gets an error
+/// instead of waiting for ever.
 fn run(commands: Receiver<Command>, progress: &Progress) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for command in &commands {
-            perform(command);
+            perform(command)?;
             progress.step();
         }
+        Ok(())
     }));
+    let outcome: std::thread::Result<Result<()>> = outcome;
+    if let Ok(Err(error)) = &outcome {
+        progress.fail(error.to_string());
+    }
     if let Err(panic) = outcome {
         let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -125,7 +130,7 @@ fn run(commands: Receiver<Command>, progress: &Progress) {
     }
 }
 
-fn perform(command: Command) {
+fn perform(command: Command) -> Result<()> {
     match command {
         Command::Copy { target, src } => {
             // SAFETY: `src` is readable by the promise in `HostBytes::new`. `target` lies in a block that was
@@ -134,7 +139,7 @@ fn perform(command: Command) {
             // a wait for this queue, or as blocks are. Nobody else accesses the bytes: kernels that read the previous content are done, and those that read this one wait for its event.
             unsafe {
                 let room = std::slice::from_raw_parts_mut(target.as_ptr(), src.len() as usize);
-                src.write_to(room);
+                src.write_to(room)?;
             }
         }
         Command::Free(block) => drop(block),
@@ -143,4 +148,5 @@ fn perform(command: Command) {
         #[cfg(test)]
         Command::Hold(gate) => drop(gate.recv()),
     }
+    Ok(())
 }

@@ -123,7 +123,8 @@ impl Space {
 #[allow(unsafe_code)]
 pub(super) fn fill(src: &Source, bytes: &mut [u8]) {
     // SAFETY: readable by the same promise; `bytes` is this device's own.
-    unsafe { src.write_to(bytes) }
+    let written = unsafe { src.write_to(bytes) };
+    written.expect("the simulator is given bytes that can be decoded");
 }
 
 /// The bytes behind a promise. With `fill` the only place where this device reads what it does not own.

@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::super::malformed;
 use super::super::ptd::EntryLayout;
 use super::super::scalar::ScalarType;
-use super::layout::{PackedHeader, PADDING, RANKS, RAW, UNIT};
+use super::layout::{PackedHeader, PADDING, RANKS, UNIT};
 use crate::error::Result;
 
 /// The key of the table.
@@ -201,6 +201,7 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RAW;
     use super::*;
 
     fn entries() -> BTreeMap<String, PackedEntry> {

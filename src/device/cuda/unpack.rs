@@ -1,0 +1,237 @@
+//! Packed weights: the copy engine brings their blocks into a ring of slots, and a kernel decodes them from there to where they
+//! are wanted, on a stream of its own, while the next blocks are on their way.
+//!
+//! ```text
+//! copy     | blocks 0.. to slot 0 | blocks 1024.. to slot 1 | ..2048 to slot 2 | ..3072 to slot 0, once it is free |
+//! unpack                          |  slot 0 -> the weight   | slot 1 -> ...    | ...
+//! ```
+//!
+//! # Order
+//! - The kernel waits for the copy into its slot, and so for everything that this copy waited for: the last readers of the
+//!   weight's memory.
+//! - A copy into a slot waits for the kernel that read it last.
+//! - An event of the copies is recorded on the kernels' stream, behind both.
+//! - What is copied raw, or freed, goes by the copy stream alone. Where a kernel may still write there, and nobody waited for it, the copy
+//!   stream waits first ([`Unpacking::settle`]).
+//! - A graph has slots of the same ring: it comes after all kernels that were issued, and what is issued after it waits for its end.
+
+use super::context::{Entered, PrimaryContext};
+use super::module::{Kernel, Module};
+use super::stream::{CudaEvent, Events, Stream};
+use super::unpack_pieces::{directory_bytes, most_blocks, pieces, slot_bytes, Piece, SLOTS};
+use crate::device::{DevicePtr, HostBytes, Source};
+use crate::error::{Error, Result};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The code of the kernels, for any GPU from compute capability 7.5 on.
+const KERNELS: &str = include_str!("unpack.ptx");
+
+/// Blocks of threads of a launch. The link is the bottleneck, so a few do: the model's kernels have the rest of the card.
+const THREAD_BLOCKS: u32 = 64;
+/// Threads of each.
+const THREADS: u32 = 256;
+
+/// The ring, the directories on the device, and the stream of the kernels.
+pub(super) struct Unpacking {
+    slots: [Slot; SLOTS],
+    next: usize,
+    /// Blocks that a slot holds.
+    blocks: u32,
+    /// Where each weight's directory is on the device, by its address on the host.
+    directories: BTreeMap<usize, DevicePtr>,
+    /// Memory that kernels write which nobody may have waited for, in the order of issue.
+    written: VecDeque<(Range<u64>, Arc<CudaEvent>)>,
+    kernel: Kernel,
+    pub(super) stream: Stream,
+}
+
+struct Slot {
+    at: DevicePtr,
+    /// The kernel that read it last.
+    read: Option<Arc<CudaEvent>>,
+}
+
+impl Unpacking {
+    /// In `bytes` of memory at `at`, for all packed weights among `sources`.
+    pub(super) fn new(
+        context: &Arc<PrimaryContext>,
+        (at, bytes): (DevicePtr, u64),
+        sources: &[Source],
+        entered: &Entered<'_>,
+    ) -> Result<Unpacking> {
+        let module = Module::load(context, KERNELS, entered)?;
+        let kernel = module.kernel(c"weightstream_unpack_bf16", entered)?;
+        let codes = sources.iter().filter_map(Source::blocks);
+        let directories: Vec<&[u32]> = codes.map(|code| code.directory).collect();
+        let blocks = most_blocks(directories.iter().copied());
+        let slot = |index| Slot {
+            at: at.offset(index as u64 * slot_bytes(blocks)),
+            read: None,
+        };
+        let stream = Stream::new(context)?;
+        let mut places = BTreeMap::new();
+        let mut to = at.offset(SLOTS as u64 * slot_bytes(blocks));
+        for directory in directories {
+            let words: Vec<u8> = { directory.iter() }
+                .flat_map(|word| word.to_le_bytes())
+                .collect();
+            let end = to.offset(directory_bytes(directory));
+            if end.0 > at.0 + bytes {
+                return Err(Error::Internal(format!(
+                    "{bytes} bytes for decoding are too few for all directories"
+                )));
+            }
+            // SAFETY: just checked to lie in the memory that this was made with, which stays until the device's end.
+            unsafe { stream.upload(to, &words, entered) }?;
+            places.insert(directory.as_ptr().addr(), to);
+            to = end;
+        }
+        stream.synchronize(entered)?;
+        Ok(Unpacking {
+            slots: std::array::from_fn(slot),
+            next: 0,
+            blocks,
+            directories: places,
+            written: VecDeque::new(),
+            kernel,
+            stream,
+        })
+    }
+
+    /// Brings a part of a packed weight to `dst`. `copy_in` copies stored bytes to a slot, on `copy`.
+    ///
+    /// # Safety
+    /// `dst` is device memory of at least `src.len()` bytes up to a whole 16, until everything issued here has run.
+    pub(super) unsafe fn bring(
+        &mut self,
+        dst: DevicePtr,
+        src: &Source,
+        copy: &Stream,
+        events: &Arc<Events>,
+        entered: &Entered<'_>,
+        copy_in: impl Fn(DevicePtr, HostBytes) -> Result<()>,
+    ) -> Result<()> {
+        let code = src.blocks().ok_or_else(|| unknown_code(copy))?;
+        let directory = self.directories.get(&code.directory.as_ptr().addr());
+        let directory = *directory.ok_or_else(|| unknown_code(copy))?;
+        let range = src.range();
+        if range.start % 16 != 0 || dst.0 % 16 != 0 {
+            return Err(Error::Internal(format!(
+                "bytes {range:?} of a packed weight are wanted at {:#x}, and a kernel writes whole 16",
+                dst.0
+            )));
+        }
+        self.forget_done(entered)?;
+        let mut done = None;
+        for piece in pieces(code, range.clone(), self.blocks) {
+            let slot = &mut self.slots[self.next];
+            if let Some(read) = slot.read.take() {
+                copy.wait(&read, entered)?;
+            }
+            copy_in(slot.at, src.stored().slice(piece.stored.clone()))?;
+            let copied = events.take(entered)?;
+            copy.record(&copied, entered)?;
+            self.stream.wait(&copied, entered)?;
+            // SAFETY: the slot holds the piece, by the wait above. What is written are elements of the piece inside of `dst`, by the
+            // caller's promise.
+            unsafe { self.launch(&piece, dst, &range, directory, &code.exponents, entered) }?;
+            let read = Arc::new(events.take(entered)?);
+            self.stream.record(&read, entered)?;
+            self.slots[self.next].read = Some(Arc::clone(&read));
+            self.next = (self.next + 1) % SLOTS;
+            done = Some(read);
+        }
+        self.written
+            .extend(done.map(|event| (dst.0..dst.0 + src.len(), event)));
+        Ok(())
+    }
+
+    /// # Safety
+    /// The stored bytes of the piece are in the next slot for a kernel that is issued now. `dst` is memory of `range`, up to a whole 16 bytes.
+    unsafe fn launch(
+        &self,
+        piece: &Piece,
+        dst: DevicePtr,
+        range: &Range<u64>,
+        directory: DevicePtr,
+        ranks: &[u8; 13],
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        let mut payload = self.slots[self.next].at.0;
+        let mut directory = directory.offset(4 * u64::from(piece.blocks.start)).0;
+        // Before `dst` where the range begins inside of the block: nothing is written there.
+        let mut out = (dst.0 + piece.raw.start).wrapping_sub(range.start);
+        let mut blocks = piece.blocks.len() as u32;
+        let mut elements = piece.elements;
+        let (mut first, mut end) = (piece.wanted.start, piece.wanted.end);
+        let mut exponents = [0u8; 16];
+        exponents[..ranks.len()].copy_from_slice(ranks);
+        // SAFETY: the parameters are those of the kernel, in its order and of its types; its memory by the caller's promise.
+        unsafe {
+            self.kernel.launch(
+                (THREAD_BLOCKS.min(blocks.div_ceil(THREADS / 32)), THREADS),
+                &mut [
+                    (&raw mut payload).cast(),
+                    (&raw mut directory).cast(),
+                    (&raw mut out).cast(),
+                    (&raw mut blocks).cast(),
+                    (&raw mut elements).cast(),
+                    (&raw mut first).cast(),
+                    (&raw mut end).cast(),
+                    (&raw mut exponents).cast(),
+                ],
+                &self.stream,
+                entered,
+            )
+        }
+    }
+
+    /// Has the copy stream wait for kernels that write to this memory, before it is copied to or freed.
+    pub(super) fn settle(
+        &mut self,
+        at: DevicePtr,
+        bytes: u64,
+        copy: &Stream,
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        let here = |range: &Range<u64>| range.start < at.0 + bytes && at.0 < range.end;
+        let last = self.written.iter().rev().find(|(range, _)| here(range));
+        last.map_or(Ok(()), |(_, event)| copy.wait(event, entered))
+    }
+
+    fn forget_done(&mut self, entered: &Entered<'_>) -> Result<()> {
+        while let Some((_, event)) = self.written.front() {
+            if !event.is_done(entered)? {
+                break;
+            }
+            self.written.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Both streams are idle, and events of before are worth nothing to what comes: a capture begins or ends.
+    pub(super) fn forget_events(&mut self) {
+        self.written.clear();
+        for slot in &mut self.slots {
+            slot.read = None;
+        }
+    }
+
+    /// A graph was launched on `compute`, whose copies go through the slots.
+    pub(super) fn follow(&mut self, launched: CudaEvent) {
+        let launched = Arc::new(launched);
+        for slot in &mut self.slots {
+            slot.read = Some(Arc::clone(&launched));
+        }
+    }
+}
+
+#[cold]
+fn unknown_code(copy: &Stream) -> Error {
+    Error::Internal(format!(
+        "{}: a weight is to be decoded which the device was not told of",
+        copy.context().name()
+    ))
+}

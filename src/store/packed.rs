@@ -1,0 +1,32 @@
+//! Packed weights as what a device brings.
+
+use crate::device::{BlockCode, Decode, HostBytes, Source};
+use crate::error::Result;
+use crate::weights::PackedWeight;
+use std::sync::Arc;
+
+impl Decode for PackedWeight {
+    fn decode(&self, stored: &[u8], start: u64, bytes: &mut [u8]) -> Result<()> {
+        PackedWeight::decode(self, stored, start, bytes)
+    }
+
+    fn blocks(&self) -> Option<BlockCode<'_>> {
+        Some(BlockCode {
+            exponents: self.entry().header.exponents,
+            bytes: self.bytes(),
+            directory: self.directory(),
+        })
+    }
+}
+
+/// What a constant is copied from, whose stored bytes these are.
+pub fn source_of(stored: HostBytes, packed: Option<&Arc<PackedWeight>>) -> Source {
+    match packed {
+        Some(packed) => Source::decoded(
+            stored,
+            packed.bytes(),
+            Arc::clone(packed) as Arc<dyn Decode>,
+        ),
+        None => stored.into(),
+    }
+}

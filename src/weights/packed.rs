@@ -1,0 +1,154 @@
+//! Weights that a data file has packed: what it says of them, checked, and their raw bytes.
+#![deny(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::{NamedData, SharedBytes};
+use crate::error::{Error, Result};
+use crate::format::packed::{
+    directory_of, read_table, Directory, PackedEntry, BLOCK_BYTES, TABLE_KEY,
+};
+
+/// A packed weight without its bytes: how they become the raw ones.
+#[derive(Debug, Clone)]
+pub struct PackedWeight {
+    /// What errors call it.
+    name: String,
+    entry: PackedEntry,
+    directory: Vec<u32>,
+    /// Bytes of the payload.
+    payload: usize,
+}
+
+/// The packed entries of a data file, by key. A file without a table has none.
+pub fn packed_entries(data: &dyn NamedData) -> Result<BTreeMap<String, PackedEntry>> {
+    match data.bytes(TABLE_KEY) {
+        Ok(table) => read_table(data.name(), 0, table.as_slice()),
+        Err(Error::Missing { .. }) => Ok(BTreeMap::new()),
+        Err(error) => Err(error),
+    }
+}
+
+impl PackedWeight {
+    /// The weight of an entry with these stored bytes, whose directory is checked. Reads no other of them.
+    pub fn new(file: &str, key: &str, entry: PackedEntry, stored: &SharedBytes) -> Result<Self> {
+        let name = format!("{file}, packed entry '{key}'");
+        let bytes = stored.as_slice();
+        let parts = entry.header.parts(bytes.len());
+        let parts = parts.ok_or_else(|| Error::Mismatch {
+            name: name.clone(),
+            fact: "number of stored bytes",
+            expected: format!(
+                "blocks and a directory for {} raw bytes",
+                entry.header.bytes
+            ),
+            found: bytes.len().to_string(),
+        })?;
+        let weight = PackedWeight {
+            name,
+            directory: directory_of(&bytes[parts.directory]),
+            entry,
+            payload: parts.payload.len(),
+        };
+        weight.blocks()?;
+        Ok(weight)
+    }
+
+    /// What the file says of it.
+    pub fn entry(&self) -> &PackedEntry {
+        &self.entry
+    }
+
+    /// Where each block begins in the payload, and whether it is raw; where the last one ends.
+    pub fn directory(&self) -> &[u32] {
+        &self.directory
+    }
+
+    /// Raw bytes of the weight.
+    pub fn bytes(&self) -> u64 {
+        self.entry.header.bytes
+    }
+
+    /// Fills `out` with the raw bytes from `start` on. After an error `out` has some of them.
+    pub fn decode(&self, stored: &[u8], start: u64, out: &mut [u8]) -> Result<()> {
+        let end = start.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > self.bytes()) {
+            return Err(Error::Mismatch {
+                name: self.name.clone(),
+                fact: "range of bytes",
+                expected: format!("one within 0..{}", self.bytes()),
+                found: format!("{} bytes from {start} on", out.len()),
+            });
+        }
+        let payload = stored.get(..self.payload).unwrap_or_default();
+        // What begins or ends inside of a block is cut out of that block.
+        let block = BLOCK_BYTES as u64;
+        let before = ((start.next_multiple_of(block) - start) as usize).min(out.len());
+        let (head, rest) = out.split_at_mut(before);
+        let after = match end == Some(self.bytes()) {
+            true => 0,
+            false => rest.len() % BLOCK_BYTES,
+        };
+        let whole = rest.len() - after;
+        let (rest, tail) = rest.split_at_mut(whole);
+        let at = start + before as u64;
+        self.decode_inside(payload, start, head)?;
+        self.decode_blocks(payload, (at / block) as u32, rest)?;
+        self.decode_inside(payload, at + whole as u64, tail)
+    }
+
+    /// Bytes from the middle of a block on, or up to it.
+    fn decode_inside(&self, payload: &[u8], start: u64, out: &mut [u8]) -> Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let (index, skipped) = (start / BLOCK_BYTES as u64, start as usize % BLOCK_BYTES);
+        let mut block = [0; BLOCK_BYTES];
+        let block = &mut block[..self.entry.header.block_bytes(index)];
+        self.decode_blocks(payload, index as u32, block)?;
+        out.copy_from_slice(&block[skipped..skipped + out.len()]);
+        Ok(())
+    }
+
+    /// Whole blocks from this one on; the last one of the weight may be short.
+    fn decode_blocks(&self, payload: &[u8], first: u32, out: &mut [u8]) -> Result<()> {
+        let blocks = self.blocks()?;
+        let wanted = first..first + out.len().div_ceil(BLOCK_BYTES) as u32;
+        let span = blocks.span(wanted.clone())?;
+        let piece = payload.get(span.start as usize..).unwrap_or_default();
+        blocks.decode(wanted, piece, out)
+    }
+
+    /// CRC-32 of the raw bytes. First the stored bytes are compared with theirs.
+    pub fn raw_crc32(&self, stored: &[u8]) -> Result<u32> {
+        let found = crc32fast::hash(stored);
+        if found != self.entry.crc32 {
+            return Err(Error::Mismatch {
+                name: self.name.clone(),
+                fact: "CRC-32 of its stored bytes",
+                expected: format!("{:08x} (the file's own table)", self.entry.crc32),
+                found: format!("{found:08x}: the data is damaged; pack it again"),
+            });
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        let mut piece = vec![0; 128 * BLOCK_BYTES];
+        let mut at = 0;
+        while at < self.bytes() {
+            let length = (self.bytes() - at).min(piece.len() as u64);
+            let piece = &mut piece[..length as usize];
+            self.decode(stored, at, piece)?;
+            hasher.update(piece);
+            at += length;
+        }
+        Ok(hasher.finalize())
+    }
+
+    fn blocks(&self) -> Result<Directory<'_>> {
+        Directory::new(
+            &self.name,
+            &self.entry.header,
+            &self.directory,
+            self.payload as u64,
+        )
+    }
+}
