@@ -9,6 +9,7 @@ __attribute__((used)) const void* const kCInterface[] = {
     reinterpret_cast<const void*>(&ws_last_error),
     reinterpret_cast<const void*>(&ws_set_log),
     reinterpret_cast<const void*>(&ws_required_budget),
+    reinterpret_cast<const void*>(&ws_required_budget_with_data),
     reinterpret_cast<const void*>(&ws_init),
     reinterpret_cast<const void*>(&ws_init_on_stream),
     reinterpret_cast<const void*>(&ws_execute),

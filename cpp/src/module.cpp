@@ -160,10 +160,13 @@ class Turn {
 
 }  // namespace
 
-et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std::string& method) {
+et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std::string& method,
+                                          const std::string& ptd_path) {
   std::uint64_t bytes = 0;
   const char* name = method.empty() ? nullptr : method.c_str();
-  const ws_status status = ws_required_budget(pte_path.c_str(), name, &bytes);
+  const ws_status status =
+      ptd_path.empty() ? ws_required_budget(pte_path.c_str(), name, &bytes)
+                       : ws_required_budget_with_data(pte_path.c_str(), ptd_path.c_str(), name, &bytes);
   if (status != WS_OK) {
     return to_error(status);
   }
@@ -413,7 +416,7 @@ et::Result<Stats> Module::stats(const std::string& method_name) const {
 }
 
 et::Result<std::uint64_t> Module::required_budget(const std::string& method_name) const {
-  return weightstream::required_budget(pte_path_, method_name);
+  return weightstream::required_budget(pte_path_, method_name, ptd_path_);
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> counters(const Stats& stats) {

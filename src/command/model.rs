@@ -3,7 +3,7 @@
 use crate::config::{
     Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, METHOD_SHARE, PIN, POLICY, STREAM,
 };
-use crate::delegate::{gather, mark, program, program::check_files, program_of};
+use crate::delegate::{gather, know_packed, mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::DeviceModel;
 use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
@@ -118,10 +118,11 @@ impl Model {
         };
         let records = Records::of(&parsed, &method)?;
         let record = records.own().clone();
-        let mut has_program_crc = false;
+        let (mut has_program_crc, mut catalog) = (false, None);
         if let Some(ptd) = &files.ptd {
             let data = MappedPtd::open(ptd)?;
-            Catalog::of_program(&record, &records.union()?.constants, &data)?;
+            let constants = &records.union()?.constants;
+            catalog = Some(Catalog::of_program(&record, constants, &data)?);
             has_program_crc = program::has_program_crc(&record.method, &data);
         }
         let specs = parsed.delegate(&method)?.compile_specs;
@@ -132,6 +133,9 @@ impl Model {
         let graph_shapes = named(GRAPH_SHAPES).filter(|_| record.device != "cpu");
         let policy = named(POLICY).map_or(Ok(PolicyKind::default()), policy_of)?;
         let (union, mut whole) = program_of(&records)?;
+        if let Some(catalog) = &catalog {
+            know_packed(&mut whole.constants, catalog, &record.device);
+        }
         let options = files.options(named)?;
         mark(&records, &union, &options, &mut whole.constants)?;
         let shares = options.shares_of(&records.names())?;

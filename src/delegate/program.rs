@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
-use super::{applies, Beside, DataSource, Delegate, LoadRequest, ProgramPlace};
+use super::{
+    applies, know_packed, program_of, Beside, DataSource, Delegate, LoadRequest, ProgramPlace,
+};
 use crate::config::{self, Options, Sha256Digest};
 use crate::device::CallerStream;
 use crate::error::{Error, Result};
 use crate::format::{Argument, Pte, Record, Records, Wiring, BACKEND};
-use crate::weights::{check_build_id, MappedFile, MappedPtd};
+use crate::weights::{check_build_id, Catalog, MappedFile, MappedPtd};
 
 /// The bytes of a `.pte`. Methods that are loaded from one such value share weights, budget and state.
 pub struct Program<'a> {
@@ -178,6 +180,26 @@ impl<'a> Program<'a> {
             place: format!("{}: no method has a delegate of it", self.name()),
         })?;
         self.required_budget(first)
+    }
+
+    /// The least budget of a method, or of the program, with the weights of `data`, if it is given: packed ones need memory in which they
+    /// are decoded.
+    pub fn required_budget_with(&self, method: Option<&str>, data: Option<&Path>) -> Result<u64> {
+        let least = match method {
+            Some(method) => self.required_budget(method)?,
+            None => self.least_budget()?,
+        };
+        let Some(data) = data else {
+            return Ok(least);
+        };
+        let pte = self.parse()?;
+        let first = self.methods()?.into_iter().next().unwrap_or_default();
+        let records = Records::of(&pte, method.unwrap_or(&first))?;
+        let (union, mut methods) = program_of(&records)?;
+        let record = records.own();
+        let catalog = Catalog::of_program(record, &union.constants, &MappedPtd::open(data)?)?;
+        know_packed(&mut methods.constants, &catalog, &record.device);
+        Ok(least.saturating_add(methods.constants.staging))
     }
 
     /// The methods that run here, in the order of their names.

@@ -11,7 +11,7 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::cuda::{RING_DEFAULT, RING_LEAST};
 use weightstream::device::{
-    CudaDevice, Device, HostBytes, HostFile, HostSource, HostStorage, WeightDevice,
+    CudaDevice, Device, HostBytes, HostFile, HostSource, HostStorage, Source, WeightDevice,
 };
 use weightstream::session::Session;
 use weightstream::store::StoreOptions;
@@ -351,7 +351,10 @@ fn sessions_are_right_however_weights_are_held() {
             let mut session = Session::with_source(
                 CudaDevice::new(0).unwrap(),
                 model.program(),
-                |device| mode.prepare(device, &source, &ranges),
+                |device| {
+                    let parts = mode.prepare(device, &source, &ranges)?;
+                    Ok(parts.into_iter().map(Source::from).collect())
+                },
                 options,
             )
             .unwrap();
@@ -457,7 +460,10 @@ fn a_pass_over_bytes_that_cannot_be_read_fails() {
             Session::with_source(
                 CudaDevice::new(0).unwrap(),
                 model.program(),
-                |device| Mode::Staged.prepare(device, &source, &ranges),
+                |device| {
+                    let parts = Mode::Staged.prepare(device, &source, &ranges)?;
+                    Ok(parts.into_iter().map(Source::from).collect())
+                },
                 options,
             )
         };

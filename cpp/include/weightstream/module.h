@@ -114,9 +114,11 @@ WEIGHTSTREAM_EXPORT std::vector<std::pair<std::string, std::uint64_t>> counters(
 WEIGHTSTREAM_EXPORT std::string to_json(const Stats& stats);
 
 // The least budget with which `method` of a program can be loaded, in bytes; that of the program if it is empty. The
-// methods of a program have one budget. Loads nothing.
+// methods of a program have one budget. On a GPU packed weights need memory in which they are decoded: it counts if `ptd_path` is given.
+// Loads nothing.
 WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(const std::string& pte_path,
-                                                                               const std::string& method = "");
+                                                                               const std::string& method = "",
+                                                                               const std::string& ptd_path = "");
 
 // ExecuTorch's Module over a program and its weights. It maps both files, hands the options to the backend,
 // and otherwise is the Module it derives from. What failed is told by weightstream::last_error().

@@ -345,6 +345,14 @@ void ws_set_log(ws_log_fn sink);
 ws_status ws_required_budget(const char* pte_path, const char* method, uint64_t* bytes);
 
 /*
+ * The same with the weights of `ptd_path`: on a GPU packed weights need memory in which they are decoded. Reads the file's tables, and no
+ * weight.
+ *
+ * Returns: as ws_required_budget; WS_MISMATCH if the two files do not belong together.
+ */
+ws_status ws_required_budget_with_data(const char* pte_path, const char* ptd_path, const char* method, uint64_t* bytes);
+
+/*
  * Sets defaults of this process, for loads that come later: options that such a load does not give. They are stronger
  * than environment variables (WEIGHTSTREAM_POLICY for weight_offload_policy) and than the program's own defaults. One
  * that cannot apply to a program is left out there, and a log line says so.

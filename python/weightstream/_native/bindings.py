@@ -161,6 +161,10 @@ _SIGNATURES = {
         ctypes.c_int,
         [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
     ),
+    "ws_required_budget_with_data": (
+        ctypes.c_int,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
+    ),
     "ws_method_name": (
         ctypes.c_int,
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)],

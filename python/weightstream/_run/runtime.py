@@ -340,16 +340,22 @@ def _call_of(pte: str | os.PathLike, method: str) -> Call:
     return Call(method, [Argument(one.name.decode(), one.place if one.place >= 0 else None, one.constant.decode()) for one in found])
 
 
-def required_budget(pte: str | os.PathLike, method: str | None = None) -> int:
+def required_budget(pte: str | os.PathLike, method: str | None = None, *, ptd: str | os.PathLike | None = None) -> int:
     """The least budget with which a program can be loaded, in bytes: its methods share one. Loads nothing.
 
-    ``method`` names one of them; then it has to be there.
+    ``method`` names one of them; then it has to be there. ``ptd``: the weights. On a GPU packed ones need memory in which they are decoded,
+    which counts then.
 
     Tables of which a pass looks few rows up count as read in place; where they are not (``weight_offload_gather="off"``,
     ``weight_offload_host="staged"``) a load needs more, and its refusal names the budget.
     """
     native = library()
     budget = ctypes.c_uint64()
-    if native.ws_required_budget(os.fsencode(pte), None if method is None else method.encode(), ctypes.byref(budget)) != 0:
+    name = None if method is None else method.encode()
+    if ptd is None:
+        status = native.ws_required_budget(os.fsencode(pte), name, ctypes.byref(budget))
+    else:
+        status = native.ws_required_budget_with_data(os.fsencode(pte), os.fsencode(ptd), name, ctypes.byref(budget))
+    if status != 0:
         raise Error(last_error())
     return budget.value

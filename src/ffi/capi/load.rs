@@ -33,25 +33,50 @@ pub unsafe extern "C" fn ws_required_budget(
     bytes: *mut u64,
 ) -> Status {
     guarded(|| {
-        // SAFETY: all three by this function's contract.
-        let (path, method, bytes) = unsafe {
-            let method = match method.is_null() {
-                true => None,
-                false => Some(args::text("method", method)?),
-            };
-            (
-                args::path("pte_path", pte_path)?,
-                method,
-                args::output("bytes", bytes)?,
-            )
-        };
-        let program = Program::open(&path)?;
-        *bytes = match method {
-            None => program.least_budget()?,
-            Some(method) => program.required_budget(method)?,
-        };
-        Ok(())
+        // SAFETY: by this function's contract.
+        unsafe { least_budget(pte_path, None, method, bytes) }
     })
+}
+
+/// The same with the weights of a file.
+///
+/// # Safety
+/// The strings are NULL or NUL-terminated; `bytes` is NULL or writable.
+#[no_mangle]
+pub unsafe extern "C" fn ws_required_budget_with_data(
+    pte_path: *const c_char,
+    ptd_path: *const c_char,
+    method: *const c_char,
+    bytes: *mut u64,
+) -> Status {
+    guarded(|| {
+        // SAFETY: by this function's contract.
+        unsafe { least_budget(pte_path, Some(ptd_path), method, bytes) }
+    })
+}
+
+/// # Safety
+/// As for both above.
+unsafe fn least_budget(
+    pte_path: *const c_char,
+    ptd_path: Option<*const c_char>,
+    method: *const c_char,
+    bytes: *mut u64,
+) -> Result<(), Failure> {
+    // SAFETY: all of them by the caller's promise.
+    let (path, data, method, bytes) = unsafe {
+        let method = match method.is_null() {
+            true => None,
+            false => Some(args::text("method", method)?),
+        };
+        let data = ptd_path.map(|path| args::path("ptd_path", path));
+        let data = data.transpose()?;
+        let pte = args::path("pte_path", pte_path)?;
+        (pte, data, method, args::output("bytes", bytes)?)
+    };
+    let program = Program::open(&path)?;
+    *bytes = program.required_budget_with(method, data.as_deref())?;
+    Ok(())
 }
 
 /// Sets defaults of this process for later loads.

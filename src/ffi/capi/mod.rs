@@ -29,7 +29,8 @@ pub use graph_pool::{
 };
 pub use load::{
     ws_destroy, ws_init, ws_init_method, ws_init_on_stream, ws_method_name, ws_model,
-    ws_new_session, ws_required_budget, ws_reset_state, ws_set_budget, ws_set_options,
+    ws_new_session, ws_required_budget, ws_required_budget_with_data, ws_reset_state,
+    ws_set_budget, ws_set_options,
 };
 pub use offload::{
     ws_offload, ws_offload_addresses, ws_offload_begin, ws_offload_copy_again, ws_offload_create,
