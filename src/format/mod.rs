@@ -10,6 +10,7 @@
 //! | `flat` | verification of a flatbuffer, with limits taken from its size |
 //! | `segments` | the table of segments: in order, inside, covering |
 //! | `pte`, `ptd` | the two containers |
+//! | `ptd_writer` | a `.ptd`, written segment by segment |
 //! | `record` | what was recorded at export about one method |
 //! | `wiring` | how a method's inputs and outputs belong to its delegate's |
 //! | `scalar` | element types |
@@ -22,6 +23,7 @@ mod generated;
 mod header;
 pub mod packed;
 pub mod ptd;
+pub mod ptd_writer;
 pub mod pte;
 pub mod record;
 pub mod scalar;
@@ -30,6 +32,7 @@ pub mod times;
 pub mod wiring;
 
 pub use ptd::{EntryLayout, Ptd, PtdEntry};
+pub use ptd_writer::{EntryRow, PtdWriter};
 pub use pte::{ConstantMethod, DelegateEntry, Pte};
 pub use record::{
     Argument, BuildId, ConstantKind, Dim, Expression, Gather, InputSpec, OutputSpec, Places,

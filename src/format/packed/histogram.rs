@@ -1,6 +1,8 @@
 //! How often each exponent occurs: the first of two passes over an array.
 
-use super::layout::{PackedHeader, RANKS};
+use super::layout::{
+    fixed_bytes, whole_units, PackedHeader, BLOCK_BYTES, PADDING, RANKS, SECOND, THIRD, UNIT,
+};
 
 /// Counts of exponents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +58,42 @@ impl Histogram {
         if let Some(&half) = half.first() {
             self.half = Some(half);
         }
+    }
+
+    /// Adds the histogram of the bytes that follow. Those before them must be whole elements.
+    pub fn merge(&mut self, next: &Histogram) {
+        let counts = self.counts.iter_mut().zip(&next.counts);
+        counts.for_each(|(sum, one)| *sum += one);
+        self.bytes += next.bytes;
+        self.half = next.half.or(self.half);
+    }
+
+    /// Most bytes that directory and payload of an array with this histogram take. It counts what all
+    /// fields take, and the most that each block is rounded up by. It does not know of blocks that are
+    /// stored raw because that is shorter: an array of very different blocks may take less.
+    pub fn most_bytes(&self) -> u64 {
+        let (whole, rest) = (
+            self.bytes / BLOCK_BYTES as u64,
+            (self.bytes % BLOCK_BYTES as u64) as usize,
+        );
+        let last = match (rest, self.half) {
+            (0, _) => 0,
+            (_, None) => fixed_bytes(rest / 2),
+            // A block with half an element is stored raw.
+            (_, Some(_)) => fixed_bytes(rest / 2).max(whole_units(rest)),
+        };
+        let blocks = whole + u64::from(rest > 0);
+        let mut counts = self.counts;
+        counts.sort_unstable_by_key(|&count| std::cmp::Reverse(count));
+        let after = |rank: usize| counts[rank..].iter().sum::<u64>();
+        let fields = after(usize::from(SECOND)).div_ceil(4)
+            + (3 * after(usize::from(THIRD))).div_ceil(8)
+            + after(RANKS);
+        // Second and third fields are rounded up to a u32 each, and the block to a unit.
+        let rounding = blocks * (4 + 4 + UNIT as u64);
+        let directory = 4 * (blocks + 1);
+        let fixed = whole * fixed_bytes(BLOCK_BYTES / 2) as u64 + last as u64;
+        fixed + fields + rounding + PADDING as u64 + directory
     }
 
     /// The header of an array with this histogram. Of equally frequent exponents the lowest comes

@@ -55,6 +55,7 @@
 //! | `decode` | bytes of one block into its elements |
 //! | `writer` | an array into a directory and a payload; each block is decoded and compared |
 //! | `directory` | a directory, checked; blocks of a payload into elements |
+//! | `threads` | an array into its stored bytes, by several threads |
 //! | `table` | which entries of a data file are packed |
 
 mod decode;
@@ -63,15 +64,19 @@ mod encode;
 mod histogram;
 mod layout;
 mod table;
+mod threads;
 mod writer;
 
 pub use directory::{decode, BlockPlace, Directory};
 pub use histogram::Histogram;
 pub use layout::{PackedHeader, BLOCK_BYTES, BLOCK_ELEMENTS, PADDING, RAW, UNIT};
 pub use table::{directory_of, read_table, write_table, PackedEntry, StoredParts, TABLE_KEY};
+pub use threads::{count, store, Counted, Stored};
 pub use writer::{encode, PackedArray, PackedWriter};
 
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod threads_tests;
