@@ -1,5 +1,5 @@
 //! The command `weightstream`: what a budget will cost, what the files hold, and what options and counters mean.
-//! Nothing is loaded.
+//! Nothing is loaded. One command writes: it packs the weights of a data file.
 #![deny(unsafe_code)]
 #![allow(
     missing_docs,
@@ -11,6 +11,7 @@ mod explain;
 mod graphs;
 mod inspect;
 mod model;
+mod pack;
 mod picture;
 mod plan;
 mod reference;
@@ -24,7 +25,7 @@ use std::ffi::OsString;
 
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
-/// Tells what a budget will cost, and what a program's files hold. Nothing is loaded and no GPU is needed.
+/// Tells what a budget will cost and what a program's files hold, and packs its weights. Nothing is loaded and no GPU is needed.
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -36,6 +37,8 @@ enum Command {
     Plan(plan::PlanArguments),
     /// What a program and its weights hold: method, target, inputs, constants, floor.
     Inspect(inspect::InspectArguments),
+    /// Codes the bf16 weights of a data file without loss, in about two thirds of their bytes.
+    Pack(pack::PackArguments),
     /// The options of a load: what each takes, its default, its environment variable.
     Options(reference::ReferenceArguments),
     /// What each counter of `stats` counts.
@@ -63,6 +66,7 @@ pub fn run(name: &str, arguments: impl IntoIterator<Item = OsString>) -> Outcome
     let outcome = match Arguments::try_parse_from(whole).map(|parsed| parsed.command) {
         Ok(Command::Plan(arguments)) => plan::run(&arguments),
         Ok(Command::Inspect(arguments)) => inspect::run(&arguments),
+        Ok(Command::Pack(arguments)) => pack::run(&arguments),
         Ok(Command::Options(arguments)) => Ok(reference::options(&arguments)),
         Ok(Command::Counters(arguments)) => Ok(reference::counters(&arguments)),
         Err(usage) => {

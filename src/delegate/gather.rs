@@ -13,6 +13,12 @@ pub fn by_rule(record: &Record) -> Vec<ProbeId> {
     reads(record, |gather, table| gather.pays(table))
 }
 
+/// The reads that some option may have done in place.
+#[cfg(feature = "cli")]
+pub(super) fn by_any_option(record: &Record) -> Vec<ProbeId> {
+    reads(record, |_, _| true)
+}
+
 /// The reads of each method that are done in place in this load.
 pub(super) fn choose_all(
     records: &Records,

@@ -12,6 +12,7 @@
 //! | `compiled` | the compiled library, held against record and data |
 //! | `budget` | the budget that `auto` chooses |
 //! | `keep` | which weights always stay, and which never do |
+//! | `packing` | which constants may be stored packed |
 //! | `inputs` | the check of a call's inputs and of the room for its outputs |
 //! | `sizes` | what the sizes of a call come to, held against the record's relations and guards |
 //! | `tensor` | views of both |
@@ -36,6 +37,8 @@ mod load;
 pub mod mapped;
 mod open;
 mod option_checks;
+#[cfg(feature = "cli")]
+pub(crate) mod packing;
 pub mod place;
 pub mod program;
 mod request;

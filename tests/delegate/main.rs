@@ -6,6 +6,7 @@ mod support;
 mod cli;
 mod cli_graphs;
 mod cli_methods;
+mod cli_pack;
 mod files;
 mod graph_shapes;
 mod load;

@@ -1,0 +1,179 @@
+//! Segment by segment, packed or as it is.
+
+use super::progress::Progress;
+use super::report::{refuse_nothing_packed, Reason, Report};
+use super::source::{Segment, Source};
+use super::target::NewFile;
+use crate::format::packed::{
+    count, store, write_table, PackedEntry, PackedHeader, Stored, PADDING, RAW, TABLE_KEY, UNIT,
+};
+use crate::format::{EntryRow, PtdWriter};
+use crate::Result;
+use std::collections::BTreeMap;
+use std::fs::File;
+
+/// Bytes of a piece that is copied.
+const PIECE: usize = 4 << 20;
+
+/// Writes all segments, the table of packed entries and the tables of the file.
+pub fn write(
+    source: &Source,
+    segments: &[Segment<'_>],
+    file: &NewFile,
+    threads: usize,
+) -> Result<Report> {
+    let mut rows = rows(segments);
+    let name = file.name();
+    let count = segments.len() + 1;
+    let mut writing = Writing {
+        source: source.name(),
+        to: PtdWriter::new(&name, file.file(), &rows, count, source.alignment())?,
+        threads,
+        packed: BTreeMap::new(),
+        report: Report::new(source.data.file().bytes().len() as u64),
+        progress: Progress::of(segments.iter().map(|one| one.bytes.len() as u64).sum()),
+    };
+    for segment in segments {
+        writing.segment(segment)?;
+    }
+    let Writing {
+        mut to,
+        packed,
+        mut report,
+        ..
+    } = writing;
+    refuse_nothing_packed(source.name(), &report)?;
+    to.begin_segment()?;
+    to.write(&write_table(&packed))?;
+    for row in &mut rows {
+        // A runtime that knows nothing of packed entries finds no tensor here and says so.
+        row.layout.take_if(|_| packed.contains_key(&row.key));
+    }
+    report.file_bytes = to.finish(&rows)?;
+    Ok(report)
+}
+
+/// All entries as they are in the source, and the table.
+fn rows(segments: &[Segment<'_>]) -> Vec<EntryRow> {
+    let mut rows = Vec::new();
+    for (index, segment) in segments.iter().enumerate() {
+        rows.extend(segment.entries.iter().map(|(key, entry)| EntryRow {
+            key: (*key).to_owned(),
+            layout: entry.layout.clone(),
+            segment: index,
+        }));
+    }
+    rows.push(EntryRow {
+        key: TABLE_KEY.to_owned(),
+        layout: None,
+        segment: segments.len(),
+    });
+    rows
+}
+
+struct Writing<'a> {
+    source: &'a str,
+    to: PtdWriter<&'a File>,
+    threads: usize,
+    packed: BTreeMap<String, PackedEntry>,
+    report: Report,
+    progress: Progress,
+}
+
+impl Writing<'_> {
+    fn segment(&mut self, segment: &Segment<'_>) -> Result<()> {
+        self.to.begin_segment()?;
+        let reason = match segment.raw {
+            Some(reason) => {
+                self.copy(segment, true)?;
+                reason
+            }
+            None => {
+                let counted = count(segment.name(), segment.bytes, self.threads)?;
+                segment.check(self.source, counted.crc32)?;
+                match gain(segment.bytes.len() as u64, counted.histogram.most_bytes()) {
+                    Ok(()) => return self.pack(segment, counted.histogram.header()),
+                    Err(reason) => {
+                        self.copy(segment, false)?;
+                        reason
+                    }
+                }
+            }
+        };
+        self.report.stays(reason, segment);
+        Ok(())
+    }
+
+    fn copy(&mut self, segment: &Segment<'_>, check: bool) -> Result<()> {
+        let mut crc32 = crc32fast::Hasher::new();
+        for piece in segment.bytes.chunks(PIECE) {
+            if check {
+                crc32.update(piece);
+            }
+            self.to.write(piece)?;
+            self.progress.add(piece.len(), piece.len());
+        }
+        match check {
+            true => segment.check(self.source, crc32.finalize()),
+            false => Ok(()),
+        }
+    }
+
+    fn pack(&mut self, segment: &Segment<'_>, header: PackedHeader) -> Result<()> {
+        let (to, progress) = (&mut self.to, &mut self.progress);
+        let put = |stored: &[u8], raw: usize| {
+            to.write(stored)?;
+            progress.add(raw, stored.len());
+            Ok(())
+        };
+        let stored = store(segment.name(), segment.bytes, &header, self.threads, put)?;
+        let Stored { bytes, crc32 } = stored;
+        for (key, entry) in &segment.entries {
+            // What has no layout stays raw.
+            let Some(layout) = entry.layout.clone() else {
+                continue;
+            };
+            let entry = PackedEntry {
+                layout,
+                header,
+                crc32,
+            };
+            self.packed.insert((*key).to_owned(), entry);
+        }
+        self.report.packed(segment, bytes);
+        Ok(())
+    }
+}
+
+/// Whether it is worth it to pack `raw` bytes that take at most so many. This is estimated from the
+/// histogram, before anything is coded: nothing is written twice. The estimate is never too low, and some
+/// thousandths too high for weights as training leaves them. A weight of very different blocks may gain
+/// more than it says, and stays raw.
+fn gain(raw: u64, most: u64) -> std::result::Result<(), Reason> {
+    let addressed = u64::from(RAW) * UNIT as u64;
+    match most {
+        _ if u128::from(most) * 20 > u128::from(raw) * 19 => Err(Reason::Gain),
+        _ if most.saturating_sub(PADDING as u64) >= addressed => Err(Reason::Large),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_twentieth_has_to_be_gained() {
+        assert_eq!(gain(100, 95), Ok(()));
+        assert_eq!(gain(100, 96), Err(Reason::Gain));
+        assert_eq!(gain(0, 20), Err(Reason::Gain));
+        assert_eq!(gain(u64::MAX, u64::MAX), Err(Reason::Gain));
+    }
+
+    #[test]
+    fn what_a_directory_cannot_address_stays_raw() {
+        let addressed = 1 << 35;
+        assert_eq!(gain(2 * addressed, addressed), Ok(()));
+        assert_eq!(gain(2 * addressed, addressed + 16), Err(Reason::Large));
+    }
+}
