@@ -11,7 +11,7 @@ use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::cuda::{RING_DEFAULT, RING_LEAST};
 use weightstream::device::{
-    CudaDevice, Device, HostBytes, HostFile, HostSource, HostStorage, Source, WeightDevice,
+    CudaDevice, Device, HostBytes, HostFile, HostSource, HostStorage, WeightDevice,
 };
 use weightstream::session::Session;
 use weightstream::store::StoreOptions;
@@ -353,7 +353,7 @@ fn sessions_are_right_however_weights_are_held() {
                 model.program(),
                 |device| {
                     let parts = mode.prepare(device, &source, &ranges)?;
-                    Ok(parts.into_iter().map(Source::from).collect())
+                    Ok(parts.into_iter().map(Into::into).collect())
                 },
                 options,
             )
@@ -462,7 +462,7 @@ fn a_pass_over_bytes_that_cannot_be_read_fails() {
                 model.program(),
                 |device| {
                     let parts = Mode::Staged.prepare(device, &source, &ranges)?;
-                    Ok(parts.into_iter().map(Source::from).collect())
+                    Ok(parts.into_iter().map(Into::into).collect())
                 },
                 options,
             )
