@@ -1,6 +1,6 @@
-//! Which constants may be stored packed: decided by the records alone. A packed weight has to be decoded
-//! as a whole blocks at a time on its way to the device. So what kernels read where it lies stays raw, and
-//! so do rows that are copied one by one.
+//! Which constants may be stored packed: decided by the records alone. Packed weights are decoded in
+//! whole blocks on their way to the device. So what kernels read where it lies stays raw, and so do rows
+//! that are copied one by one.
 #![deny(unsafe_code)]
 
 use super::gather;
