@@ -10,5 +10,6 @@ mod device;
 mod host_memory;
 mod io;
 mod link;
+mod packed;
 mod session;
 mod units;

@@ -90,7 +90,7 @@ fn session_by(
 /// Plays one pass. Each kernel reads all open leases and all direct constants when the compute stream gets to
 /// it; what it read is compared after the pass, also after one that failed. `hold`: the stream starts only
 /// after so long, when all copies that could overtake it have had their chance.
-fn play(
+pub fn play(
     model: &Model,
     session: &mut Session<CudaDevice>,
     pass: Pass,

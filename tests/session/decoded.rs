@@ -1,108 +1,32 @@
 //! Weights with fewer bytes in their file than on the device: packed ones.
 
-use crate::session_support::{chain, play, Kernels, Model, Pass};
+use crate::session_support::packed::Packed;
+use crate::session_support::{play, Kernels, Pass};
 use std::ops::Range;
-use std::sync::Arc;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
-use weightstream::device::{Device, HostBytes, HostDevice, Sim, Source};
-use weightstream::format::packed::{encode, PackedEntry};
-use weightstream::format::{EntryLayout, ScalarType};
+use weightstream::device::{Device, HostBytes, HostDevice, Sim};
 use weightstream::session::Session;
 use weightstream::store::{source_of, StoreOptions};
-use weightstream::weights::{PackedWeight, SharedBytes};
 use weightstream::Error;
 
-/// A model whose weights of even index are packed, and what is stored of them.
-struct Packed {
-    model: Model,
-    stored: Vec<Option<(SharedBytes, Arc<PackedWeight>)>>,
-}
-
-/// Bytes of bf16 values as weights have them: exponents of a few values.
-fn weights(bytes: &mut [u8]) {
-    for (at, pair) in bytes.chunks_exact_mut(2).enumerate() {
-        let exponent = 120
-            - (at as u32)
-                .wrapping_mul(0x9E37_79B1)
-                .leading_zeros()
-                .min(12) as u16;
-        let value = exponent << 7 | u16::from_le_bytes([pair[0], pair[1]]) & 0x807f;
-        pair.copy_from_slice(&value.to_le_bytes());
-    }
-}
-
-/// The stored bytes of these raw ones, and how they become them.
-fn packed(raw: &[u8]) -> (SharedBytes, Arc<PackedWeight>) {
-    let array = encode(raw).unwrap();
-    let mut stored = array.payload;
-    stored.extend(array.directory.iter().flat_map(|word| word.to_le_bytes()));
-    let entry = PackedEntry {
-        layout: EntryLayout {
-            dtype: ScalarType::BF16,
-            sizes: vec![raw.len() as i64 / 2],
-            dim_order: vec![0],
-        },
-        header: array.header,
-        crc32: crc32fast::hash(&stored),
+fn load<D: Device>(packed: &Packed, device: D, budget: u64) -> Session<D> {
+    let options = StoreOptions {
+        budget: Some(budget),
+        policy: PolicyKind::Planned,
+        elastic: true,
+        ..StoreOptions::default()
     };
-    let stored = SharedBytes::from_vec(stored);
-    let weight = PackedWeight::new("model.ptd", "w", entry, &stored).unwrap();
-    (stored, Arc::new(weight))
+    Session::new(device, packed.model.program(), packed.sources(), options).unwrap()
 }
 
-impl Packed {
-    fn new(weights_of: &[u64]) -> Packed {
-        let mut model = chain(weights_of);
-        let stored = model.bytes.iter_mut().enumerate().map(|(index, bytes)| {
-            weights(bytes);
-            let packed = (index % 2 == 0).then(|| packed(bytes))?;
-            model.constants.specs[index].stored = packed.0.len();
-            Some(packed)
-        });
-        let stored = stored.collect();
-        Packed { model, stored }
-    }
-
-    fn sources(&self) -> Vec<Source> {
-        let all = self.model.host_bytes().into_iter().zip(&self.stored);
-        let one = |(bytes, stored): (HostBytes, &Option<(SharedBytes, Arc<PackedWeight>)>)| {
-            match stored {
-                None => bytes.into(),
-                Some((stored, packed)) => {
-                    // SAFETY: the tests drop their sessions before their models, and change nothing.
-                    let stored = unsafe { HostBytes::new(stored.addr(), stored.len()) };
-                    source_of(stored, Some(packed))
-                }
-            }
-        };
-        all.map(one).collect()
-    }
-
-    fn load<D: Device>(&self, device: D, budget: u64) -> Session<D> {
-        let options = StoreOptions {
-            budget: Some(budget),
-            policy: PolicyKind::Planned,
-            elastic: true,
-            ..StoreOptions::default()
-        };
-        Session::new(device, self.model.program(), self.sources(), options).unwrap()
-    }
-
-    fn verify<D: Device>(&self, session: &mut Session<D>) {
-        let sums = self.model.bytes.iter().map(|bytes| crc32fast::hash(bytes));
-        session.verify_every_read(sums.collect()).unwrap();
-    }
-
-    /// Bytes that copies of all weights bring.
-    fn stored_bytes(&self) -> u64 {
-        self.model
-            .constants
-            .specs
-            .iter()
-            .map(|spec| spec.stored)
-            .sum()
-    }
+fn verify<D: Device>(packed: &Packed, session: &mut Session<D>) {
+    let sums = packed
+        .model
+        .bytes
+        .iter()
+        .map(|bytes| crc32fast::hash(bytes));
+    session.verify_every_read(sums.collect()).unwrap();
 }
 
 /// Load, plan, passes and budgets; every read compared with the weight's bytes, and each copy counted as what it brings.
@@ -114,10 +38,10 @@ fn runs_at_every_budget<D: Kernels>(device: D, unit: u64) {
         .iter()
         .map(|bytes| bytes.len() as u64)
         .sum();
-    let mut session = packed.load(device, all + 8 * unit);
+    let mut session = load(&packed, device, all + 8 * unit);
     assert_eq!(session.stats().bytes_copied, packed.stored_bytes());
     assert!(session.stats().bytes_copied < all * 9 / 10);
-    packed.verify(&mut session);
+    verify(&packed, &mut session);
     for percent in [100, 40, 75, 30, 90] {
         session.set_budget(all * percent / 100).unwrap();
         play(&packed.model, &mut session, Pass::Complete).unwrap();

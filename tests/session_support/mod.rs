@@ -4,6 +4,7 @@
 pub mod case;
 pub mod code;
 pub mod draw;
+pub mod packed;
 
 use draw::{Draw, Seeded};
 use weightstream::aoti::hooks::PassHooks;

@@ -33,7 +33,7 @@ def check_loads(
     try:
         with step("loading the program to check it"):
             least = fields["offload"] == [1] and not has_budget
-            specs = {"weight_offload_budget_bytes": runtime.required_budget(pte)} if least else {}
+            specs = {"weight_offload_budget_bytes": runtime.required_budget(pte, ptd=ptd)} if least else {}
             runtime.Module(pte, ptd, **specs).close()
     except Error as problem:
         if any(words in str(problem) for words in _ELSEWHERE):

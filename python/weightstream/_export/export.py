@@ -37,13 +37,14 @@ def export(
     constant_methods: dict[str, Any] | None = None,
     shared_state: dict[str, str] | None = None,
     quantize: Any = None,
+    packed: bool = False,
     **partitioner: Any,
 ) -> None:
     """Exports ``model``, compiles it and writes the program and its weights: what the steps in docs/export.md do.
 
     ``inputs``: a tuple of examples, or one tensor. ``kwargs``: examples by name, which calls give by name too. ``kwargs``, ``dynamic_shapes`` and ``strict`` go to ``torch.export.export``; with a program
     that is exported already (``inputs`` is then ``None``) they are refused. The model is exported in evaluation mode, and left in the
-    mode that it had. ``device_io``, ``check`` and ``defaults``: see :func:`save`; other keywords: see :class:`WeightStreamPartitioner`.
+    mode that it had. ``device_io``, ``check``, ``defaults`` and ``packed``: see :func:`save`; other keywords: see :class:`WeightStreamPartitioner`.
     ``constant_methods``: further methods of the program, with the value that each returns.
 
     A dictionary of models is a program of several methods, which share weights and state: see "Several methods" in docs/export.md.
@@ -73,7 +74,7 @@ def export(
             compile_config=edge_compile_config(),
             constant_methods=constant_methods,
         )
-    save(edge, pte_path, ptd_path, device_io=device_io, check=check, defaults=defaults)
+    save(edge, pte_path, ptd_path, device_io=device_io, check=check, defaults=defaults, packed=packed)
 
 
 @contextlib.contextmanager

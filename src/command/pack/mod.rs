@@ -38,6 +38,9 @@ pub struct PackArguments {
     /// Replace the output if it is there already.
     #[arg(long)]
     force: bool,
+    /// Smaller weights stay raw, bytes: decoding costs as much as they save.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
+    least: u64,
     /// How many threads code; without it, one for each core. The file is the same for any number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -54,7 +57,7 @@ pub fn run(arguments: &PackArguments) -> Result<String> {
         arguments.force,
     )?;
     // Nothing is written if it is known before that nothing would be packed.
-    let segments = source.segments();
+    let segments = source.segments(arguments.least);
     report::some_may_be_packed(source.name(), &segments)?;
     let file = NewFile::create(target)?;
     let report = write::write(&source, &segments, &file, threads(arguments))?;

@@ -18,6 +18,8 @@ pub enum Reason {
     Large,
     /// The packed form is hardly shorter.
     Gain,
+    /// A copy of it costs more than the packed form saves.
+    Small,
     /// The program names no such constant.
     Other,
 }
@@ -30,6 +32,7 @@ impl Reason {
             Reason::Record(WhyRaw::Type) => "of another type than bfloat16",
             Reason::Large => "larger than a packed entry can be",
             Reason::Gain => "would gain less than 5 %",
+            Reason::Small => "smaller than --least",
             Reason::Other => "no constants of the program",
         }
     }
@@ -41,6 +44,7 @@ impl Reason {
             Reason::Record(WhyRaw::Type) => "type",
             Reason::Large => "large",
             Reason::Gain => "gain",
+            Reason::Small => "small",
             Reason::Other => "other",
         }
     }

@@ -90,7 +90,8 @@ impl Source {
     }
 
     /// Its segments in the order in which they stand in the file.
-    pub fn segments(&self) -> Vec<Segment<'_>> {
+    /// Those of less than `least` bytes stay raw.
+    pub fn segments(&self, least: u64) -> Vec<Segment<'_>> {
         let (why, checksums) = (why_raw(&self.records), checksums(&self.records));
         let mut segments: BTreeMap<usize, Segment<'_>> = BTreeMap::new();
         for (key, entry) in self.data.ptd().entries() {
@@ -103,7 +104,12 @@ impl Source {
             });
             segment.entries.push((key, entry));
             // Entries that share bytes are packed together or not at all.
-            let reasons = [segment.raw, reason(why.get(key).copied(), entry)];
+            let small = (segment.bytes.len() as u64) < least;
+            let reasons = [
+                segment.raw,
+                reason(why.get(key).copied(), entry),
+                small.then_some(Reason::Small),
+            ];
             segment.raw = reasons.into_iter().flatten().min();
             let of_key = checksums.get(key).into_iter().flatten();
             segment.checksums.extend(of_key);

@@ -43,12 +43,15 @@ pub fn write(
         ..
     } = writing;
     refuse_nothing_packed(source.name(), &report)?;
-    to.begin_segment()?;
-    to.write(&write_table(&packed))?;
     for row in &mut rows {
-        // A runtime that knows nothing of packed entries finds no tensor here and says so.
-        row.layout.take_if(|_| packed.contains_key(&row.key));
+        if let Some((_, stored)) = packed.get(&row.key) {
+            row.layout = Some(PackedEntry::layout_in_file(*stored));
+        }
     }
+    let packed = packed.into_iter().map(|(key, (entry, _))| (key, entry));
+    let table = write_table(&packed.collect());
+    to.begin_segment()?;
+    to.write(&table)?;
     report.file_bytes = to.finish(&rows)?;
     Ok(report)
 }
@@ -75,7 +78,8 @@ struct Writing<'a> {
     source: &'a str,
     to: PtdWriter<&'a File>,
     threads: usize,
-    packed: BTreeMap<String, PackedEntry>,
+    /// With their stored bytes.
+    packed: BTreeMap<String, (PackedEntry, u64)>,
     report: Report,
     progress: Progress,
 }
@@ -138,7 +142,7 @@ impl Writing<'_> {
                 header,
                 crc32,
             };
-            self.packed.insert((*key).to_owned(), entry);
+            self.packed.insert((*key).to_owned(), (entry, bytes));
         }
         self.report.packed(segment, bytes);
         Ok(())

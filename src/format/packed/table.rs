@@ -1,5 +1,5 @@
-//! The table of a data file that says which of its entries are packed. It is an entry itself, and packed entries have no layout of
-//! their own there: a runtime that knows nothing of packed entries refuses them.
+//! The table of a data file that says which of its entries are packed. It is an entry itself. As tensors of the file packed entries
+//! are int32 of one dimension: a runtime that knows nothing of packed entries finds another dtype than the program's, and refuses them.
 //!
 //! ```text
 //! table         "WSPACKED" | u32 version, 1 | u32 count | entries
@@ -42,6 +42,18 @@ pub struct StoredParts {
     pub payload: Range<usize>,
     /// The directory.
     pub directory: Range<usize>,
+}
+
+impl PackedEntry {
+    /// What the file calls an entry of so many stored bytes.
+    pub fn layout_in_file(stored: u64) -> EntryLayout {
+        EntryLayout {
+            dtype: ScalarType::I32,
+            // Payloads and directories are whole u32.
+            sizes: vec![(stored / 4) as i64],
+            dim_order: vec![0],
+        }
+    }
 }
 
 impl PackedHeader {
