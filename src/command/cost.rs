@@ -125,7 +125,9 @@ impl Cost {
             });
         }
         let (methods, weights) = (&model.methods.traced(), &model.methods.constants.specs);
-        let (figures, capacity) = (model.figures.beside(floor.direct), budget - floor.direct);
+        let figures = model.figures.beside(floor.direct);
+        let figures = figures.with_packed(model.packed);
+        let capacity = budget - floor.direct;
         let residency = choose(&Request {
             kind: PolicyKind::Planned,
             methods,

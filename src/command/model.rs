@@ -3,9 +3,11 @@
 use crate::config::{
     Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, METHOD_SHARE, PIN, POLICY, STREAM,
 };
-use crate::delegate::{gather, know_packed, mark, program, program::check_files, program_of};
+use crate::delegate::{
+    gather, know_packed, mark, packed_residents, program, program::check_files, program_of,
+};
 use crate::device;
-use crate::figures::DeviceModel;
+use crate::figures::{DeviceModel, PackedResidents};
 use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
 use crate::schedule::{Floor, KernelTimes, ProbeId};
 use crate::store::{Method, Methods};
@@ -79,6 +81,8 @@ pub struct Model {
     /// Bytes of all constants, as they count.
     everything: u64,
     pub figures: DeviceModel,
+    /// What a load does with packed weights.
+    pub packed: PackedResidents,
     pub floor: Floor,
     /// Whether the data hold the checksum of the program's tables.
     pub has_program_crc: bool,
@@ -151,6 +155,7 @@ impl Model {
             ))
         })?;
         let floor = whole.floor(figures.granule)?;
+        let packed = packed_residents(&options, &whole.constants);
         let (methods, _) = whole.in_place(false)?;
         let everything = methods.everything(figures.granule);
         if everything > LARGEST {
@@ -168,6 +173,7 @@ impl Model {
             methods,
             everything,
             figures,
+            packed,
             floor,
             has_program_crc,
             graph_shapes,

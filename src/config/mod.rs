@@ -12,6 +12,7 @@ mod values;
 use std::fmt;
 
 use crate::error::Error;
+use crate::figures::PackedResidents;
 
 pub use layers::{check_defaults, from_program, get_default, quoted, set_defaults, Applies};
 pub use options::{Given, Options, Origin};
@@ -123,6 +124,8 @@ pub const HOST: &str = "weight_offload_host";
 pub const STAGING_MB: &str = "weight_offload_staging_mb";
 /// Key of which tables are read in place: `auto`, `on` or `off`.
 pub const GATHER: &str = "weight_offload_gather";
+/// Whether packed weights stay packed on the device.
+pub const PACKED_RESIDENTS: &str = "weight_offload_packed_residents";
 /// Key of what the link to the device carries, in GB/s of 1,000,000,000 bytes: a positive number, as a string or an
 /// integer; or `auto`: it is timed at load.
 pub const LINK_GBPS: &str = "weight_offload_link_gbps";
@@ -184,6 +187,14 @@ impl Words for Gathering {
         ("auto", Gathering::Auto),
         ("on", Gathering::On),
         ("off", Gathering::Off),
+    ];
+}
+
+impl Words for PackedResidents {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("auto", PackedResidents::Auto),
+        ("on", PackedResidents::On),
+        ("off", PackedResidents::Off),
     ];
 }
 

@@ -12,10 +12,11 @@ use super::values::{
 use super::{
     refuse, Budget, Concurrent, Gathering, HostMemory, LinkRate, PolicyKind, Sha256Digest,
     ShapeGroup, Spec, Verify, BUDGET, BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA,
-    DEVICE, GATHER, GRAPH_MB, GRAPH_SHAPES, HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN,
-    POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
+    DEVICE, GATHER, GRAPH_MB, GRAPH_SHAPES, HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE,
+    PACKED_RESIDENTS, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
 };
 use crate::error::Result;
+use crate::figures::PackedResidents;
 
 /// Who gave an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +68,8 @@ pub struct Options {
     pub staging: Option<u64>,
     /// Which tables are read in place.
     pub gather: Gathering,
+    /// Whether packed weights stay packed on the device, which decodes them at each read.
+    pub packed_residents: PackedResidents,
     /// How plans get to know the link to the device.
     pub link: LinkRate,
     /// File of how long kernels run: read if it is there, otherwise written once they were timed.
@@ -149,6 +152,7 @@ impl Options {
             HOST => self.host = word(spec)?,
             STAGING_MB => self.staging = Some(from_mb(spec)?),
             GATHER => self.gather = word(spec)?,
+            PACKED_RESIDENTS => self.packed_residents = word(spec)?,
             LINK_GBPS => self.link = link_rate(spec)?,
             KERNEL_TIMES => self.kernel_times = Some(path(spec)?),
             DEVICE => self.device = Some(device_index(spec)?),

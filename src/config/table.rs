@@ -6,11 +6,11 @@ use super::policy::FOR_TESTS;
 use super::{
     refuse, Concurrent, Gathering, HostMemory, PolicyKind, Spec, SpecValue, Verify, Words, BUDGET,
     BUDGET_BYTES, BUDGET_MB, CONCURRENT, CUDA_GRAPH, DATA, DEVICE, GATHER, GRAPH_MB, GRAPH_SHAPES,
-    HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PIN, POLICY, PRIORITY, PTE_SHA256, STAGING_MB,
-    STREAM, SYNC, VERIFY,
+    HOST, KERNEL_TIMES, LINK_GBPS, METHOD_SHARE, PACKED_RESIDENTS, PIN, POLICY, PRIORITY,
+    PTE_SHA256, STAGING_MB, STREAM, SYNC, VERIFY,
 };
 use crate::error::Error;
-use crate::figures::DeviceId;
+use crate::figures::{DeviceId, PackedResidents};
 
 /// What the keys of options start with.
 const PREFIX: &str = "weight_offload_";
@@ -157,7 +157,7 @@ fn words<T: Words>() -> Vec<&'static str> {
 }
 
 /// All of them, in the order of the documentation.
-pub const ROWS: [Row; 22] = [
+pub const ROWS: [Row; 23] = [
     row(
         BUDGET,
         Values::Auto,
@@ -223,6 +223,14 @@ pub const ROWS: [Row; 22] = [
         "auto",
         "Whether tables of which kernels only look rows up (embeddings) are read in place, in \
          host memory. 'auto': where a pass takes at most half of the table.",
+    ),
+    row(
+        PACKED_RESIDENTS,
+        Values::Words(words::<PackedResidents>),
+        Reach::Gpu,
+        "auto",
+        "Whether packed weights may stay packed in the budget, decoded at each read. 'auto': where a \
+         pass is shorter with them; 'on': wherever there is room; 'off': what stays is raw.",
     ),
     row(
         LINK_GBPS,

@@ -33,6 +33,7 @@ fn captured(options: &Options, capacity: u64) -> Result<bool> {
             page: Some(64),
             apart: 0,
             whole_pages: false,
+            packed: Default::default(),
         },
         capacity,
         link: None,

@@ -42,7 +42,7 @@ mod weight_device;
 use std::ffi::c_void;
 
 use crate::error::{Error, Result};
-use crate::figures::{DeviceModel, Link};
+use crate::figures::{DeviceModel, Link, PackedResidents};
 
 pub use address_table::{AddressTable, Frame};
 pub use any_pages::{while_captured, AnyEvent, AnyPages};
@@ -309,6 +309,7 @@ pub trait Device: Send + 'static {
             bytes_per_copy: self.bytes_per_copy(),
             apart: 0,
             whole_pages: false,
+            packed: PackedResidents::Off,
         }
     }
 

@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 
 use super::{cuda, host};
-use crate::figures::DeviceModel;
+use crate::figures::{DeviceModel, PackedResidents};
 
 /// Bytes of device memory that decoding weights with these directories takes on the device that records call `name`, for as
 /// long as they are loaded. On a CPU none: a weight is decoded where it is wanted.
@@ -26,5 +26,6 @@ pub fn model_of(name: &str) -> Option<DeviceModel> {
         page,
         apart: 0,
         whole_pages: false,
+        packed: PackedResidents::Off,
     })
 }

@@ -1,6 +1,6 @@
 //! What is brought to a device: bytes of the host as they are, or stored bytes that become others on the way.
 
-use super::HostBytes;
+use super::{DevicePtr, HostBytes};
 use crate::error::Result;
 use crate::figures::stored_of;
 use std::fmt;
@@ -37,6 +37,8 @@ pub struct Source {
     range: Range<u64>,
     /// What makes them, and how many bytes the whole weight has. `None`: the stored bytes of the range are its bytes.
     decoder: Option<(Arc<dyn Decode>, u64)>,
+    /// Where the device has so many of the first stored bytes already.
+    kept: Option<(DevicePtr, u64)>,
 }
 
 impl From<HostBytes> for Source {
@@ -45,6 +47,7 @@ impl From<HostBytes> for Source {
             range: 0..stored.len(),
             stored,
             decoder: None,
+            kept: None,
         }
     }
 }
@@ -56,7 +59,18 @@ impl Source {
             stored,
             range: 0..bytes,
             decoder: Some((decoder, bytes)),
+            kept: None,
         }
+    }
+
+    /// The same where the device has the first `bytes` of the stored bytes at `at`, as long as this source and its parts are brought.
+    pub fn with_kept(self, kept: Option<(DevicePtr, u64)>) -> Source {
+        Source { kept, ..self }
+    }
+
+    /// Where the device has so many of the first stored bytes.
+    pub fn kept(&self) -> Option<(DevicePtr, u64)> {
+        self.kept
     }
 
     /// Bytes on the device.
@@ -78,7 +92,10 @@ impl Source {
     pub fn stored_bytes(&self) -> u64 {
         match self.decoder {
             None => self.len(),
-            Some((_, whole)) => stored_of(&self.range, whole, self.stored.len()),
+            Some((_, whole)) => {
+                let kept = self.kept.map_or(0, |(_, bytes)| bytes);
+                stored_of(&self.range, whole, self.stored.len(), kept)
+            }
         }
     }
 
@@ -98,6 +115,7 @@ impl Source {
             },
             range: self.range.start + range.start..self.range.start + range.end,
             decoder: self.decoder.clone(),
+            kept: self.kept,
         }
     }
 
@@ -123,6 +141,15 @@ impl Source {
     /// # Safety
     /// `bytes` is no memory of the stored bytes. These are readable, by the promise in [`HostBytes::new`].
     pub(crate) unsafe fn write_to(&self, bytes: &mut [u8]) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.write_with(&[], bytes) }
+    }
+
+    /// The same where these are the first of the stored bytes, whatever is in the file.
+    ///
+    /// # Safety
+    /// As for [`Source::write_to`].
+    pub(crate) unsafe fn write_with(&self, kept: &[u8], bytes: &mut [u8]) -> Result<()> {
         // SAFETY: readable and unchanged, by the caller's promise.
         let stored = unsafe {
             match self.stored.is_empty() {
@@ -133,7 +160,13 @@ impl Source {
             }
         };
         match &self.decoder {
-            Some((decoder, _)) => decoder.decode(stored, self.range.start, bytes),
+            Some((decoder, _)) if kept.is_empty() => {
+                decoder.decode(stored, self.range.start, bytes)
+            }
+            Some((decoder, _)) => {
+                let all = [kept, &stored[kept.len()..]].concat();
+                decoder.decode(&all, self.range.start, bytes)
+            }
             None => {
                 bytes.copy_from_slice(stored);
                 Ok(())

@@ -1,6 +1,6 @@
 //! What a plan needs to know of a device.
 
-use super::Link;
+use super::{Link, PackedResidents};
 
 /// A weight takes whole pages if that loses at most one of so many parts of it.
 const MOST_LOST: u64 = 32;
@@ -18,6 +18,8 @@ pub struct DeviceModel {
     pub apart: u64,
     /// A weight that nearly fills its last page takes all of it: its pages can be kept when the budget changes.
     pub whole_pages: bool,
+    /// Whether stored bytes of packed weights may stay on the device, which decodes them.
+    pub packed: PackedResidents,
 }
 
 impl DeviceModel {
@@ -27,6 +29,11 @@ impl DeviceModel {
             apart: direct,
             ..self
         }
+    }
+
+    /// The same where packed weights stay so.
+    pub fn with_packed(self, packed: PackedResidents) -> DeviceModel {
+        DeviceModel { packed, ..self }
     }
 
     /// The same with whole pages for weights that nearly fill them.

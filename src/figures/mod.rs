@@ -13,5 +13,5 @@ pub use device_id::DeviceId;
 pub use device_model::DeviceModel;
 pub(crate) use free_list::FreeList;
 pub use link::Link;
-pub use stored::stored_of;
+pub use stored::{stored_of, PackedResidents, DECODED_PER_LINKED};
 pub use view::{KeptPages, Piece, View};

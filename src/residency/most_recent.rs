@@ -200,6 +200,7 @@ mod tests {
             page: None,
             apart: 0,
             whole_pages: false,
+            packed: Default::default(),
         };
         let mut policy = MostRecent::new(&Request {
             kind: PolicyKind::MostRecent,

@@ -30,6 +30,7 @@ fn at(trace: &Trace, weights: &[WeightSpec], capacity: u64) -> Option<Plan> {
         bytes_per_copy: 0,
         apart: 0,
         whole_pages: false,
+        packed: Default::default(),
     };
     plan(&[trace.into()], weights, &model, capacity)
 }
@@ -184,6 +185,7 @@ fn weights_that_are_no_whole_pages_are_kept_as_well() {
             bytes_per_copy: 0,
             apart: 0,
             whole_pages: true,
+            packed: Default::default(),
         };
         plan(&[(&trace).into()], &weights, &model, total * percent / 100).unwrap()
     };

@@ -109,6 +109,7 @@ mod tests {
             page: Some(64),
             apart: 0,
             whole_pages: false,
+            packed: Default::default(),
         };
         for &kind in PolicyKind::ALL {
             let request = Request {

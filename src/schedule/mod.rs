@@ -73,7 +73,17 @@ impl WeightSpec {
 
     /// Bytes that a copy of these of its bytes brings over the link.
     pub fn stored_of(&self, range: &Range<u64>) -> u64 {
-        stored_of(range, self.bytes, self.stored)
+        self.linked_of(range, 0)
+    }
+
+    /// The same where the first `kept` of its stored bytes are on the device already.
+    pub fn linked_of(&self, range: &Range<u64>, kept: u64) -> u64 {
+        stored_of(range, self.bytes, self.stored, kept)
+    }
+
+    /// Whether it is packed.
+    pub fn is_packed(&self) -> bool {
+        self.stored < self.bytes
     }
 
     /// Bytes of the budget it occupies while it is on the device. Saturates: sizes come from files, and a

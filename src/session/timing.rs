@@ -21,7 +21,7 @@ impl Timing {
         Timing {
             kernels: asked && link.is_some() && planned && store.device.times_kernels(),
             link,
-            model: store.device.model().beside(store.floor().direct),
+            model: store.model(),
         }
     }
 }

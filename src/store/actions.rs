@@ -99,7 +99,8 @@ impl<D: Device> Store<D> {
         }
         self.weights[weight as usize].copied = range.clone();
         let start = range.start;
-        let src = self.bytes[weight as usize].part(range);
+        let kept = self.weights[weight as usize].kept;
+        let src = self.bytes[weight as usize].part(range).with_kept(kept);
         let queued = self.queue_copy(action, (weight, start), ahead, src);
         if queued.is_err() {
             self.give_memory(weight)?;

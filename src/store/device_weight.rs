@@ -14,6 +14,8 @@ pub(super) struct DeviceWeight<E> {
     pub pooled: bool,
     /// Its bytes that copies of passes brought and that are there, or on their way. Not those that stay for good.
     pub copied: Range<u64>,
+    /// Where so many of its first stored bytes are, packed.
+    pub kept: Option<(DevicePtr, u64)>,
     /// The event after its copy. `None` once the compute stream has waited for it.
     pub ready: Option<Arc<E>>,
     /// The event after the last kernel that read the bytes that are there now.
@@ -27,6 +29,7 @@ impl<E> DeviceWeight<E> {
             in_place: None,
             pooled: false,
             copied: 0..0,
+            kept: None,
             ready: None,
             last_read: None,
         }

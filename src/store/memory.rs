@@ -64,7 +64,7 @@ impl<D: Device> Store<D> {
         let layout = self.residency.layout.clone();
         self.take_fixed(&layout)?;
         self.policy.start(&mut self.actions);
-        let loaded = self.load_resident();
+        let loaded = self.load_kept().and_then(|()| self.load_resident());
         self.wait_for_loads().and(loaded)?;
         self.is_loaded = true;
         self.stats.prefetches = 0;
@@ -81,6 +81,28 @@ impl<D: Device> Store<D> {
         self.block =
             block.map_err(|error| error.during(|| "taking memory for all weights".into()))?;
         Ok(())
+    }
+
+    /// Issues the copies of what stays packed. It comes anew with each plan, and where it was holds nothing of value any more.
+    fn load_kept(&mut self) -> Result<()> {
+        // rule: kept-bytes-are-forgotten-by-a-new-plan
+        self.forget_kept();
+        let kept = self.residency.plan().map(|plan| plan.kept.clone());
+        for one in kept.unwrap_or_default() {
+            let at = self.block.offset(one.at);
+            let stored = self.bytes[one.weight as usize].stored();
+            let copied = self.device.bring(at, stored.slice(0..one.bytes));
+            copied.map_err(|error| self.about(one.weight, "copying, packed,", error))?;
+            self.weights[one.weight as usize].kept = Some((at, one.bytes));
+            self.stats.bytes_copied += one.bytes;
+        }
+        Ok(())
+    }
+
+    fn forget_kept(&mut self) {
+        for weight in &mut self.weights {
+            weight.kept = None;
+        }
     }
 
     /// Issues the first loads: of what stays. What streams is copied by the passes.
@@ -260,7 +282,7 @@ impl<D: Device> Store<D> {
         });
         // What stays is loaded ahead of no read of a pass.
         let prefetches = self.stats.prefetches;
-        let loaded = self.load_resident();
+        let loaded = self.load_kept().and_then(|()| self.load_resident());
         self.stats.prefetches = prefetches;
         loaded?;
         self.is_loaded = true;
@@ -293,6 +315,7 @@ impl<D: Device> Store<D> {
         }
         (self.is_loaded, self.gave_way) = (false, true);
         self.rows.forget();
+        self.forget_kept();
         let gone = self.pool.thin(&mut self.device, &view, &shown);
         if let Err(error) = &gone {
             self.poison(format!("memory could not be taken from a pass: {error}"));

@@ -31,6 +31,7 @@ pub use packed::source_of;
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, PageAccess, Source};
 use crate::error::{Error, Result};
+use crate::figures::{DeviceModel, PackedResidents};
 use crate::memory::Pool;
 use crate::residency::{Action, Layout, Policy, Residency, Served};
 use crate::schedule::{Floor, ProbeId, WeightIndex};
@@ -52,6 +53,8 @@ pub struct Store<D: Device> {
     tables: Vec<Table>,
     /// Rows of these that may lie apart.
     rows: row_places::AllRows,
+    /// What plans do with packed weights.
+    packed: PackedResidents,
     /// The bytes of each constant, by index.
     bytes: Vec<Source>,
     floor: Floor,
@@ -117,6 +120,12 @@ impl<D: Device> Store<D> {
     /// The policy at work.
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
+    }
+
+    /// The device, as plans have to know it.
+    pub(crate) fn model(&self) -> DeviceModel {
+        let model = self.device.model().beside(self.floor.direct);
+        model.with_packed(self.packed)
     }
 
     /// What was chosen for this budget.

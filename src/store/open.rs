@@ -5,7 +5,7 @@ use crate::config::{PolicyKind, BUDGET_MB};
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, HostBytes, PageAccess, Source};
 use crate::error::{bytes_text, Error, Result};
-use crate::figures::Link;
+use crate::figures::{Link, PackedResidents};
 use crate::memory::StreamOrdered;
 use crate::residency::{self, Request, Residency};
 use crate::schedule::{Floor, KernelTimes, WeightSpec};
@@ -19,6 +19,8 @@ pub struct StoreOptions {
     pub policy: PolicyKind,
     /// How long kernels run, if that is known. Otherwise they are timed, on devices that can tell.
     pub times: Option<KernelTimes>,
+    /// Whether stored bytes of packed weights stay on the device, which decodes them.
+    pub packed: PackedResidents,
     /// The budget will change often: everything is planned on pages, also where the budget covers all.
     pub elastic: bool,
     /// Kernels may write to weights: what they wrote lasts until a copy of the weight, and the caller sees to the rest.
@@ -86,6 +88,7 @@ impl<D: Device> Store<D> {
             weights,
             tables,
             rows: Default::default(),
+            packed: options.packed,
             bytes,
             floor,
             budget,
@@ -181,7 +184,11 @@ fn choose<D: Device>(
     budget: u64,
     options: &StoreOptions,
 ) -> Result<(Residency, Option<Link>)> {
-    let (traced, before) = (methods.traced(), device.model().beside(floor.direct));
+    let model = |device: &D| {
+        let model = device.model().beside(floor.direct);
+        model.with_packed(options.packed)
+    };
+    let (traced, before) = (methods.traced(), model(device));
     // They are those of the only method.
     let times = [options.times.as_ref()];
     let mut request = Request {
@@ -198,7 +205,7 @@ fn choose<D: Device>(
         request.link = calibrate(device, &methods.constants, bytes, request.capacity)?;
     }
     // The device knows what a copy costs from here on.
-    let model = device.model().beside(floor.direct);
+    let model = model(device);
     let request = Request {
         model: &model,
         ..request

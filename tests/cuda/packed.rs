@@ -8,6 +8,7 @@ use std::time::Duration;
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::{staging_bytes, CudaDevice, Device, HostBytes};
+use weightstream::figures::PackedResidents;
 use weightstream::session::Session;
 use weightstream::store::{Methods, StoreOptions};
 
@@ -37,9 +38,11 @@ fn load(
     bytes: Vec<HostBytes>,
     device: CudaDevice,
     policy: PolicyKind,
+    residents: PackedResidents,
     budget: u64,
 ) -> Session<CudaDevice> {
     let options = StoreOptions {
+        packed: residents,
         budget: Some(budget),
         policy,
         elastic: policy == PolicyKind::Planned,
@@ -78,7 +81,14 @@ fn every_read_is_right_at_every_budget() {
             let mut device = CudaDevice::new(0).unwrap();
             let (_source, parts) = registered(&packed, &mut device);
             let budget = least + (most - least) * share / 100 + u64::from(share > 0) * 8 * MB;
-            let mut session = load(&packed, parts, device, policy, budget);
+            let mut session = load(
+                &packed,
+                parts,
+                device,
+                policy,
+                PackedResidents::Auto,
+                budget,
+            );
             let hold = Duration::from_millis(100);
             for pass in [
                 Pass::Complete,
@@ -107,17 +117,35 @@ fn budgets_change_under_packed_weights() {
         return;
     };
     let packed = weights();
-    let mut device = CudaDevice::new(0).unwrap();
-    let (_source, parts) = registered(&packed, &mut device);
-    let (_, most) = budgets(&packed);
-    let mut session = load(&packed, parts, device, PolicyKind::Planned, most + 64 * MB);
-    let least = session.least_budget().unwrap();
-    for share in [0, 90, 20, 100, 55] {
-        let budget = least + (most - least) * share / 100;
-        session.set_budget(budget).unwrap();
-        for _ in 0..3 {
-            play(&packed.model, &mut session, Pass::Complete, None).unwrap();
+    for residents in [PackedResidents::Off, PackedResidents::On] {
+        let mut device = CudaDevice::new(0).unwrap();
+        let (_source, parts) = registered(&packed, &mut device);
+        let (_, most) = budgets(&packed);
+        let budget = most + 64 * MB;
+        let mut session = load(
+            &packed,
+            parts,
+            device,
+            PolicyKind::Planned,
+            residents,
+            budget,
+        );
+        let (least, mut kept) = (session.least_budget().unwrap(), 0);
+        for share in [0, 90, 20, 100, 55] {
+            let budget = least + (most - least) * share / 100;
+            session.set_budget(budget).unwrap();
+            let plan = session.store().residency().plan().unwrap();
+            kept += plan.kept_bytes();
+            println!(
+                "{residents:?}, {share} %: {} bytes stay packed",
+                plan.kept_bytes()
+            );
+            for pass in [Pass::Complete, Pass::AbortAt(8), Pass::Complete] {
+                let hold = Duration::from_millis(50);
+                play(&packed.model, &mut session, pass, Some(hold)).unwrap();
+            }
         }
+        assert_eq!(kept > 0, residents == PackedResidents::On);
     }
 }
 
@@ -159,7 +187,14 @@ fn damaged_blocks_stay_inside() {
         // SAFETY: the parts outlive the session, and nobody changes them.
         let host = |bytes: &Vec<u8>| unsafe { HostBytes::new(bytes.as_ptr(), bytes.len() as u64) };
         let bytes = parts.iter().map(host).collect();
-        let mut session = load(&packed, bytes, device, PolicyKind::Lru, budget);
+        let mut session = load(
+            &packed,
+            bytes,
+            device,
+            PolicyKind::Lru,
+            PackedResidents::Off,
+            budget,
+        );
         session.begin_pass().unwrap();
         for id in 0..packed.model.bytes.len() {
             let at = session.probe(id as i64).unwrap();

@@ -12,6 +12,7 @@ pub const CUDA: DeviceModel = DeviceModel {
     page: Some(2 * MIB),
     apart: 0,
     whole_pages: false,
+    packed: Default::default(),
 };
 
 /// The CPU.
@@ -21,6 +22,7 @@ pub const HOST: DeviceModel = DeviceModel {
     page: Some(4096),
     apart: 0,
     whole_pages: false,
+    packed: Default::default(),
 };
 
 /// A program in which each kernel reads one weight.

@@ -20,6 +20,7 @@ fn copied(trace: &Trace, weights: &[WeightSpec], budget: u64) -> Option<u64> {
     let figures = DeviceModel {
         apart: 0,
         whole_pages: false,
+        packed: Default::default(),
         granule: GRANULE,
         page: Some(GRANULE),
         bytes_per_copy: 0,

@@ -6,12 +6,19 @@ use std::ops::Range;
 use weightstream::config::PolicyKind;
 use weightstream::device::sim::Order;
 use weightstream::device::{Device, HostBytes, HostDevice, Sim};
+use weightstream::figures::PackedResidents;
 use weightstream::session::Session;
 use weightstream::store::{source_of, StoreOptions};
 use weightstream::Error;
 
-fn load<D: Device>(packed: &Packed, device: D, budget: u64) -> Session<D> {
+fn load<D: Device>(
+    packed: &Packed,
+    device: D,
+    residents: PackedResidents,
+    budget: u64,
+) -> Session<D> {
     let options = StoreOptions {
+        packed: residents,
         budget: Some(budget),
         policy: PolicyKind::Planned,
         elastic: true,
@@ -30,18 +37,19 @@ fn verify<D: Device>(packed: &Packed, session: &mut Session<D>) {
 }
 
 /// Load, plan, passes and budgets; every read compared with the weight's bytes, and each copy counted as what it brings.
-fn runs_at_every_budget<D: Kernels>(device: D, unit: u64) {
-    let packed = Packed::new(&[unit; 12]);
+fn runs_at_every_budget<D: Kernels>(device: D, residents: PackedResidents, unit: u64) {
+    let packed = Packed::new(&[unit; 20]);
     let all: u64 = packed
         .model
         .bytes
         .iter()
         .map(|bytes| bytes.len() as u64)
         .sum();
-    let mut session = load(&packed, device, all + 8 * unit);
+    let mut session = load(&packed, device, residents, all + 8 * unit);
     assert_eq!(session.stats().bytes_copied, packed.stored_bytes());
     assert!(session.stats().bytes_copied < all * 9 / 10);
     verify(&packed, &mut session);
+    let mut kept = 0;
     for percent in [100, 40, 75, 30, 90] {
         session.set_budget(all * percent / 100).unwrap();
         play(&packed.model, &mut session, Pass::Complete).unwrap();
@@ -49,6 +57,7 @@ fn runs_at_every_budget<D: Kernels>(device: D, unit: u64) {
         play(&packed.model, &mut session, Pass::Complete).unwrap();
         let copied = session.stats().bytes_copied - before;
         let plan = session.store().residency().plan().unwrap();
+        kept += plan.kept_bytes();
         assert_eq!(copied, plan.copied(0), "{percent} %");
         let tails: u64 = plan
             .streamed
@@ -61,18 +70,21 @@ fn runs_at_every_budget<D: Kernels>(device: D, unit: u64) {
         );
         session.device_mut().check();
     }
+    assert_eq!(kept > 0, residents == PackedResidents::On);
 }
 
 #[test]
 fn stored_bytes_become_others_on_the_simulator() {
     for order in [Order::CopiesFirst, Order::KernelsFirst, Order::Random(7)] {
-        runs_at_every_budget(Sim::new(order), 16 << 10);
+        for residents in [PackedResidents::Off, PackedResidents::On] {
+            runs_at_every_budget(Sim::new(order), residents, 16 << 10);
+        }
     }
 }
 
 #[test]
 fn stored_bytes_become_others_on_the_host() {
-    runs_at_every_budget(HostDevice::new().unwrap(), 64 << 10);
+    runs_at_every_budget(HostDevice::new().unwrap(), PackedResidents::Off, 64 << 10);
 }
 
 /// What is stored has to be what the record says, and a part of a source is that part of the weight.

@@ -29,6 +29,7 @@ fn plan_of(model: &Model, budget: u64, page: Option<u64>) -> Option<Plan> {
     let figures = DeviceModel {
         apart: direct,
         whole_pages: false,
+        packed: Default::default(),
         granule: GRANULE,
         page,
         bytes_per_copy: 0,

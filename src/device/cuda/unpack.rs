@@ -28,8 +28,10 @@ use std::sync::Arc;
 /// The code of the kernels, for any GPU from compute capability 7.5 on.
 const KERNELS: &str = include_str!("unpack.ptx");
 
-/// Blocks of threads of a launch. The link is the bottleneck, so a few do: the model's kernels have the rest of the card.
-const THREAD_BLOCKS: u32 = 64;
+/// Blocks of threads for what comes over the link. That is the bottleneck, so a few do: the model's kernels have the rest of the card.
+const FEW_BLOCKS: u32 = 64;
+/// For what is on the device: decoding is the bottleneck.
+const MANY_BLOCKS: u32 = 528;
 /// Threads of each.
 const THREADS: u32 = 256;
 
@@ -124,8 +126,32 @@ impl Unpacking {
             )));
         }
         self.forget_done(entered)?;
+        let (kept_at, kept) = src.kept().unwrap_or((DevicePtr::EMPTY, 0));
         let mut done = None;
-        for piece in pieces(code, range.clone(), self.blocks) {
+        for piece in pieces(code, range.clone(), self.blocks, kept) {
+            if piece.kept {
+                // What is on the device was copied before, and so were the waits for the readers of `dst` issued.
+                let before = events.take(entered)?;
+                copy.record(&before, entered)?;
+                self.stream.wait(&before, entered)?;
+                let payload = kept_at.offset(piece.stored.start);
+                // SAFETY: the stored bytes are there as long as the source is brought; as below.
+                unsafe {
+                    self.launch(
+                        &piece,
+                        payload,
+                        dst,
+                        &range,
+                        directory,
+                        &code.exponents,
+                        entered,
+                    )
+                }?;
+                let written = Arc::new(events.take(entered)?);
+                self.stream.record(&written, entered)?;
+                done = Some(written);
+                continue;
+            }
             let slot = &mut self.slots[self.next];
             if let Some(read) = slot.read.take() {
                 copy.wait(&read, entered)?;
@@ -136,7 +162,17 @@ impl Unpacking {
             self.stream.wait(&copied, entered)?;
             // SAFETY: the slot holds the piece, by the wait above. What is written are elements of the piece inside of `dst`, by the
             // caller's promise.
-            unsafe { self.launch(&piece, dst, &range, directory, &code.exponents, entered) }?;
+            unsafe {
+                self.launch(
+                    &piece,
+                    self.slots[self.next].at,
+                    dst,
+                    &range,
+                    directory,
+                    &code.exponents,
+                    entered,
+                )
+            }?;
             let read = Arc::new(events.take(entered)?);
             self.stream.record(&read, entered)?;
             self.slots[self.next].read = Some(Arc::clone(&read));
@@ -149,17 +185,19 @@ impl Unpacking {
     }
 
     /// # Safety
-    /// The stored bytes of the piece are in the next slot for a kernel that is issued now. `dst` is memory of `range`, up to a whole 16 bytes.
+    /// The stored bytes of the piece are at `payload` for a kernel that is issued now. `dst` is memory of `range`, up to a whole 16 bytes.
     unsafe fn launch(
         &self,
         piece: &Piece,
+        payload: DevicePtr,
         dst: DevicePtr,
         range: &Range<u64>,
         directory: DevicePtr,
         ranks: &[u8; 13],
         entered: &Entered<'_>,
     ) -> Result<()> {
-        let mut payload = self.slots[self.next].at.0;
+        let mut payload = payload.0;
+        let most = if piece.kept { MANY_BLOCKS } else { FEW_BLOCKS };
         let mut directory = directory.offset(4 * u64::from(piece.blocks.start)).0;
         // Before `dst` where the range begins inside of the block: nothing is written there.
         let mut out = (dst.0 + piece.raw.start).wrapping_sub(range.start);
@@ -171,7 +209,7 @@ impl Unpacking {
         // SAFETY: the parameters are those of the kernel, in its order and of its types; its memory by the caller's promise.
         unsafe {
             self.kernel.launch(
-                (THREAD_BLOCKS.min(blocks.div_ceil(THREADS / 32)), THREADS),
+                (most.min(blocks.div_ceil(THREADS / 32)), THREADS),
                 &mut [
                     (&raw mut payload).cast(),
                     (&raw mut directory).cast(),

@@ -24,6 +24,8 @@ const PIECE: u32 = 2048;
 pub(super) struct Piece {
     /// Their numbers.
     pub blocks: Range<u32>,
+    /// The device has their stored bytes already.
+    pub kept: bool,
     /// Their stored bytes, with those after the last block that its decoder may read.
     pub stored: Range<u64>,
     /// Their raw bytes in the weight, from whole blocks.
@@ -69,12 +71,13 @@ pub(in crate::device) fn staging_bytes<'a>(
     }
 }
 
-/// The pieces that bring these raw bytes of a weight, in slots of so many blocks. They have about the same size: a short last one would be
-/// decoded by few threads.
+/// The pieces that bring these raw bytes of a weight, in slots of so many blocks; of blocks whose stored bytes are among the first `kept`,
+/// one piece. They have about the same size: a short last one would be decoded by few threads.
 pub(super) fn pieces(
     code: BlockCode<'_>,
     range: Range<u64>,
     blocks: u32,
+    kept: u64,
 ) -> impl Iterator<Item = Piece> + '_ {
     // A directory has at most 2^31 entries.
     let (begin, end) = (
@@ -88,12 +91,23 @@ pub(super) fn pieces(
         end.min(all)
     };
     let begin = begin.min(end);
-    let count = (end - begin).div_ceil(blocks.max(1));
-    (0..count).map(move |at| {
-        let cut =
-            |at: u32| begin + (u64::from(end - begin) * u64::from(at) / u64::from(count)) as u32;
-        piece(&code, cut(at)..cut(at + 1), &range)
+    let border = begin + kept_blocks(&code, begin..end, kept);
+    let count = (end - border).div_ceil(blocks.max(1));
+    let cut =
+        move |at: u32| border + (u64::from(end - border) * u64::from(at) / u64::from(count)) as u32;
+    let there = (begin < border).then_some((begin..border, true));
+    let copied = (0..count).map(move |at| (cut(at)..cut(at + 1), false));
+    let pieces = there.into_iter().chain(copied);
+    pieces.map(move |(blocks, kept)| Piece {
+        kept,
+        ..piece(&code, blocks, &range)
     })
+}
+
+/// How many of these blocks lie in the first `kept` stored bytes, with what their decoder may read after them.
+fn kept_blocks(code: &BlockCode<'_>, blocks: Range<u32>, kept: u64) -> u32 {
+    let ends = &code.directory[blocks.start as usize + 1..][..blocks.len()];
+    ends.partition_point(|&end| offset(end) + PADDING <= kept) as u32
 }
 
 fn piece(code: &BlockCode<'_>, blocks: Range<u32>, range: &Range<u64>) -> Piece {
@@ -108,6 +122,7 @@ fn piece(code: &BlockCode<'_>, blocks: Range<u32>, range: &Range<u64>) -> Piece 
         wanted: (inside(range.start) / ELEMENT) as u32
             ..(inside(range.end) / ELEMENT).next_multiple_of(8) as u32,
         blocks,
+        kept: false,
         raw,
     }
 }
@@ -150,12 +165,26 @@ mod tests {
             81_920..90_000,
             bytes - 16..bytes,
         ] {
-            for blocks in [1, 7, 100, 2048] {
+            for (blocks, kept) in [
+                (1, 0),
+                (7, 0),
+                (100, 0),
+                (2048, 0),
+                (7, 90_000),
+                (100, 9 << 20),
+            ] {
                 let (mut at, mut elements) = (range.start, 0);
-                for piece in pieces(code(&listed, bytes), range.clone(), blocks) {
-                    assert!(piece.blocks.len() as u32 <= blocks && !piece.blocks.is_empty());
-                    let copied = piece.stored.end - piece.stored.start;
-                    assert!(copied <= slot_bytes(blocks));
+                for piece in pieces(code(&listed, bytes), range.clone(), blocks, kept) {
+                    assert!(!piece.blocks.is_empty());
+                    match piece.kept {
+                        true => assert!(piece.stored.end <= kept),
+                        false => {
+                            assert!(piece.blocks.len() as u32 <= blocks);
+                            let copied = piece.stored.end - piece.stored.start;
+                            assert!(copied <= slot_bytes(blocks));
+                            assert!(piece.stored.start + 5504 + PADDING > kept);
+                        }
+                    }
                     assert_eq!(piece.stored.start, u64::from(piece.blocks.start) * 5504);
                     let begin = piece.raw.start + 2 * u64::from(piece.wanted.start);
                     assert_eq!(begin, at);

@@ -1,14 +1,29 @@
 //! The device's trait: every call is counted and may fail, every access is checked when it is issued.
 
-use super::clock::{Actor, What};
+use super::clock::{Access, Actor, What};
 use super::graph::{Call, SimGraph};
 use super::streams::Op;
 use super::{space, stray, Issued, Sim, SimEvent};
 use crate::device::{Device, DevicePtr, HostBytes, HostRoom, Source, NODE_BYTES};
 use crate::error::{Error, Result};
 use crate::figures::Link;
+use std::ops::Range;
 
 const GRANULE: u64 = 64;
+
+impl Sim {
+    /// Where the first stored bytes of a source are, which the copy stream reads.
+    fn kept(&mut self, src: &Source, access: Access) -> Result<Vec<Range<u64>>> {
+        let Some((at, bytes)) = src.kept() else {
+            return Ok(Vec::new());
+        };
+        let memory = self.of_weights(at, bytes)?;
+        for range in &memory {
+            self.reads(range.clone(), access);
+        }
+        Ok(memory)
+    }
+}
 
 impl Device for Sim {
     type Event = SimEvent;
@@ -268,11 +283,13 @@ impl Device for Sim {
                 clock: self.copy.clock,
             });
         }
+        let kept = self.kept(&src, access)?;
         let mut at = 0;
         for range in memory {
             let bytes = range.end - range.start;
             self.writes(range.clone(), access, true);
-            self.copy.push(Op::Copy(range, src.part(at..at + bytes)));
+            self.copy
+                .push(Op::Copy(range, src.part(at..at + bytes), kept.clone()));
             at += bytes;
         }
         self.bytes_copied += src.stored_bytes();

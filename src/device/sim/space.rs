@@ -121,9 +121,9 @@ impl Space {
 
 /// The bytes of a source. As for [`read`].
 #[allow(unsafe_code)]
-pub(super) fn fill(src: &Source, bytes: &mut [u8]) {
+pub(super) fn fill(src: &Source, kept: &[u8], bytes: &mut [u8]) {
     // SAFETY: readable by the same promise; `bytes` is this device's own.
-    let written = unsafe { src.write_to(bytes) };
+    let written = unsafe { src.write_with(kept, bytes) };
     written.expect("the simulator is given bytes that can be decoded");
 }
 

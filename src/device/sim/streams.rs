@@ -42,8 +42,8 @@ impl Order {
 pub(super) enum Op {
     /// Compares what lies at each range.
     Kernel(Access, Vec<(Range<u64>, HostBytes)>),
-    /// Bytes that outlive the device.
-    Copy(Range<u64>, Source),
+    /// Bytes that outlive the device; the first of the stored ones may be there already.
+    Copy(Range<u64>, Source, Vec<Range<u64>>),
     Upload(Vec<Range<u64>>, Vec<u8>),
     /// Keeps the bytes for their reader.
     Download(Vec<Range<u64>>),
@@ -144,7 +144,10 @@ impl Sim {
             Op::Kernel(access, reads) => reads
                 .into_iter()
                 .for_each(|(range, expected)| self.compare(access, range, &expected)),
-            Op::Copy(to, src) => fill(&src, self.bytes_mut(&to)),
+            Op::Copy(to, src, kept) => {
+                let kept = self.joined(&kept);
+                fill(&src, &kept, self.bytes_mut(&to));
+            }
             Op::Upload(to, src) => self.scatter(&to, &src),
             Op::Download(from) => self.fetched = self.joined(&from),
             Op::Return(from, at) => self.due[at].0 = self.joined(&from),

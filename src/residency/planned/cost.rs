@@ -155,7 +155,7 @@ impl Played {
         let copies = own.iter().zip(slots.into_iter().zip(weights));
         let copies: Vec<Copy> = copies
             .map(|(copy, (slot, weight))| Copy {
-                takes: (link.seconds(copy.stored, 1) * 1e9) as u64,
+                takes: (link.seconds(copy.takes(), 1) * 1e9) as u64,
                 before: [slot, weight],
                 reads: copy.probes.len(),
             })

@@ -23,6 +23,7 @@ fn ring(count: u32, slots: u32) -> Plan {
         always: false,
     };
     Plan {
+        kept: Vec::new(),
         view: View::default(),
         windows: Vec::new(),
         slots: Vec::new(),

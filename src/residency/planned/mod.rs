@@ -21,6 +21,7 @@
 //! | `ring` | how long tails are: the seam `RingShape` |
 //! | `cost` | what a pass costs: bytes and copies, or two clocks |
 //! | `search` | sets × merge distances × copies ahead |
+//! | `kept` | packed weights that stay as they are stored |
 //! | `plan`, `view` | what a plan says, and where it puts everything |
 //! | `lru_price` | what the LRU would copy |
 //! | `policy` | carries a plan out |
@@ -28,6 +29,7 @@
 
 mod candidates;
 mod cost;
+mod kept;
 mod lru_price;
 mod offer;
 mod plan;
@@ -44,6 +46,6 @@ mod view;
 pub use cost::{expected, Clocks, Expected, Price};
 pub use lru_price::{lru_mean, lru_passes, lru_price, LruPasses};
 pub(super) use offer::{better, elastic, is_cheaper, offer};
-pub use plan::{Plan, Resident, Streamed};
+pub use plan::{Kept, Plan, Resident, Streamed};
 pub use policy::Planned;
 pub use search::{plan, quickest};

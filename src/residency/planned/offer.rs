@@ -3,6 +3,7 @@
 
 use super::super::offer::{Request, Residency};
 use super::cost::{expected, Clocks, Expected, Price};
+use super::kept::with_kept;
 use super::lru_price::lru_price;
 use super::plan::Plan;
 use super::search::{plan, quickest};
@@ -36,11 +37,12 @@ pub(in super::super) fn offer(request: &Request<'_>) -> Result<Residency, String
         }
     };
     let why = format!(
-        "{} are copied in a pass by {} copies, {} stay, {} are the ring{}",
+        "{} are copied in a pass by {} copies, {} stay, {} are the ring{}{}",
         bytes_text(plan.price.bytes),
         plan.price.copies,
         bytes_text(plan.view.memory - plan.ring()),
         bytes_text(plan.ring()),
+        packed(&plan),
         request
             .link
             .map_or(String::new(), |link| in_time(link, plan.price))
@@ -97,13 +99,26 @@ pub(in super::super) fn better(request: &Request<'_>, current: &Plan) -> Option<
 /// Whether a pass by `other` is so much shorter than by `current` that it is worth while; or, where no times are known, copies so
 /// much less.
 pub(in super::super) fn is_cheaper(request: &Request<'_>, other: &Plan, current: &Plan) -> bool {
-    let per_copy = request.model.bytes_per_copy;
-    let cost = |plan: &Plan| match Times::of(request) {
-        Some(times) => u128::from(times.expected(plan).pass),
-        None => plan.cost(request.methods, per_copy),
-    };
+    let times = Times::of(request);
+    let cost = |plan: &Plan| cost_of(request, times.as_ref(), plan);
     let (before, after) = (cost(current), cost(other));
     after < before - before / u128::from(WORTH)
+}
+
+/// What a pass costs: its time, or bytes where no times are known.
+fn cost_of(request: &Request<'_>, times: Option<&Times<'_>>, plan: &Plan) -> u128 {
+    match times {
+        Some(times) => u128::from(times.expected(plan).pass),
+        None => plan.cost(request.methods, request.model.bytes_per_copy),
+    }
+}
+
+/// What stays packed, in words.
+fn packed(plan: &Plan) -> String {
+    match plan.kept_bytes() {
+        0 => String::new(),
+        bytes => format!("; of what stays, {} are packed", bytes_text(bytes)),
+    }
 }
 
 fn of(request: &Request<'_>, plan: Plan) -> Residency {
@@ -112,14 +127,23 @@ fn of(request: &Request<'_>, plan: Plan) -> Residency {
 }
 
 fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option<Plan> {
-    let (weights, model, capacity) = (request.weights, request.model, request.capacity);
-    match times {
-        None => plan(request.methods, weights, model, capacity),
+    let (methods, weights, model) = (request.methods, request.weights, request.model);
+    let find = |capacity| match times {
+        None => plan(methods, weights, model, capacity),
         Some(times) => {
             let clocks = times.clocks();
-            quickest(request.methods, weights, model, capacity, (&clocks, most))
+            // What is left for packed residents makes a plan copy less than it says.
+            let most = if capacity == request.capacity {
+                most
+            } else {
+                u64::MAX
+            };
+            quickest(methods, weights, model, capacity, (&clocks, most))
         }
-    }
+    };
+    let cost = |plan: &Plan| cost_of(request, times, plan);
+    let found = with_kept((methods, weights), model, request.capacity, find, cost)?;
+    (found.price.bytes <= most).then_some(found)
 }
 
 /// The LRU's price, if it copies less in a pass than this plan. Not for several methods: at each switch the LRU begins with

@@ -13,6 +13,7 @@ const LINK: Link = Link {
 const MODEL: DeviceModel = DeviceModel {
     apart: 0,
     whole_pages: false,
+    packed: crate::figures::PackedResidents::Off,
     granule: 64,
     page: Some(PAGE),
     bytes_per_copy: LINK.ns_per_copy,

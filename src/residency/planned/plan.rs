@@ -1,7 +1,7 @@
 //! What a plan says.
 
 use super::cost::Price;
-use crate::figures::View;
+use crate::figures::{View, DECODED_PER_LINKED};
 use crate::schedule::{MethodTrace, ProbeId, WeightIndex};
 use std::ops::Range;
 
@@ -37,6 +37,25 @@ pub struct Streamed {
     pub always: bool,
 }
 
+impl Streamed {
+    /// The bytes that the link carries in the time of this copy: its own, or as many as take as long as decoding.
+    pub(super) fn takes(&self) -> u64 {
+        let decoded = (self.range.end - self.range.start) / DECODED_PER_LINKED;
+        self.stored.max(decoded)
+    }
+}
+
+/// Stored bytes of a packed weight that stay on the device: a copy of the weight decodes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The weight.
+    pub weight: WeightIndex,
+    /// How many of its first stored bytes.
+    pub bytes: u64,
+    /// Where they are, in bytes from the view's first address.
+    pub at: u64,
+}
+
 /// Who is where.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -48,6 +67,8 @@ pub struct Plan {
     pub slots: Vec<Range<u64>>,
     /// What is loaded once.
     pub resident: Vec<Resident>,
+    /// What stays packed, of weights that stream.
+    pub kept: Vec<Kept>,
     /// What each pass copies: one method after the other, in the order of the first reads.
     pub streamed: Vec<Streamed>,
     /// For how many copies ahead the ring has room.
@@ -62,6 +83,11 @@ impl Plan {
         self.slots.iter().map(|slot| slot.end - slot.start).sum()
     }
 
+    /// Stored bytes that stay packed.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.iter().map(|one| one.bytes).sum()
+    }
+
     /// Bytes of the longest tail.
     pub fn tail(&self) -> u64 {
         let tails = self.streamed.iter().map(|copy| &copy.range);
@@ -71,8 +97,9 @@ impl Plan {
     /// What passes cost in bytes, where a copy costs so many beyond its own: of all methods together, as often as their shares say.
     pub(super) fn cost(&self, methods: &[MethodTrace<'_>], per_copy: u64) -> u128 {
         let one = |(method, one): (usize, &MethodTrace<'_>)| {
+            let takes = self.in_each_pass(method).map(Streamed::takes);
             let price = Price {
-                bytes: self.copied(method),
+                bytes: takes.sum(),
                 copies: self.copies(method),
             };
             u128::from(one.share) * u128::from(price.in_bytes(per_copy))
@@ -85,6 +112,16 @@ impl Plan {
     pub fn copied(&self, method: usize) -> u64 {
         let copied = self.in_each_pass(method);
         copied.map(|one| one.stored).sum()
+    }
+
+    /// What a pass copies at most; of several methods the mean, by their shares.
+    pub(super) fn mean_copied(&self, methods: &[MethodTrace<'_>]) -> u64 {
+        let all = self.streamed.iter().map(|one| {
+            let share = methods.get(one.method).map_or(0, |method| method.share);
+            u128::from(share) * u128::from(one.stored)
+        });
+        let shares: u128 = methods.iter().map(|one| u128::from(one.share)).sum();
+        u64::try_from(all.sum::<u128>() / shares.max(1)).unwrap_or(u64::MAX)
     }
 
     /// The number of these copies.

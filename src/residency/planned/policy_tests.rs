@@ -28,6 +28,7 @@ fn plan(copies: &[(u32, u32, u32)]) -> Plan {
     let slots = copies.iter().map(|copy| copy.1 + 1).max().unwrap_or(0);
     let slot = |slot: u32| 64 * u64::from(slot)..64 * u64::from(slot + 1);
     Plan {
+        kept: Vec::new(),
         view: View::default(),
         windows: Vec::new(),
         slots: (0..slots).map(slot).collect(),

@@ -74,7 +74,7 @@ impl<'a> Problem<'a> {
 
 /// Bytes for weights that, with the direct constants in pages of their own, take no more pages than the budget has. The
 /// last page of either may be used in part.
-fn room(model: &DeviceModel, page: u64, capacity: u64) -> u64 {
+pub(super) fn room(model: &DeviceModel, page: u64, capacity: u64) -> u64 {
     let budget = capacity.saturating_add(model.apart).div_ceil(page);
     let pages = budget.saturating_sub(model.apart.div_ceil(page));
     let whole = capacity - capacity % model.granule;

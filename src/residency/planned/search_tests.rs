@@ -146,6 +146,7 @@ fn a_larger_ring_that_gains_next_to_nothing_is_not_taken() {
         page: Some(2 << 20),
         apart: 0,
         whole_pages: true,
+        packed: Default::default(),
     };
     let specs = weights(&sizes);
     let capacity = 12_000 * MB;
@@ -395,6 +396,7 @@ fn a_large_program_never_costs_more_with_more_memory() {
     let figures = DeviceModel {
         apart: 0,
         whole_pages: false,
+        packed: Default::default(),
         granule: 512,
         page: Some(2 * MB),
         bytes_per_copy: 192 << 10,

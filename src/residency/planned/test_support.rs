@@ -15,6 +15,7 @@ pub(super) fn model(bytes_per_copy: u64) -> DeviceModel {
         page: Some(PAGE),
         apart: 0,
         whole_pages: false,
+        packed: Default::default(),
     }
 }
 

@@ -75,6 +75,7 @@ impl<'a> Builder<'a> {
                 windows: Vec::new(),
                 slots: Vec::new(),
                 resident: Vec::new(),
+                kept: Vec::new(),
                 streamed: Vec::with_capacity(ring.copies.len()),
                 ahead,
                 price: ring.price,
