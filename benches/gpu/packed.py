@@ -85,12 +85,13 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["raw", "packed"])
     parser.add_argument("--shares", nargs="+", type=int, default=[0, 25, 50, 75, 90, 100])
     parser.add_argument("--graphs", action="store_true", help="passes are captured as graphs")
+    parser.add_argument("--residents", choices=["auto", "on", "off"], default="auto", help="weight_offload_packed_residents")
     parser.add_argument("--out", type=Path, default=Path("packed.jsonl"))
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     pte, files = export(args.folder, args.layers)
-    options = {"weight_offload_cuda_graph": True} if args.graphs else {}
-    results = Results(args.out, gpu=torch.cuda.get_device_name(), layers=args.layers, graphs=args.graphs)
+    options = {"weight_offload_packed_residents": args.residents, "weight_offload_cuda_graph": args.graphs}
+    results = Results(args.out, gpu=torch.cuda.get_device_name(), layers=args.layers, graphs=args.graphs, residents=args.residents)
     measure(pte, files, args.kinds, args.shares, options, results)
 
 

@@ -12,7 +12,7 @@ pub const CUDA: DeviceModel = DeviceModel {
     page: Some(2 * MIB),
     apart: 0,
     whole_pages: false,
-    packed: Default::default(),
+    packed: weightstream::figures::PackedResidents::Off,
 };
 
 /// The CPU.
@@ -22,7 +22,7 @@ pub const HOST: DeviceModel = DeviceModel {
     page: Some(4096),
     apart: 0,
     whole_pages: false,
-    packed: Default::default(),
+    packed: weightstream::figures::PackedResidents::Off,
 };
 
 /// A program in which each kernel reads one weight.

@@ -108,6 +108,10 @@ typedef enum ws_option_type { WS_OPTION_BOOL = 0, WS_OPTION_INT = 1, WS_OPTION_S
  *       a string, one of 'auto', 'on', 'off'; the default is auto. For all programs.
  *       Whether tables of which kernels only look rows up (embeddings) are read in place, in host
  *       memory. 'auto': where a pass takes at most half of the table.
+ *   weight_offload_packed_residents (string)
+ *       a string, one of 'auto', 'on', 'off'; the default is auto. For GPU programs.
+ *       Whether packed weights may stay packed in the budget, decoded at each read. 'auto': where a
+ *       pass is shorter with them; 'on': wherever there is room; 'off': what stays is raw.
  *   weight_offload_link_gbps (string)
  *       a positive number of GB/s, at most 1000000, or 'auto'; the default is auto. For GPU
  *       programs.

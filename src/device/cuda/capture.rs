@@ -35,10 +35,7 @@ impl CudaDevice {
             self.copy.wait(&fork, &entered)?;
             match &mut self.unpacking {
                 None => Ok(()),
-                Some(unpacking) => {
-                    unpacking.forget_events();
-                    unpacking.stream.wait(&fork, &entered)
-                }
+                Some(unpacking) => unpacking.begin_capture(&fork, &entered),
             }
         });
         drop(entered);
@@ -76,19 +73,19 @@ impl CudaDevice {
 
     /// Joins the copy stream and ends the capture: the graph, null if there is none, and what went wrong.
     fn take_capture(&mut self) -> Result<(CUgraph, Result<()>)> {
-        let entered = self.context.enter()?;
+        let context = Arc::clone(&self.context);
+        let entered = context.enter()?;
         let joined = self.events.take(&entered).and_then(|join| {
             self.copy.record(&join, &entered)?;
             self.compute.wait(&join, &entered)
         });
         let joined = joined.and_then(|()| {
-            let Some(unpacking) = &mut self.unpacking else {
+            let Some(mut unpacking) = self.unpacking.take() else {
                 return Ok(());
             };
-            unpacking.forget_events();
-            let join = self.events.take(&entered)?;
-            unpacking.stream.record(&join, &entered)?;
-            self.compute.wait(&join, &entered)
+            let ended = unpacking.end_capture(&self.issuing(&entered), &self.compute);
+            self.unpacking = Some(unpacking);
+            ended
         });
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives as long as `self`; the driver writes one pointer.
@@ -108,8 +105,9 @@ impl CudaDevice {
             return graph.launch(&self.compute, &entered);
         };
         // The graph's copies go through the slots that passes use.
-        let issued = self.events.take(&entered)?;
-        unpacking.stream.record(&issued, &entered)?;
+        let copied = self.events.take(&entered)?;
+        self.copy.record(&copied, &entered)?;
+        let issued = unpacking.record_behind(&copied, &self.events, &entered)?;
         self.compute.wait(&issued, &entered)?;
         graph.launch(&self.compute, &entered)?;
         let launched = self.events.take(&entered)?;

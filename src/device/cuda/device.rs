@@ -6,7 +6,7 @@ use super::pinned::Pinned;
 use super::pool::MemPool;
 use super::stage::Stage;
 use super::stream::{CudaEvent, Events, Stream};
-use super::unpack::Unpacking;
+use super::unpack::{Issue, Unpacking};
 use super::{no_budget, CudaDevice, CudaPages, BYTES_PER_COPY, GRANULE};
 use crate::device::{
     Device, DeviceBytes, DevicePtr, HostBytes, HostRoom, Pages, Source, NODE_BYTES,
@@ -25,18 +25,19 @@ impl CudaDevice {
         &self,
         dst: DevicePtr,
         src: HostBytes,
+        stream: &Stream,
         entered: &Entered<'_>,
     ) -> Result<()> {
         // Beside staged files there may be weights that are kept in memory.
         let staged = |one: &&Stage| !self.keeps_memory || one.has(src);
         if let Some(stage) = self.stage.as_ref().filter(staged) {
             // SAFETY: by the caller's promise.
-            return unsafe { stage.copy_in(dst, src, &self.copy, entered) };
+            return unsafe { stage.copy_in(dst, src, stream, entered) };
         }
         let mut to = dst;
         for piece in self.edges.pieces(src) {
             // SAFETY: by the caller's promise: the pieces are as long as `src`.
-            unsafe { self.copy.copy_in(to, piece, entered) }?;
+            unsafe { stream.copy_in(to, piece, entered) }?;
             to = to.offset(piece.len());
         }
         Ok(())
@@ -60,13 +61,16 @@ impl CudaDevice {
                     unpacking.settle(dst, stored.len(), &self.copy, &entered)
                 });
                 // SAFETY: by the caller's promise.
-                settled.and_then(|()| unsafe { self.issue_copy(dst, stored, &entered) })
+                settled.and_then(|()| unsafe { self.issue_copy(dst, stored, &self.copy, &entered) })
             }
             (None, Some(unpacking)) => {
                 // SAFETY: `bring` gives slots of the ring, with room for what it has copied there.
-                let copy_in = |at, stored| unsafe { self.issue_copy(at, stored, &entered) };
+                let copy_in = |at, stored, stream: &Stream| unsafe {
+                    self.issue_copy(at, stored, stream, &entered)
+                };
+                let issue = self.issuing(&entered);
                 // SAFETY: by the caller's promise.
-                unsafe { unpacking.bring(dst, src, &self.copy, &self.events, &entered, copy_in) }
+                unsafe { unpacking.bring(dst, src, &issue, copy_in) }
             }
             (None, None) => Err(Error::Internal(format!(
                 "{}: a weight is to be decoded, and there is no memory for that",
@@ -75,6 +79,16 @@ impl CudaDevice {
         };
         self.unpacking = unpacking;
         issued
+    }
+
+    /// Copies from staged files are counted in the order of one stream.
+    pub(super) fn issuing<'a>(&'a self, entered: &'a Entered<'a>) -> Issue<'a> {
+        Issue {
+            copy: &self.copy,
+            one_stream: self.stage.is_some(),
+            events: &self.events,
+            entered,
+        }
     }
 
     /// Memory is about to be freed in the order of the copies.
@@ -374,8 +388,7 @@ impl Device for CudaDevice {
         let Some(unpacking) = &self.unpacking else {
             return Ok(copied);
         };
-        unpacking.stream.wait(&copied, &entered)?;
-        record(&self.events, &unpacking.stream, &entered)
+        unpacking.record_behind(&copied, &self.events, &entered)
     }
 
     fn compute_wait(&mut self, event: &CudaEvent) -> Result<()> {
@@ -391,7 +404,7 @@ impl Device for CudaDevice {
         let entered = self.context.enter()?;
         self.copy.synchronize(&entered)?;
         if let Some(unpacking) = &self.unpacking {
-            unpacking.stream.synchronize(&entered)?;
+            unpacking.synchronize(&entered)?;
         }
         self.compute.synchronize(&entered)?;
         self.check_stage()

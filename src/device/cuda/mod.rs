@@ -412,7 +412,7 @@ impl Drop for CudaDevice {
         log_failure(self.context.name(), self.compute.synchronize(&entered));
         log_failure(self.context.name(), self.copy.synchronize(&entered));
         if let Some(unpacking) = &self.unpacking {
-            let done = unpacking.stream.synchronize(&entered);
+            let done = unpacking.synchronize(&entered);
             log_failure(self.context.name(), done);
         }
     }

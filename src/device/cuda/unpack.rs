@@ -2,13 +2,15 @@
 //! are wanted, on a stream of its own, while the next blocks are on their way.
 //!
 //! ```text
-//! copy     | blocks 0.. to slot 0 | blocks 1024.. to slot 1 | ..2048 to slot 2 | ..3072 to slot 0, once it is free |
+//! link     | blocks 0.. to slot 0 | blocks 1024.. to slot 1 | ..2048 to slot 2 | ..3072 to slot 0, once it is free |
 //! unpack                          |  slot 0 -> the weight   | slot 1 -> ...    | ...
 //! ```
 //!
 //! # Order
-//! - The kernel waits for the copy into its slot, and so for everything that this copy waited for: the last readers of the
-//!   weight's memory.
+//! - Copies into slots have a stream of their own, the link's. They wait for nothing but slots, so that the link is busy while
+//!   kernels of the model still read what will be overwritten.
+//! - The kernel waits for the copy into its slot, and for what the copy stream has waited for: the last readers of the weight's
+//!   memory.
 //! - A copy into a slot waits for the kernel that read it last.
 //! - An event of the copies is recorded on the kernels' stream, behind both.
 //! - What is copied raw, or freed, goes by the copy stream alone. Where a kernel may still write there, and nobody waited for it, the copy
@@ -19,7 +21,7 @@ use super::context::{Entered, PrimaryContext};
 use super::module::{Kernel, Module};
 use super::stream::{CudaEvent, Events, Stream};
 use super::unpack_pieces::{directory_bytes, most_blocks, pieces, slot_bytes, Piece, SLOTS};
-use crate::device::{DevicePtr, HostBytes, Source};
+use crate::device::{BlockCode, DevicePtr, HostBytes, Source};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -45,8 +47,42 @@ pub(super) struct Unpacking {
     directories: BTreeMap<usize, DevicePtr>,
     /// Memory that kernels write which nobody may have waited for, in the order of issue.
     written: VecDeque<(Range<u64>, Arc<CudaEvent>)>,
+    /// What is issued is kept for a graph, and does not run.
+    captured: bool,
     kernel: Kernel,
-    pub(super) stream: Stream,
+    /// Of copies into slots.
+    link: Stream,
+    /// Of kernels.
+    stream: Stream,
+}
+
+/// What is needed to issue.
+pub(super) struct Issue<'a> {
+    /// The copy stream.
+    pub copy: &'a Stream,
+    /// All copies go there: what they come from counts them.
+    pub one_stream: bool,
+    pub events: &'a Arc<Events>,
+    pub entered: &'a Entered<'a>,
+}
+
+impl Issue<'_> {
+    /// Has `after` wait for everything that was issued to `before`.
+    fn joined(&self, before: &Stream, after: &Stream) -> Result<()> {
+        let event = self.events.take(self.entered)?;
+        before.record(&event, self.entered)?;
+        after.wait(&event, self.entered)
+    }
+}
+
+/// Where a part of a weight goes.
+struct Target<'a> {
+    dst: DevicePtr,
+    /// The first of the weight's bytes that goes there.
+    start: u64,
+    /// The weight's directory on the device.
+    directory: DevicePtr,
+    code: BlockCode<'a>,
 }
 
 struct Slot {
@@ -97,86 +133,48 @@ impl Unpacking {
             blocks,
             directories: places,
             written: VecDeque::new(),
+            captured: false,
             kernel,
+            link: Stream::new(context)?,
             stream,
         })
     }
 
-    /// Brings a part of a packed weight to `dst`. `copy_in` copies stored bytes to a slot, on `copy`.
+    /// Brings a part of a packed weight to `dst`. `copy_in` copies stored bytes to a slot, on the stream that it is given: the link's, or `copy`
+    /// where that one has to have all copies.
     ///
     /// # Safety
-    /// `dst` is device memory of at least `src.len()` bytes up to a whole 16, until everything issued here has run.
+    /// `dst` is device memory of at least `src.len()` bytes up to a whole 16, until everything issued here has run. What the source keeps on
+    /// the device is there as long.
     pub(super) unsafe fn bring(
         &mut self,
         dst: DevicePtr,
         src: &Source,
-        copy: &Stream,
-        events: &Arc<Events>,
-        entered: &Entered<'_>,
-        copy_in: impl Fn(DevicePtr, HostBytes) -> Result<()>,
+        issue: &Issue<'_>,
+        copy_in: impl Fn(DevicePtr, HostBytes, &Stream) -> Result<()>,
     ) -> Result<()> {
-        let code = src.blocks().ok_or_else(|| unknown_code(copy))?;
-        let directory = self.directories.get(&code.directory.as_ptr().addr());
-        let directory = *directory.ok_or_else(|| unknown_code(copy))?;
-        let range = src.range();
-        if range.start % 16 != 0 || dst.0 % 16 != 0 {
-            return Err(Error::Internal(format!(
-                "bytes {range:?} of a packed weight are wanted at {:#x}, and a kernel writes whole 16",
-                dst.0
-            )));
-        }
-        self.forget_done(entered)?;
+        let target = self.target(dst, src, issue)?;
+        self.forget_done(issue.entered)?;
+        // The waits for the readers of `dst` were issued there, and what stays packed was copied.
+        issue.joined(issue.copy, &self.stream)?;
         let (kept_at, kept) = src.kept().unwrap_or((DevicePtr::EMPTY, 0));
         let mut done = None;
-        for piece in pieces(code, range.clone(), self.blocks, kept) {
-            if piece.kept {
-                // What is on the device was copied before, and so were the waits for the readers of `dst` issued.
-                let before = events.take(entered)?;
-                copy.record(&before, entered)?;
-                self.stream.wait(&before, entered)?;
-                let payload = kept_at.offset(piece.stored.start);
-                // SAFETY: the stored bytes are there as long as the source is brought; as below.
-                unsafe {
-                    self.launch(
-                        &piece,
-                        payload,
-                        dst,
-                        &range,
-                        directory,
-                        &code.exponents,
-                        entered,
-                    )
-                }?;
-                let written = Arc::new(events.take(entered)?);
-                self.stream.record(&written, entered)?;
-                done = Some(written);
-                continue;
+        for piece in pieces(target.code, src.range(), self.blocks, kept) {
+            let payload = match piece.kept {
+                true => kept_at.offset(piece.stored.start),
+                false => {
+                    self.fill_slot(src.stored().slice(piece.stored.clone()), issue, &copy_in)?
+                }
+            };
+            // SAFETY: the stored bytes of the piece are there for what this stream does from now on. What is written are elements of the
+            // piece inside of `dst`, by the caller's promise.
+            unsafe { self.launch(&piece, payload, &target, issue.entered) }?;
+            let read = Arc::new(issue.events.take(issue.entered)?);
+            self.stream.record(&read, issue.entered)?;
+            if !piece.kept {
+                self.slots[self.next].read = Some(Arc::clone(&read));
+                self.next = (self.next + 1) % SLOTS;
             }
-            let slot = &mut self.slots[self.next];
-            if let Some(read) = slot.read.take() {
-                copy.wait(&read, entered)?;
-            }
-            copy_in(slot.at, src.stored().slice(piece.stored.clone()))?;
-            let copied = events.take(entered)?;
-            copy.record(&copied, entered)?;
-            self.stream.wait(&copied, entered)?;
-            // SAFETY: the slot holds the piece, by the wait above. What is written are elements of the piece inside of `dst`, by the
-            // caller's promise.
-            unsafe {
-                self.launch(
-                    &piece,
-                    self.slots[self.next].at,
-                    dst,
-                    &range,
-                    directory,
-                    &code.exponents,
-                    entered,
-                )
-            }?;
-            let read = Arc::new(events.take(entered)?);
-            self.stream.record(&read, entered)?;
-            self.slots[self.next].read = Some(Arc::clone(&read));
-            self.next = (self.next + 1) % SLOTS;
             done = Some(read);
         }
         self.written
@@ -184,28 +182,66 @@ impl Unpacking {
         Ok(())
     }
 
+    fn target<'a>(&self, dst: DevicePtr, src: &'a Source, issue: &Issue<'_>) -> Result<Target<'a>> {
+        let code = src.blocks().ok_or_else(|| unknown_code(issue.copy))?;
+        let directory = self.directories.get(&code.directory.as_ptr().addr());
+        let directory = *directory.ok_or_else(|| unknown_code(issue.copy))?;
+        let start = src.range().start;
+        if start % 16 != 0 || dst.0 % 16 != 0 {
+            return Err(Error::Internal(format!(
+                "the bytes from {start} on of a packed weight are wanted at {:#x}, and a kernel writes whole 16",
+                dst.0
+            )));
+        }
+        Ok(Target {
+            dst,
+            start,
+            directory,
+            code,
+        })
+    }
+
+    /// Copies a piece to the next slot, once that is free. The stream waits for the copy.
+    fn fill_slot(
+        &mut self,
+        stored: HostBytes,
+        issue: &Issue<'_>,
+        copy_in: impl Fn(DevicePtr, HostBytes, &Stream) -> Result<()>,
+    ) -> Result<DevicePtr> {
+        let link = match issue.one_stream {
+            true => issue.copy,
+            false => &self.link,
+        };
+        let slot = &mut self.slots[self.next];
+        if let Some(read) = slot.read.take() {
+            link.wait(&read, issue.entered)?;
+        }
+        copy_in(slot.at, stored, link)?;
+        issue.joined(link, &self.stream)?;
+        Ok(slot.at)
+    }
+
     /// # Safety
-    /// The stored bytes of the piece are at `payload` for a kernel that is issued now. `dst` is memory of `range`, up to a whole 16 bytes.
+    /// The stored bytes of the piece are at `payload` for a kernel that is issued now. The target's memory holds what is wanted of the piece, up
+    /// to a whole 16 bytes.
     unsafe fn launch(
         &self,
         piece: &Piece,
         payload: DevicePtr,
-        dst: DevicePtr,
-        range: &Range<u64>,
-        directory: DevicePtr,
-        ranks: &[u8; 13],
+        target: &Target<'_>,
         entered: &Entered<'_>,
     ) -> Result<()> {
         let mut payload = payload.0;
         let most = if piece.kept { MANY_BLOCKS } else { FEW_BLOCKS };
-        let mut directory = directory.offset(4 * u64::from(piece.blocks.start)).0;
+        let first_block = u64::from(piece.blocks.start);
+        let mut directory = target.directory.offset(4 * first_block).0;
         // Before `dst` where the range begins inside of the block: nothing is written there.
-        let mut out = (dst.0 + piece.raw.start).wrapping_sub(range.start);
+        let mut out = (target.dst.0 + piece.raw.start).wrapping_sub(target.start);
         let mut blocks = piece.blocks.len() as u32;
         let mut elements = piece.elements;
         let (mut first, mut end) = (piece.wanted.start, piece.wanted.end);
         let mut exponents = [0u8; 16];
-        exponents[..ranks.len()].copy_from_slice(ranks);
+        exponents[..target.code.exponents.len()].copy_from_slice(&target.code.exponents);
         // SAFETY: the parameters are those of the kernel, in its order and of its types; its memory by the caller's promise.
         unsafe {
             self.kernel.launch(
@@ -226,6 +262,25 @@ impl Unpacking {
         }
     }
 
+    /// An event behind all copies and all kernels: `copied` is behind those of the copy stream.
+    pub(super) fn record_behind(
+        &self,
+        copied: &CudaEvent,
+        events: &Arc<Events>,
+        entered: &Entered<'_>,
+    ) -> Result<CudaEvent> {
+        self.stream.wait(copied, entered)?;
+        let all = events.take(entered)?;
+        self.stream.record(&all, entered)?;
+        Ok(all)
+    }
+
+    /// Blocks until both streams are idle.
+    pub(super) fn synchronize(&self, entered: &Entered<'_>) -> Result<()> {
+        self.link.synchronize(entered)?;
+        self.stream.synchronize(entered)
+    }
+
     /// Has the copy stream wait for kernels that write to this memory, before it is copied to or freed.
     pub(super) fn settle(
         &mut self,
@@ -240,6 +295,9 @@ impl Unpacking {
     }
 
     fn forget_done(&mut self, entered: &Entered<'_>) -> Result<()> {
+        if self.captured {
+            return Ok(());
+        }
         while let Some((_, event)) = self.written.front() {
             if !event.is_done(entered)? {
                 break;
@@ -249,8 +307,23 @@ impl Unpacking {
         Ok(())
     }
 
-    /// Both streams are idle, and events of before are worth nothing to what comes: a capture begins or ends.
-    pub(super) fn forget_events(&mut self) {
+    /// A capture begins behind `fork`. All streams are idle, and their events are worth nothing to it.
+    pub(super) fn begin_capture(&mut self, fork: &CudaEvent, entered: &Entered<'_>) -> Result<()> {
+        self.forget_events();
+        self.captured = true;
+        self.link.wait(fork, entered)?;
+        self.stream.wait(fork, entered)
+    }
+
+    /// It ends: events behind everything that was issued to both streams, for `compute` to wait for.
+    pub(super) fn end_capture(&mut self, issue: &Issue<'_>, compute: &Stream) -> Result<()> {
+        self.forget_events();
+        self.captured = false;
+        issue.joined(&self.link, compute)?;
+        issue.joined(&self.stream, compute)
+    }
+
+    fn forget_events(&mut self) {
         self.written.clear();
         for slot in &mut self.slots {
             slot.read = None;

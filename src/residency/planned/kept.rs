@@ -7,71 +7,18 @@
 //!
 //! `r` is what packing leaves of a weight, two thirds. A byte of the budget that holds stored bytes saves the link a byte; one that holds raw
 //! bytes saves `r`. But all that stays packed is decoded in each pass, and tails are whole weights: so where nearly everything
-//! fits, raw residents are better. Both are priced, by the judge of all plans.
+//! fits, raw residents are better. Both are priced, and what lies between them: some weights raw, and the rest packed.
 
 use super::plan::{Kept, Plan};
-use super::problem::room;
-use super::search::plan;
-use crate::figures::{DeviceModel, PackedResidents, Piece};
+use crate::figures::Piece;
 use crate::schedule::{MethodTrace, WeightSpec};
 
-/// Rings that are tried, in halves of the smallest one: more room lets copies run further ahead.
-const RINGS: [u64; 4] = [2, 3, 4, 6];
-
-/// Stored bytes lie at multiples of this.
-const ALIGNMENT: u64 = 512;
-
-/// The cheapest plan in `capacity`: `find` gives one for raw residents, of which those in less room leave some for packed ones. `cost` says
-/// which one is best.
-pub(super) fn with_kept(
-    (methods, weights): (&[MethodTrace<'_>], &[WeightSpec]),
-    model: &DeviceModel,
-    capacity: u64,
-    find: impl Fn(u64) -> Option<Plan>,
-    cost: impl Fn(&Plan) -> u128,
-) -> Option<Plan> {
-    let raw = find(capacity)?;
-    let packs = weights.iter().any(WeightSpec::is_packed);
-    if model.packed == PackedResidents::Off || !packs || raw.streamed.is_empty() {
-        return Some(raw);
-    }
-    let (page, all) = (model.page?, room(model, model.page?, capacity));
-    let least = least(capacity, page, |capacity| {
-        plan(methods, weights, model, capacity).is_some()
-    });
-    let rings = RINGS.iter().map(|halves| least / 2 * halves);
-    let kept = rings
-        .take_while(|&ring| ring < capacity)
-        .filter_map(|ring| {
-            let plan = find(ring)?;
-            keep(plan, methods, weights, page, all)
-        });
-    let packed = kept.map(|plan| (cost(&plan), plan));
-    let best = packed.min_by_key(|(cost, _)| *cost);
-    match best {
-        Some((packed, plan)) if model.packed == PackedResidents::On || packed < cost(&raw) => {
-            Some(plan)
-        }
-        _ => Some(raw),
-    }
-}
-
-/// The least capacity for which there is a plan, to some pages; `most` is enough.
-fn least(most: u64, page: u64, enough: impl Fn(u64) -> bool) -> u64 {
-    let (mut below, mut least) = (0, most);
-    while least - below > (4 * page).max(most / 256) {
-        let middle = below + (least - below) / 2;
-        match enough(middle) {
-            true => least = middle,
-            false => below = middle,
-        }
-    }
-    least
-}
+/// Stored bytes lie at multiples of this, as blocks do in their file.
+const ALIGNMENT: u64 = 16;
 
 /// The plan with stored bytes in the room that it leaves: as large a part of each weight that streams as a whole, so that copies are spread
-/// evenly over the pass. `None` if there is nothing to keep, or no room.
-fn keep(
+/// evenly over the pass. `None` if the plan itself has no room.
+pub(super) fn keep(
     mut plan: Plan,
     methods: &[MethodTrace<'_>],
     weights: &[WeightSpec],
@@ -89,9 +36,12 @@ fn keep(
     let stored = |weight: u32| weights[weight as usize].stored;
     let sum: u64 = whole.iter().map(|&weight| stored(weight)).sum();
     let padding = ALIGNMENT * whole.len() as u64;
-    let part = free
+    let Some(part) = free
         .checked_sub(padding)
-        .filter(|&part| part > 0 && sum > 0)?;
+        .filter(|&part| part > 0 && sum > 0)
+    else {
+        return Some(plan);
+    };
     let at = plan.view.bytes;
     let mut end = 0;
     for weight in whole {

@@ -3,13 +3,12 @@
 
 use super::super::offer::{Request, Residency};
 use super::cost::{expected, Clocks, Expected, Price};
-use super::kept::with_kept;
 use super::lru_price::lru_price;
 use super::plan::Plan;
-use super::search::{plan, quickest};
+use super::search::{keeping, plan, quickest};
 use crate::error::bytes_text;
-use crate::figures::Link;
-use crate::schedule::MethodTrace;
+use crate::figures::{Link, PackedResidents};
+use crate::schedule::{MethodTrace, WeightSpec};
 
 /// Another plan is taken for a gain of at least one part in so many of a pass: it costs a load of what stays, once, which is
 /// some passes.
@@ -128,22 +127,29 @@ fn of(request: &Request<'_>, plan: Plan) -> Residency {
 
 fn search(request: &Request<'_>, times: Option<&Times<'_>>, most: u64) -> Option<Plan> {
     let (methods, weights, model) = (request.methods, request.weights, request.model);
-    let find = |capacity| match times {
+    let capacity = request.capacity;
+    let raw = match times {
         None => plan(methods, weights, model, capacity),
         Some(times) => {
             let clocks = times.clocks();
-            // What is left for packed residents makes a plan copy less than it says.
-            let most = if capacity == request.capacity {
-                most
-            } else {
-                u64::MAX
-            };
             quickest(methods, weights, model, capacity, (&clocks, most))
         }
     };
+    let packs = weights.iter().any(WeightSpec::is_packed);
+    if model.packed == PackedResidents::Off || !packs {
+        return raw;
+    }
     let cost = |plan: &Plan| cost_of(request, times, plan);
-    let found = with_kept((methods, weights), model, request.capacity, find, cost)?;
-    (found.price.bytes <= most).then_some(found)
+    let packed = keeping(methods, weights, model, capacity, cost);
+    let packed = packed.filter(|plan| plan.price.bytes <= most);
+    match (raw, packed) {
+        (Some(raw), Some(packed)) => {
+            let asked = model.packed == PackedResidents::On && !raw.streamed.is_empty();
+            let shorter = cost(&packed) < cost(&raw);
+            Some(if shorter || asked { packed } else { raw })
+        }
+        (raw, packed) => raw.or(packed),
+    }
 }
 
 /// The LRU's price, if it copies less in a pass than this plan. Not for several methods: at each switch the LRU begins with

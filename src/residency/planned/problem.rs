@@ -19,6 +19,8 @@ pub(super) struct Problem<'a> {
     pub page: u64,
     /// What a copy costs beyond its bytes, in bytes.
     pub per_copy: u64,
+    /// Packed weights that stream do so as a whole, without heads.
+    pub packed_whole: bool,
 }
 
 impl<'a> Problem<'a> {
@@ -45,6 +47,7 @@ impl<'a> Problem<'a> {
             room: room(model, page, capacity),
             page,
             per_copy: model.bytes_per_copy,
+            packed_whole: false,
         })
     }
 
@@ -59,6 +62,12 @@ impl<'a> Problem<'a> {
 
     pub(super) fn size(&self, weight: WeightIndex) -> u64 {
         self.sizes[weight as usize]
+    }
+
+    /// Whether it has no head, if it streams.
+    pub(super) fn is_whole(&self, weight: WeightIndex) -> bool {
+        let packed = self.packed_whole && self.weights[weight as usize].is_packed();
+        packed || self.is_streamed(weight)
     }
 
     /// Whether each pass copies all of it.

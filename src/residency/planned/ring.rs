@@ -178,7 +178,7 @@ impl<'a> Fit<'a> {
                 *stream = streams.len();
                 let bytes = problem.bytes(weight);
                 let pages = bytes.div_ceil(problem.page);
-                let least = pages * u64::from(problem.is_streamed(weight));
+                let least = pages * u64::from(problem.is_whole(weight));
                 streams.push(Streaming {
                     weight,
                     bytes,

@@ -6,6 +6,7 @@
 
 use super::candidates;
 use super::cost::{expected, Clocks};
+use super::kept::keep;
 use super::plan::Plan;
 use super::problem::Problem;
 use super::ring::{Ring, SHAPES};
@@ -17,6 +18,12 @@ use crate::schedule::{MethodTrace, WeightSpec};
 
 /// Copies ahead that are tried.
 const AHEAD: [usize; 11] = [1, 2, 3, 4, 5, 7, 9, 12, 16, 24, 32];
+
+/// The same for plans that keep stored bytes: room for more copies is room for fewer of these.
+const AHEAD_OF_KEPT: [usize; 4] = [1, 2, 3, 5];
+
+/// So many of the sets are tried for these, in even steps.
+const KEPT_SETS: usize = 12;
 
 /// Of each number of copies ahead so many plans are played with clocks: those that copy least.
 const PLAYED: usize = 8;
@@ -54,6 +61,35 @@ pub fn quickest(
 ) -> Option<Plan> {
     let search = Search::new(methods, weights, model, capacity)?;
     search.quickest(methods, clocks, most)
+}
+
+/// The cheapest plan that keeps stored bytes of packed weights on the device, by `cost`.
+pub(super) fn keeping(
+    methods: &[MethodTrace<'_>],
+    weights: &[WeightSpec],
+    model: &DeviceModel,
+    capacity: u64,
+    cost: impl Fn(&Plan) -> u128,
+) -> Option<Plan> {
+    let mut search = Search::new(methods, weights, model, capacity)?;
+    search.problem.packed_whole = true;
+    let room = search.problem.room;
+    let mut best: Option<(u128, Plan)> = None;
+    for found in search.whole_rings() {
+        let plan = keep(
+            search.finish(found),
+            methods,
+            weights,
+            search.problem.page,
+            room,
+        );
+        let priced = plan.map(|plan| (cost(&plan), plan));
+        best = match (best, priced) {
+            (Some(best), Some(next)) => Some(if next.0 < best.0 { next } else { best }),
+            (best, priced) => best.or(priced),
+        };
+    }
+    best.map(|(_, plan)| plan)
 }
 
 /// A ring, and what led to it.
@@ -114,6 +150,35 @@ impl<'a> Search<'a> {
             }
         }
         best
+    }
+
+    /// Rings of whole weights, of some sets.
+    fn whole_rings(&self) -> Vec<Found> {
+        let Some((number, timeline)) = self.timelines.iter().enumerate().next() else {
+            return Vec::new();
+        };
+        let sets = candidates::sets(&self.problem, timeline);
+        let step = sets.len().div_ceil(KEPT_SETS).max(1);
+        // The largest set is one of them.
+        let some: Vec<_> = sets.into_iter().rev().step_by(step).collect();
+        let mut all = Vec::new();
+        for ahead in AHEAD_OF_KEPT {
+            for weights in &some {
+                let Some(set) = Set::new(timeline, weights.clone(), ahead) else {
+                    continue;
+                };
+                let rings = SHAPES
+                    .iter()
+                    .filter_map(|shape| shape.ring(&self.problem, &set));
+                all.extend(rings.map(|ring| Found {
+                    cost: ring.price.in_bytes(self.problem.per_copy),
+                    timeline: number,
+                    ahead,
+                    ring,
+                }));
+            }
+        }
+        all
     }
 
     /// Of the plans whose passes are shortest, or nearly so, the one that copies least.
