@@ -228,6 +228,7 @@ fn plan_of(c: &mut Criterion, layers: usize) {
     let figures = DeviceModel {
         apart: 0,
         whole_pages: false,
+        packed: Default::default(),
         granule: 512,
         page: Some(2 << 20),
         bytes_per_copy: 192 << 10,
@@ -308,6 +309,7 @@ fn plans_of_order(c: &mut Criterion, what: &str, order: &[u32], draw: &mut Drawn
     let figures = DeviceModel {
         apart: 0,
         whole_pages: false,
+        packed: Default::default(),
         granule: 64,
         page: Some(64),
         bytes_per_copy: 0,

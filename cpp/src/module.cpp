@@ -164,9 +164,9 @@ et::Result<std::uint64_t> required_budget(const std::string& pte_path, const std
                                           const std::string& ptd_path) {
   std::uint64_t bytes = 0;
   const char* name = method.empty() ? nullptr : method.c_str();
-  const ws_status status =
-      ptd_path.empty() ? ws_required_budget(pte_path.c_str(), name, &bytes)
-                       : ws_required_budget_with_data(pte_path.c_str(), ptd_path.c_str(), name, &bytes);
+  const ws_status status = ptd_path.empty()
+                               ? ws_required_budget(pte_path.c_str(), name, &bytes)
+                               : ws_required_budget_with_data(pte_path.c_str(), ptd_path.c_str(), name, &bytes);
   if (status != WS_OK) {
     return to_error(status);
   }

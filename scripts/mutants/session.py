@@ -81,6 +81,12 @@ MUTANTS = [
         ("session:rows",),
     ),
     Mutant(
+        "kept-bytes-are-forgotten-by-a-new-plan",
+        replace("self.forget_kept();", ""),
+        "weights are decoded from where stored bytes were under another plan",
+        ("session:decoded",),
+    ),
+    Mutant(
         "tables-of-one-weight-say-the-same",
         become("Some(other) if false => other.told_by.push(of.constant),"),
         "one method moves a row, and another one is not told",

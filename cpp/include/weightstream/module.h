@@ -114,8 +114,8 @@ WEIGHTSTREAM_EXPORT std::vector<std::pair<std::string, std::uint64_t>> counters(
 WEIGHTSTREAM_EXPORT std::string to_json(const Stats& stats);
 
 // The least budget with which `method` of a program can be loaded, in bytes; that of the program if it is empty. The
-// methods of a program have one budget. On a GPU packed weights need memory in which they are decoded: it counts if `ptd_path` is given.
-// Loads nothing.
+// methods of a program have one budget. On a GPU packed weights need memory in which they are decoded: it counts if
+// `ptd_path` is given. Loads nothing.
 WEIGHTSTREAM_EXPORT executorch::runtime::Result<std::uint64_t> required_budget(const std::string& pte_path,
                                                                                const std::string& method = "",
                                                                                const std::string& ptd_path = "");

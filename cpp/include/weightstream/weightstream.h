@@ -349,8 +349,8 @@ void ws_set_log(ws_log_fn sink);
 ws_status ws_required_budget(const char* pte_path, const char* method, uint64_t* bytes);
 
 /*
- * The same with the weights of `ptd_path`: on a GPU packed weights need memory in which they are decoded. Reads the file's tables, and no
- * weight.
+ * The same with the weights of `ptd_path`: on a GPU packed weights need memory in which they are decoded. Reads the
+ * file's tables, and no weight.
  *
  * Returns: as ws_required_budget; WS_MISMATCH if the two files do not belong together.
  */

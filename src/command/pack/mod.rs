@@ -17,9 +17,9 @@ mod write;
 use super::model::Form;
 use crate::Result;
 use clap::Args;
-use source::Source;
+use source::PackSource;
 use std::path::PathBuf;
-use target::{NewFile, Target};
+use target::{NewFile, PackTarget};
 
 #[derive(Args)]
 pub struct PackArguments {
@@ -49,8 +49,8 @@ pub struct PackArguments {
 }
 
 pub fn run(arguments: &PackArguments) -> Result<String> {
-    let source = Source::open(&arguments.weights, arguments.program.as_deref())?;
-    let target = Target::choose(
+    let source = PackSource::open(&arguments.weights, arguments.program.as_deref())?;
+    let target = PackTarget::choose(
         &source,
         arguments.output.as_deref(),
         arguments.in_place,

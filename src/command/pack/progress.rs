@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(200);
 const GB: f64 = (1u64 << 30) as f64;
 
-pub struct Progress {
+pub struct PackProgress {
     is_shown: bool,
     all: u64,
     raw: u64,
@@ -14,10 +14,10 @@ pub struct Progress {
     last: Instant,
 }
 
-impl Progress {
+impl PackProgress {
     /// Of so many bytes.
-    pub fn of(all: u64) -> Progress {
-        Progress {
+    pub fn of(all: u64) -> PackProgress {
+        PackProgress {
             is_shown: std::io::stderr().is_terminal(),
             all,
             raw: 0,
@@ -52,7 +52,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for PackProgress {
     fn drop(&mut self) {
         if self.is_shown {
             self.show("");
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_line_says_how_far_it_is() {
-        let mut progress = Progress::of(3 << 30);
+        let mut progress = PackProgress::of(3 << 30);
         progress.is_shown = false;
         assert_eq!(progress.line(), "0.00 GB of 3.00 GB, ratio 0.000");
         progress.add(1 << 29, 1 << 28);

@@ -1,7 +1,7 @@
 //! What was done, for people and for programs.
 
 use super::super::size::{grouped, with_megabytes};
-use super::source::Segment;
+use super::source::RawSegment;
 use crate::delegate::packing::WhyRaw;
 use crate::error::counted;
 use crate::{Error, Result};
@@ -58,13 +58,13 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, segment: &Segment<'_>) {
+    fn add(&mut self, segment: &RawSegment<'_>) {
         self.entries += segment.entries.len() as u64;
         self.bytes += segment.bytes.len() as u64;
     }
 }
 
-pub struct Report {
+pub struct PackReport {
     packed: Sum,
     stored: u64,
     raw: BTreeMap<Reason, Sum>,
@@ -74,9 +74,9 @@ pub struct Report {
     pub file_bytes: u64,
 }
 
-impl Report {
-    pub fn new(file_bytes_before: u64) -> Report {
-        Report {
+impl PackReport {
+    pub fn new(file_bytes_before: u64) -> PackReport {
+        PackReport {
             packed: Sum::default(),
             stored: 0,
             raw: BTreeMap::new(),
@@ -86,12 +86,12 @@ impl Report {
     }
 
     /// A segment was packed in so many bytes.
-    pub fn packed(&mut self, segment: &Segment<'_>, stored: u64) {
+    pub fn packed(&mut self, segment: &RawSegment<'_>, stored: u64) {
         self.packed.add(segment);
         self.stored += stored;
     }
 
-    pub fn stays(&mut self, reason: Reason, segment: &Segment<'_>) {
+    pub fn stays(&mut self, reason: Reason, segment: &RawSegment<'_>) {
         self.raw.entry(reason).or_default().add(segment);
     }
 
@@ -168,8 +168,8 @@ fn counted_entries(entries: u64) -> String {
 }
 
 /// Refuses data of which it is known before they are read that nothing can be packed.
-pub fn some_may_be_packed(file: &str, segments: &[Segment<'_>]) -> Result<()> {
-    let mut report = Report::new(0);
+pub fn some_may_be_packed(file: &str, segments: &[RawSegment<'_>]) -> Result<()> {
+    let mut report = PackReport::new(0);
     for segment in segments {
         match segment.raw {
             Some(reason) => report.stays(reason, segment),
@@ -180,7 +180,7 @@ pub fn some_may_be_packed(file: &str, segments: &[Segment<'_>]) -> Result<()> {
 }
 
 /// Refuses to make a copy of a file.
-pub fn refuse_nothing_packed(file: &str, report: &Report) -> Result<()> {
+pub fn refuse_nothing_packed(file: &str, report: &PackReport) -> Result<()> {
     if report.packed.entries > 0 {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const MOST_ALIGNMENT: u64 = 4096;
 
 /// A data file and the records of its program.
-pub struct Source {
+pub struct PackSource {
     pub data: MappedPtd,
     pub path: PathBuf,
     program: MappedFile,
@@ -23,7 +23,7 @@ pub struct Source {
 }
 
 /// Bytes of the file, and the entries that share them.
-pub struct Segment<'a> {
+pub struct RawSegment<'a> {
     pub entries: Vec<(&'a str, &'a PtdEntry)>,
     pub bytes: &'a [u8],
     /// Where they stand in the file.
@@ -39,10 +39,10 @@ struct Checksum<'a> {
     crc32: u32,
 }
 
-impl Source {
+impl PackSource {
     /// Checks that both files belong together and that the data have every constant. `program`: if it
     /// is not the file of the same name.
-    pub fn open(path: &Path, program: Option<&Path>) -> Result<Source> {
+    pub fn open(path: &Path, program: Option<&Path>) -> Result<PackSource> {
         let data = MappedPtd::open(path)?;
         check_not_packed(&data)?;
         let beside = path.with_extension("pte");
@@ -62,7 +62,7 @@ impl Source {
         check_files(program, path, None)?;
         let program = MappedFile::open(program)?;
         let records = records(&program, &data)?;
-        Ok(Source {
+        Ok(PackSource {
             data,
             path: path.to_owned(),
             program,
@@ -91,11 +91,11 @@ impl Source {
 
     /// Its segments in the order in which they stand in the file.
     /// Those of less than `least` bytes stay raw.
-    pub fn segments(&self, least: u64) -> Vec<Segment<'_>> {
+    pub fn segments(&self, least: u64) -> Vec<RawSegment<'_>> {
         let (why, checksums) = (why_raw(&self.records), checksums(&self.records));
-        let mut segments: BTreeMap<usize, Segment<'_>> = BTreeMap::new();
+        let mut segments: BTreeMap<usize, RawSegment<'_>> = BTreeMap::new();
         for (key, entry) in self.data.ptd().entries() {
-            let segment = segments.entry(entry.segment).or_insert_with(|| Segment {
+            let segment = segments.entry(entry.segment).or_insert_with(|| RawSegment {
                 entries: Vec::new(),
                 bytes: &self.data.file().bytes()[entry.range.clone()],
                 at: entry.range.start,
@@ -118,7 +118,7 @@ impl Source {
     }
 }
 
-impl Segment<'_> {
+impl RawSegment<'_> {
     /// What errors call it.
     pub fn name(&self) -> &str {
         let fqn = self.checksums.first().map(|one| one.fqn);

@@ -1,28 +1,28 @@
 //! Where the packed file goes. It is written beside its place, and renamed when it is whole.
 
-use super::source::Source;
+use super::source::PackSource;
 use crate::{Error, Result};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// A place for the packed file, and nothing in it that would be lost.
-pub struct Target {
+pub struct PackTarget {
     path: PathBuf,
     /// Those of the file that is replaced.
     permissions: Option<Permissions>,
 }
 
-impl Target {
+impl PackTarget {
     /// `output`: if it is not the default one. With `force` a file there is replaced.
     pub fn choose(
-        source: &Source,
+        source: &PackSource,
         output: Option<&Path>,
         in_place: bool,
         force: bool,
-    ) -> Result<Target> {
+    ) -> Result<PackTarget> {
         if in_place {
-            return Target::in_place(&source.path);
+            return PackTarget::in_place(&source.path);
         }
         let path = output.map_or_else(|| default_output(&source.path), Path::to_owned);
         if source.program_is_at(&path) {
@@ -40,20 +40,20 @@ impl Target {
                 &path,
                 "this file is there already; --force replaces it, and --output names another one",
             )),
-            _ => Ok(Target {
+            _ => Ok(PackTarget {
                 path,
                 permissions: None,
             }),
         }
     }
 
-    fn in_place(path: &Path) -> Result<Target> {
+    fn in_place(path: &Path) -> Result<PackTarget> {
         // Of a link the file that it leads to is replaced.
         let path = path
             .canonicalize()
             .map_err(|error| failed(path, "cannot find", &error))?;
         let facts = fs::metadata(&path).map_err(|error| failed(&path, "cannot stat", &error))?;
-        Ok(Target {
+        Ok(PackTarget {
             path,
             permissions: Some(facts.permissions()),
         })
@@ -67,14 +67,14 @@ fn default_output(weights: &Path) -> PathBuf {
 
 /// A file that is not whole yet. Dropped, it is removed.
 pub struct NewFile {
-    target: Target,
+    target: PackTarget,
     part: PathBuf,
     file: File,
     is_kept: bool,
 }
 
 impl NewFile {
-    pub fn create(target: Target) -> Result<NewFile> {
+    pub fn create(target: PackTarget) -> Result<NewFile> {
         // With the process's number: two of them do not write to one file.
         let mut part = target.path.clone().into_os_string();
         part.push(format!(".{}.part", std::process::id()));
@@ -145,8 +145,8 @@ fn failed(path: &Path, call: &str, error: &io::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn target(path: PathBuf) -> Target {
-        Target {
+    fn target(path: PathBuf) -> PackTarget {
+        PackTarget {
             path,
             permissions: None,
         }

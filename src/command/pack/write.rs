@@ -1,8 +1,8 @@
-//! Segment by segment, packed or as it is.
+//! RawSegment by segment, packed or as it is.
 
-use super::progress::Progress;
-use super::report::{refuse_nothing_packed, Reason, Report};
-use super::source::{Segment, Source};
+use super::progress::PackProgress;
+use super::report::{refuse_nothing_packed, PackReport, Reason};
+use super::source::{PackSource, RawSegment};
 use super::target::NewFile;
 use crate::format::packed::{
     count, store, write_table, PackedEntry, PackedHeader, Stored, PADDING, RAW, TABLE_KEY, UNIT,
@@ -17,11 +17,11 @@ const PIECE: usize = 4 << 20;
 
 /// Writes all segments, the table of packed entries and the tables of the file.
 pub fn write(
-    source: &Source,
-    segments: &[Segment<'_>],
+    source: &PackSource,
+    segments: &[RawSegment<'_>],
     file: &NewFile,
     threads: usize,
-) -> Result<Report> {
+) -> Result<PackReport> {
     let mut rows = rows(segments);
     let name = file.name();
     let count = segments.len() + 1;
@@ -30,8 +30,8 @@ pub fn write(
         to: PtdWriter::new(&name, file.file(), &rows, count, source.alignment())?,
         threads,
         packed: BTreeMap::new(),
-        report: Report::new(source.data.file().bytes().len() as u64),
-        progress: Progress::of(segments.iter().map(|one| one.bytes.len() as u64).sum()),
+        report: PackReport::new(source.data.file().bytes().len() as u64),
+        progress: PackProgress::of(segments.iter().map(|one| one.bytes.len() as u64).sum()),
     };
     for segment in segments {
         writing.segment(segment)?;
@@ -57,7 +57,7 @@ pub fn write(
 }
 
 /// All entries as they are in the source, and the table.
-fn rows(segments: &[Segment<'_>]) -> Vec<EntryRow> {
+fn rows(segments: &[RawSegment<'_>]) -> Vec<EntryRow> {
     let mut rows = Vec::new();
     for (index, segment) in segments.iter().enumerate() {
         rows.extend(segment.entries.iter().map(|(key, entry)| EntryRow {
@@ -80,12 +80,12 @@ struct Writing<'a> {
     threads: usize,
     /// With their stored bytes.
     packed: BTreeMap<String, (PackedEntry, u64)>,
-    report: Report,
-    progress: Progress,
+    report: PackReport,
+    progress: PackProgress,
 }
 
 impl Writing<'_> {
-    fn segment(&mut self, segment: &Segment<'_>) -> Result<()> {
+    fn segment(&mut self, segment: &RawSegment<'_>) -> Result<()> {
         self.to.begin_segment()?;
         let reason = match segment.raw {
             Some(reason) => {
@@ -108,7 +108,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    fn copy(&mut self, segment: &Segment<'_>, check: bool) -> Result<()> {
+    fn copy(&mut self, segment: &RawSegment<'_>, check: bool) -> Result<()> {
         let mut crc32 = crc32fast::Hasher::new();
         for piece in segment.bytes.chunks(PIECE) {
             if check {
@@ -123,7 +123,7 @@ impl Writing<'_> {
         }
     }
 
-    fn pack(&mut self, segment: &Segment<'_>, header: PackedHeader) -> Result<()> {
+    fn pack(&mut self, segment: &RawSegment<'_>, header: PackedHeader) -> Result<()> {
         let (to, progress) = (&mut self.to, &mut self.progress);
         let put = |stored: &[u8], raw: usize| {
             to.write(stored)?;

@@ -20,7 +20,7 @@
 use super::context::{Entered, PrimaryContext};
 use super::module::{Kernel, Module};
 use super::stream::{CudaEvent, Events, Stream};
-use super::unpack_pieces::{directory_bytes, most_blocks, pieces, slot_bytes, Piece, SLOTS};
+use super::unpack_pieces::{directory_bytes, most_blocks, pieces, slot_bytes, StoredPiece, SLOTS};
 use crate::device::{BlockCode, DevicePtr, HostBytes, Source};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,7 +76,7 @@ impl Issue<'_> {
 }
 
 /// Where a part of a weight goes.
-struct Target<'a> {
+struct Destination<'a> {
     dst: DevicePtr,
     /// The first of the weight's bytes that goes there.
     start: u64,
@@ -182,18 +182,23 @@ impl Unpacking {
         Ok(())
     }
 
-    fn target<'a>(&self, dst: DevicePtr, src: &'a Source, issue: &Issue<'_>) -> Result<Target<'a>> {
+    fn target<'a>(
+        &self,
+        dst: DevicePtr,
+        src: &'a Source,
+        issue: &Issue<'_>,
+    ) -> Result<Destination<'a>> {
         let code = src.blocks().ok_or_else(|| unknown_code(issue.copy))?;
         let directory = self.directories.get(&code.directory.as_ptr().addr());
         let directory = *directory.ok_or_else(|| unknown_code(issue.copy))?;
         let start = src.range().start;
-        if start % 16 != 0 || dst.0 % 16 != 0 {
+        if !start.is_multiple_of(16) || !dst.0.is_multiple_of(16) {
             return Err(Error::Internal(format!(
                 "the bytes from {start} on of a packed weight are wanted at {:#x}, and a kernel writes whole 16",
                 dst.0
             )));
         }
-        Ok(Target {
+        Ok(Destination {
             dst,
             start,
             directory,
@@ -226,9 +231,9 @@ impl Unpacking {
     /// to a whole 16 bytes.
     unsafe fn launch(
         &self,
-        piece: &Piece,
+        piece: &StoredPiece,
         payload: DevicePtr,
-        target: &Target<'_>,
+        target: &Destination<'_>,
         entered: &Entered<'_>,
     ) -> Result<()> {
         let mut payload = payload.0;

@@ -21,7 +21,7 @@ const PIECE: u32 = 2048;
 
 /// Blocks that one copy brings into a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct StoredPiece {
     /// Their numbers.
     pub blocks: Range<u32>,
     /// The device has their stored bytes already.
@@ -78,7 +78,7 @@ pub(super) fn pieces(
     range: Range<u64>,
     blocks: u32,
     kept: u64,
-) -> impl Iterator<Item = Piece> + '_ {
+) -> impl Iterator<Item = StoredPiece> + '_ {
     // A directory has at most 2^31 entries.
     let (begin, end) = (
         (range.start / BLOCK) as u32,
@@ -98,7 +98,7 @@ pub(super) fn pieces(
     let there = (begin < border).then_some((begin..border, true));
     let copied = (0..count).map(move |at| (cut(at)..cut(at + 1), false));
     let pieces = there.into_iter().chain(copied);
-    pieces.map(move |(blocks, kept)| Piece {
+    pieces.map(move |(blocks, kept)| StoredPiece {
         kept,
         ..piece(&code, blocks, &range)
     })
@@ -110,12 +110,12 @@ fn kept_blocks(code: &BlockCode<'_>, blocks: Range<u32>, kept: u64) -> u32 {
     ends.partition_point(|&end| offset(end) + PADDING <= kept) as u32
 }
 
-fn piece(code: &BlockCode<'_>, blocks: Range<u32>, range: &Range<u64>) -> Piece {
+fn piece(code: &BlockCode<'_>, blocks: Range<u32>, range: &Range<u64>) -> StoredPiece {
     let at = |block: u32| offset(code.directory[block as usize]);
     let (begin, end) = (at(blocks.start), at(blocks.end));
     let raw = u64::from(blocks.start) * BLOCK..u64::from(blocks.end) * BLOCK;
     let inside = |at: u64| at.clamp(raw.start, raw.end) - raw.start;
-    Piece {
+    StoredPiece {
         stored: begin..end + PADDING,
         // Of more than a kernel can count, no piece has as many.
         elements: u32::try_from((code.bytes - raw.start).div_ceil(ELEMENT)).unwrap_or(u32::MAX),

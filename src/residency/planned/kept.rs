@@ -9,7 +9,7 @@
 //! bytes saves `r`. But all that stays packed is decoded in each pass, and tails are whole weights: so where nearly everything
 //! fits, raw residents are better. Both are priced, and what lies between them: some weights raw, and the rest packed.
 
-use super::plan::{Kept, Plan};
+use super::plan::{KeptPacked, Plan};
 use crate::figures::Piece;
 use crate::schedule::{MethodTrace, WeightSpec};
 
@@ -47,7 +47,7 @@ pub(super) fn keep(
     for weight in whole {
         let share = u128::from(stored(weight)) * u128::from(part) / u128::from(sum);
         let bytes = stored(weight).min(u64::try_from(share).unwrap_or(u64::MAX));
-        plan.kept.push(Kept {
+        plan.kept.push(KeptPacked {
             weight,
             bytes,
             at: at + end,

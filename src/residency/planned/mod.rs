@@ -46,6 +46,6 @@ mod view;
 pub use cost::{expected, Clocks, Expected, Price};
 pub use lru_price::{lru_mean, lru_passes, lru_price, LruPasses};
 pub(super) use offer::{better, elastic, is_cheaper, offer};
-pub use plan::{Kept, Plan, Resident, Streamed};
+pub use plan::{KeptPacked, Plan, Resident, Streamed};
 pub use policy::Planned;
 pub use search::{plan, quickest};

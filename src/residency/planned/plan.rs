@@ -47,7 +47,7 @@ impl Streamed {
 
 /// Stored bytes of a packed weight that stay on the device: a copy of the weight decodes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptPacked {
     /// The weight.
     pub weight: WeightIndex,
     /// How many of its first stored bytes.
@@ -68,7 +68,7 @@ pub struct Plan {
     /// What is loaded once.
     pub resident: Vec<Resident>,
     /// What stays packed, of weights that stream.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptPacked>,
     /// What each pass copies: one method after the other, in the order of the first reads.
     pub streamed: Vec<Streamed>,
     /// For how many copies ahead the ring has room.
