@@ -150,6 +150,20 @@ def test_plan_and_inspect_take_packed_weights(files):
             assert status == 0, text
 
 
+def test_plan_prices_packed_weights(files):
+    pte, raw, packed = files
+    found = []
+    for ptd in (raw, packed):
+        status, text = runtime.command(["plan", str(pte), str(ptd), "--budget", "40%", "--json"])
+        assert status == 0, text
+        found.append(json.loads(text))
+    before, after = ([cost[key] for key in ("limit_bytes_per_pass", "floor_bytes")] for cost in found)
+    # What stays packed on a GPU saves more than that.
+    assert after[0] < 0.72 * before[0]
+    assert ON_GPU or after[0] > 0.6 * before[0]
+    assert after[1] >= before[1]
+
+
 def test_a_packed_file_is_not_packed_again(files):
     pte, _, packed = files
     status, text = runtime.command(["pack", str(packed), "--program", str(pte)])

@@ -2,7 +2,7 @@
 
 use super::model::Model;
 use crate::config::{PolicyKind, BUDGET_MB};
-use crate::figures::{self, DeviceModel};
+use crate::figures::{self, DeviceModel, PackedResidents};
 use crate::residency::planned::{expected, lru_mean, Clocks, Plan, Price};
 use crate::residency::{choose, Request, Residency};
 use crate::schedule::KernelTimes;
@@ -150,8 +150,17 @@ impl Cost {
         })?);
         let limit = mean(model, |at| {
             let (read, streamed) = model.read_by(at);
+            let saved = model.saved_by(at);
+            // What is raw on the device saves as much of a copy as it takes in the file.
+            let over = match figures.packed {
+                PackedResidents::Off => {
+                    let (over, stored) = (read.saturating_sub(capacity), read - saved);
+                    (u128::from(over) * u128::from(stored) / u128::from(read.max(1))) as u64
+                }
+                _ => (read - saved).saturating_sub(capacity),
+            };
             Price {
-                bytes: read.saturating_sub(capacity).max(streamed),
+                bytes: over.max(streamed),
                 copies: 0,
             }
         });

@@ -245,6 +245,16 @@ impl Model {
         )
     }
 
+    /// Bytes by which the stored bytes of what a pass of a method reads are fewer than those that kernels read.
+    pub fn saved_by(&self, method: usize) -> u64 {
+        let specs = &self.methods.constants.specs;
+        let mut reads = self.methods.all[method].trace.probes().to_vec();
+        reads.sort_unstable();
+        reads.dedup();
+        let saved = reads.iter().map(|&weight| &specs[weight as usize]);
+        saved.map(|one| one.bytes.saturating_sub(one.stored)).sum()
+    }
+
     /// The bytes that a pass of a method reads in place at the most; of reads without a bound, none. Pinned tables are on the device.
     pub fn read_in_place(&self, method: usize) -> u64 {
         let record = &self.records.all()[method];

@@ -197,7 +197,7 @@ fn choose_budget<D: DelegateDevice>(
 ) -> Result<u64> {
     let granule = device.granule();
     let occupied = constants.specs.iter().map(|spec| spec.occupied(granule));
-    let everything = occupied.fold(0, u64::saturating_add);
+    let everything = occupied.fold(constants.staging, u64::saturating_add);
     let free = device.free_bytes();
     let free = free.map_err(|error| error.during(|| format!("the budget of {BUDGET} = auto")))?;
     let mut most: Option<AutoBudget> = None;

@@ -158,7 +158,7 @@ impl Unpacking {
         // The waits for the readers of `dst` were issued there, and what stays packed was copied.
         issue.joined(issue.copy, &self.stream)?;
         let (kept_at, kept) = src.kept().unwrap_or((DevicePtr::EMPTY, 0));
-        let mut done = None;
+        let written = dst.0..dst.0 + src.len();
         for piece in pieces(target.code, src.range(), self.blocks, kept) {
             let payload = match piece.kept {
                 true => kept_at.offset(piece.stored.start),
@@ -175,10 +175,9 @@ impl Unpacking {
                 self.slots[self.next].read = Some(Arc::clone(&read));
                 self.next = (self.next + 1) % SLOTS;
             }
-            done = Some(read);
+            // At once: a later piece may fail.
+            self.written.push_back((written.clone(), read));
         }
-        self.written
-            .extend(done.map(|event| (dst.0..dst.0 + src.len(), event)));
         Ok(())
     }
 
