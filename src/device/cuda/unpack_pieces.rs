@@ -19,6 +19,9 @@ const ELEMENT: u64 = 2;
 /// Blocks of a piece at the most: about 11 MB in the file.
 const PIECE: u32 = 2048;
 
+/// Blocks of a piece that is on the device already: a kernel counts their elements in 32 bits.
+const KEPT_PIECE: u32 = 1 << 18;
+
 /// Blocks that one copy brings into a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredPiece {
@@ -71,8 +74,8 @@ pub(in crate::device) fn staging_bytes<'a>(
     }
 }
 
-/// The pieces that bring these raw bytes of a weight, in slots of so many blocks; of blocks whose stored bytes are among the first `kept`,
-/// one piece. They have about the same size: a short last one would be decoded by few threads.
+/// The pieces that bring these raw bytes of a weight, in slots of so many blocks; blocks whose stored bytes are among the first `kept` need
+/// none. They have about the same size: a short last one would be decoded by few threads.
 pub(super) fn pieces(
     code: BlockCode<'_>,
     range: Range<u64>,
@@ -92,16 +95,22 @@ pub(super) fn pieces(
     };
     let begin = begin.min(end);
     let border = begin + kept_blocks(&code, begin..end, kept);
-    let count = (end - border).div_ceil(blocks.max(1));
-    let cut =
-        move |at: u32| border + (u64::from(end - border) * u64::from(at) / u64::from(count)) as u32;
-    let there = (begin < border).then_some((begin..border, true));
-    let copied = (0..count).map(move |at| (cut(at)..cut(at + 1), false));
-    let pieces = there.into_iter().chain(copied);
+    let there = cuts(begin..border, KEPT_PIECE).map(|blocks| (blocks, true));
+    let copied = cuts(border..end, blocks).map(|blocks| (blocks, false));
+    let pieces = there.chain(copied);
     pieces.map(move |(blocks, kept)| StoredPiece {
         kept,
         ..piece(&code, blocks, &range)
     })
+}
+
+/// These blocks in parts of at most so many, of about the same size.
+fn cuts(blocks: Range<u32>, most: u32) -> impl Iterator<Item = Range<u32>> {
+    let all = blocks.end - blocks.start;
+    let count = all.div_ceil(most.max(1));
+    let cut =
+        move |at: u32| blocks.start + (u64::from(all) * u64::from(at) / u64::from(count)) as u32;
+    (0..count).map(move |at| cut(at)..cut(at + 1))
 }
 
 /// How many of these blocks lie in the first `kept` stored bytes, with what their decoder may read after them.
@@ -197,6 +206,21 @@ mod tests {
                 assert_eq!(elements, wanted, "{range:?} in pieces of {blocks}");
             }
         }
+    }
+
+    /// 20 GB that are there: no kernel has more elements than it can count.
+    #[test]
+    fn pieces_of_giant_weights_are_counted_in_32_bits() {
+        let blocks = 2_500_000u32;
+        let listed: Vec<u32> = (0..=blocks).map(|at| at * 344).collect();
+        let bytes = u64::from(blocks) * BLOCK;
+        let mut at = 0;
+        for piece in pieces(code(&listed, bytes), 0..bytes, 2048, u64::MAX) {
+            assert!(piece.kept && piece.blocks.start == at);
+            assert!(piece.wanted.len() as u64 * ELEMENT == piece.raw.end - piece.raw.start);
+            at = piece.blocks.end;
+        }
+        assert_eq!(at, blocks);
     }
 
     #[test]
