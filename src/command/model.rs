@@ -241,7 +241,7 @@ impl Model {
             read.fold(0, |sum, one| {
                 sum.saturating_add(one.occupied(self.figures.granule))
             }),
-            streamed.map(|one| one.bytes).sum(),
+            streamed.map(|one| one.stored.min(one.bytes)).sum(),
         )
     }
 

@@ -63,8 +63,10 @@ impl<D: Device> Store<D> {
         self.load_direct()?;
         let layout = self.residency.layout.clone();
         self.take_fixed(&layout)?;
+        // Before anything is planned: where it fails, nothing is left to be carried out.
+        self.load_kept()?;
         self.policy.start(&mut self.actions);
-        let loaded = self.load_kept().and_then(|()| self.load_resident());
+        let loaded = self.load_resident();
         self.wait_for_loads().and(loaded)?;
         self.is_loaded = true;
         self.stats.prefetches = 0;
@@ -267,6 +269,8 @@ impl<D: Device> Store<D> {
         self.gave_way = false;
         self.policy = residency.policy();
         self.residency = residency;
+        // Before anything is planned: where it fails, nothing is left to be carried out.
+        self.load_kept()?;
         self.policy.start(&mut self.actions);
         if let Some(loads) = loads {
             self.place_resident();
@@ -282,7 +286,7 @@ impl<D: Device> Store<D> {
         });
         // What stays is loaded ahead of no read of a pass.
         let prefetches = self.stats.prefetches;
-        let loaded = self.load_kept().and_then(|()| self.load_resident());
+        let loaded = self.load_resident();
         self.stats.prefetches = prefetches;
         loaded?;
         self.is_loaded = true;

@@ -41,6 +41,13 @@ pub struct Segment {
     pub members: Vec<WeightIndex>,
 }
 
+impl Segment {
+    fn is_packed_as(&self, other: &Option<PackedWeight>) -> bool {
+        let header = |one: &PackedWeight| one.entry().header;
+        self.packed.as_deref().map(header) == other.as_ref().map(header)
+    }
+}
+
 /// One constant, checked against its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constant {
@@ -186,9 +193,11 @@ impl Segments {
         // A write to a mutable constant must not show in another; and what is streamed and what is resident
         // live in different memory.
         if kind != ConstantKind::Mutable {
-            if let Some(id) = self.by_place.get(&place) {
-                self.list[*id as usize].members.push(index);
-                return *id;
+            // Bytes that become something else are others.
+            let known = self.by_place.get(&place).copied();
+            if let Some(id) = known.filter(|&id| self.list[id as usize].is_packed_as(&packed)) {
+                self.list[id as usize].members.push(index);
+                return id;
             }
         }
         let id = self.list.len() as SegmentId; // at most one per constant

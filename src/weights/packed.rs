@@ -50,7 +50,8 @@ impl PackedWeight {
             entry,
             payload: parts.payload.len(),
         };
-        weight.blocks()?;
+        let (header, payload) = (&weight.entry.header, weight.payload as u64);
+        Directory::new(&weight.name, header, &weight.directory, payload)?;
         Ok(weight)
     }
 
@@ -112,7 +113,7 @@ impl PackedWeight {
 
     /// Whole blocks from this one on; the last one of the weight may be short.
     fn decode_blocks(&self, payload: &[u8], first: u32, out: &mut [u8]) -> Result<()> {
-        let blocks = self.blocks()?;
+        let blocks = self.blocks();
         let wanted = first..first + out.len().div_ceil(BLOCK_BYTES) as u32;
         let span = blocks.span(wanted.clone())?;
         let piece = payload.get(span.start as usize..).unwrap_or_default();
@@ -143,12 +144,7 @@ impl PackedWeight {
         Ok(hasher.finalize())
     }
 
-    fn blocks(&self) -> Result<Directory<'_>> {
-        Directory::new(
-            &self.name,
-            &self.entry.header,
-            &self.directory,
-            self.payload as u64,
-        )
+    fn blocks(&self) -> Directory<'_> {
+        Directory::checked_before(&self.name, &self.entry.header, &self.directory)
     }
 }

@@ -5,7 +5,7 @@ use super::report::{refuse_nothing_packed, PackReport, Reason};
 use super::source::{PackSource, RawSegment};
 use super::target::NewFile;
 use crate::format::packed::{
-    count, store, write_table, PackedEntry, PackedHeader, Stored, PADDING, RAW, TABLE_KEY, UNIT,
+    count, store, write_table, PackedEntry, PackedHeader, Stored, TABLE_KEY,
 };
 use crate::format::{EntryRow, PtdWriter};
 use crate::Result;
@@ -154,10 +154,10 @@ impl Writing<'_> {
 /// thousandths too high for weights as training leaves them. A weight of very different blocks may gain
 /// more than it says, and stays raw.
 fn gain(raw: u64, most: u64) -> std::result::Result<(), Reason> {
-    let addressed = u64::from(RAW) * UNIT as u64;
+    // The file says how many u32 an entry has, in 31 bits; a directory can address four times as much.
     match most {
         _ if u128::from(most) * 20 > u128::from(raw) * 19 => Err(Reason::Gain),
-        _ if most.saturating_sub(PADDING as u64) >= addressed => Err(Reason::Large),
+        _ if most / 4 > i32::MAX as u64 => Err(Reason::Large),
         _ => Ok(()),
     }
 }
@@ -175,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_directory_cannot_address_stays_raw() {
-        let addressed = 1 << 35;
-        assert_eq!(gain(2 * addressed, addressed), Ok(()));
-        assert_eq!(gain(2 * addressed, addressed + 16), Err(Reason::Large));
+    fn what_a_file_cannot_say_stays_raw() {
+        let largest = 4 * (i32::MAX as u64 + 1);
+        assert_eq!(gain(2 * largest, largest - 1), Ok(()));
+        assert_eq!(gain(2 * largest, largest), Err(Reason::Large));
     }
 }

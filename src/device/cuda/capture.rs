@@ -79,14 +79,16 @@ impl CudaDevice {
             self.copy.record(&join, &entered)?;
             self.compute.wait(&join, &entered)
         });
-        let joined = joined.and_then(|()| {
-            let Some(mut unpacking) = self.unpacking.take() else {
-                return Ok(());
-            };
-            let ended = unpacking.end_capture(&self.issuing(&entered), &self.compute);
-            self.unpacking = Some(unpacking);
-            ended
-        });
+        // Also where the capture is spoilt: its events are worth nothing to what comes.
+        let ended = match self.unpacking.take() {
+            None => Ok(()),
+            Some(mut unpacking) => {
+                let ended = unpacking.end_capture(&self.issuing(&entered), &self.compute);
+                self.unpacking = Some(unpacking);
+                ended
+            }
+        };
+        let joined = joined.and(ended);
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives as long as `self`; the driver writes one pointer.
         let code = unsafe { sys::cuStreamEndCapture(self.compute.raw(), &mut graph) };

@@ -338,6 +338,8 @@ impl Device for CudaDevice {
     fn decode_in(&mut self, at: DevicePtr, bytes: u64, sources: &[Source]) -> Result<()> {
         self.check_written(at, bytes)?;
         let entered = self.context.enter()?;
+        // Its memory was taken in the order of the copies, and other streams use it.
+        self.copy.synchronize(&entered)?;
         let unpacking = Unpacking::new(&self.context, (at, bytes), sources, &entered)?;
         self.unpacking = Some(unpacking);
         Ok(())

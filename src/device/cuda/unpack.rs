@@ -166,10 +166,11 @@ impl Unpacking {
                     self.fill_slot(src.stored().slice(piece.stored.clone()), issue, &copy_in)?
                 }
             };
+            // Taken first: nothing but a lost device fails between the kernel and its event.
+            let read = Arc::new(issue.events.take(issue.entered)?);
             // SAFETY: the stored bytes of the piece are there for what this stream does from now on. What is written are elements of the
             // piece inside of `dst`, by the caller's promise.
             unsafe { self.launch(&piece, payload, &target, issue.entered) }?;
-            let read = Arc::new(issue.events.take(issue.entered)?);
             self.stream.record(&read, issue.entered)?;
             if !piece.kept {
                 self.slots[self.next].read = Some(Arc::clone(&read));
@@ -217,8 +218,8 @@ impl Unpacking {
             false => &self.link,
         };
         let slot = &mut self.slots[self.next];
-        if let Some(read) = slot.read.take() {
-            link.wait(&read, issue.entered)?;
+        if let Some(read) = &slot.read {
+            link.wait(read, issue.entered)?;
         }
         copy_in(slot.at, stored, link)?;
         issue.joined(link, &self.stream)?;

@@ -63,6 +63,15 @@ impl<'a> Directory<'a> {
         Ok(directory)
     }
 
+    /// A directory that was checked before, by [`Directory::new`].
+    pub fn checked_before(file: &'a str, header: &'a PackedHeader, entries: &'a [u32]) -> Self {
+        Directory {
+            file,
+            header,
+            entries,
+        }
+    }
+
     /// How many blocks there are.
     pub fn blocks(&self) -> u32 {
         // Each block has an entry of its own between 0 and 2^31.

@@ -28,7 +28,10 @@ pub(super) fn keep(
     let start = plan.view.whole().next_multiple_of(page);
     let free = (all - all % page).checked_sub(start)?;
     let mut whole: Vec<_> = { plan.streamed.iter() }
-        .filter(|copy| copy.range.start == 0 && weights[copy.weight as usize].is_packed())
+        .filter(|copy| {
+            let weight = &weights[copy.weight as usize];
+            copy.range.start == 0 && weight.is_packed() && !weight.is_streamed()
+        })
         .map(|copy| copy.weight)
         .collect();
     whole.sort_unstable();
@@ -54,12 +57,18 @@ pub(super) fn keep(
         });
         end += bytes.next_multiple_of(ALIGNMENT);
     }
+    if end == 0 {
+        plan.kept.clear();
+        return Some(plan);
+    }
     let bytes = end.next_multiple_of(page);
     let memory = start;
     plan.view.pieces.push(Piece { at, memory, bytes });
     (plan.view.bytes, plan.view.memory) = (at + bytes, memory + bytes);
     for copy in &mut plan.streamed {
-        if let Some(kept) = plan.kept.iter().find(|kept| kept.weight == copy.weight) {
+        let kept = { &plan.kept }.binary_search_by_key(&copy.weight, |kept| kept.weight);
+        if let Ok(at) = kept {
+            let kept = &plan.kept[at];
             copy.stored = weights[copy.weight as usize].linked_of(&copy.range, kept.bytes);
         }
     }
