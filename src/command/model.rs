@@ -3,9 +3,7 @@
 use crate::config::{
     Options, PolicyKind, Spec, SpecValue, GRAPH_SHAPES, METHOD_SHARE, PIN, POLICY, STREAM,
 };
-use crate::delegate::{
-    gather, know_packed, mark, packed_residents, program, program::check_files, program_of,
-};
+use crate::delegate::{gather, know_packed, mark, program, program::check_files, program_of};
 use crate::device;
 use crate::figures::{DeviceModel, PackedResidents};
 use crate::format::{times, Pte, Record, Records, UnionConstants, BACKEND};
@@ -155,7 +153,7 @@ impl Model {
             ))
         })?;
         let floor = whole.floor(figures.granule)?;
-        let packed = packed_residents(&options, &whole.constants);
+        let packed = whole.constants.packed_residents(options.packed_residents);
         let (methods, _) = whole.in_place(false)?;
         let everything = methods.everything(figures.granule);
         if everything > LARGEST {

@@ -66,7 +66,7 @@ use sizes::CallSizes;
 
 pub use keep::mark;
 pub use load::applies;
-pub use open::{know_packed, packed_residents, program_of};
+pub use open::{know_packed, program_of};
 #[cfg(feature = "cli")]
 pub(crate) use option_checks::differs;
 pub use place::ProgramPlace;

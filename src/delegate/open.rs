@@ -16,7 +16,6 @@ use crate::device::host_storage::{choose, Needs};
 use crate::device::{self, CallerStream, HostStorage};
 use crate::elastic::{DevicePool, Membership};
 use crate::error::{bytes_text, Error, Result};
-use crate::figures::PackedResidents;
 use crate::format::{ConstantKind, Places, Record, Records, UnionConstants};
 use crate::schedule::{Floor, Trace, WeightIndex, WeightKind, WeightSpec};
 use crate::store::{Constants, Method, Methods, RowPlaces, StoreOptions, WeightLayout};
@@ -83,7 +82,7 @@ pub(super) fn open<D: DelegateDevice>(
         },
         policy: options.policy,
         times,
-        packed: packed_residents(options, &methods.constants),
+        packed: methods.constants.packed_residents(options.packed_residents),
         elastic: membership.is_some(),
         kernels_write: false,
     };
@@ -110,14 +109,6 @@ pub fn know_packed(constants: &mut Constants, catalog: &Catalog, device: &str) {
         packed.extend(segment.packed.as_ref().map(|weight| weight.directory()));
     }
     constants.staging = device::staging_bytes(device, packed);
-}
-
-/// Weights stay packed only where the device decodes them.
-pub fn packed_residents(options: &Options, constants: &Constants) -> PackedResidents {
-    match constants.staging {
-        0 => PackedResidents::Off,
-        _ => options.packed_residents,
-    }
 }
 
 /// The bytes in the file, as far as they are to be compared with their checksums.

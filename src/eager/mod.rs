@@ -15,12 +15,14 @@
 //! - One pass at a time, of any entry. While it runs, memory does not move, whoever else wants some.
 //! - A pass that did not go as recorded ends as one that failed: the next one starts afresh.
 //! - The caller's kernels may write to a weight. The caller sees that, brings the bytes to the host, and says so with [`Eager::copy_again`].
+//!   One with a packed copy becomes a raw one: the caller starts anew without that copy.
 //! - The budget covers what the caller holds beside the weights ([`Recorded::beside`]).
 #![deny(unsafe_code)]
 
 mod entries;
 mod files;
 mod join;
+mod open;
 mod shares;
 mod weights;
 
@@ -33,6 +35,7 @@ use crate::elastic::{PassNeeds, Reorder};
 use crate::error::Result;
 use crate::figures::DeviceId;
 use crate::schedule::WeightIndex;
+use crate::weights::PackedWeight;
 use std::ops::Range;
 use std::sync::Arc;
 use weights::Weights;
@@ -45,8 +48,8 @@ pub struct Recorded {
     pub device: DeviceId,
     /// The stream on which kernels read. Not looked at on the CPU.
     pub stream: CallerStream,
-    /// Name and bytes of each weight.
-    pub weights: Vec<(String, HostBytes)>,
+    /// Those of all entries.
+    pub weights: Vec<RecordedWeight>,
     /// Files that some weights lie in.
     pub files: WeightFiles,
     /// The first entry.
@@ -57,6 +60,32 @@ pub struct Recorded {
     pub priority: i64,
     /// Device bytes of the budget that the caller holds itself: buffers.
     pub beside: u64,
+}
+
+/// A weight and its bytes on the host.
+pub struct RecordedWeight {
+    /// For messages.
+    pub name: String,
+    /// The bytes as kernels read them.
+    pub bytes: HostBytes,
+    /// A packed copy of them, and its stored bytes: these are brought, and decoded on the way.
+    pub packed: Option<(HostBytes, Arc<PackedWeight>)>,
+}
+
+impl RecordedWeight {
+    /// Without a packed copy.
+    pub fn new(name: String, bytes: HostBytes) -> RecordedWeight {
+        RecordedWeight {
+            name,
+            bytes,
+            packed: None,
+        }
+    }
+
+    /// What copies bring.
+    fn stored(&self) -> HostBytes {
+        { self.packed.as_ref() }.map_or(self.bytes, |(stored, _)| *stored)
+    }
 }
 
 /// Bytes on the device.

@@ -1,18 +1,19 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
+use super::open::check_budget;
 use super::shares::Shares;
-use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, ReadOutcome, Recorded};
+use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, ReadOutcome};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
-use crate::device::{HostBytes, Source, WeightDevice};
+use crate::device::WeightDevice;
 use crate::elastic::{Membership, PassNeeds, Reorder, Tenant};
-use crate::error::{bytes_text, Error, Result};
-use crate::schedule::{WeightIndex, WeightKind, WeightSpec};
+use crate::error::{Error, Result};
+use crate::schedule::WeightIndex;
 use crate::session::Session;
-use crate::store::{Constants, ElasticBytes, Methods, StoreOptions};
-use crate::tenancy::{join_pool, settle_grant, take_grant, Joining};
+use crate::store::Methods;
+use crate::tenancy::{settle_grant, take_grant};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The order of the fields is the order in which they end: the place in the pool goes once the memory is given back.
 pub(super) struct Weights<D: WeightDevice> {
@@ -53,108 +54,26 @@ enum CurrentPass {
     Resident,
 }
 
-impl<D: WeightDevice + 'static> Weights<D> {
-    pub(super) fn open(device: D, recorded: Recorded) -> Result<Arc<Weights<D>>> {
-        let Recorded { beside, budget, .. } = recorded;
-        let (constants, bytes) = constants_of(&recorded.weights);
-        let (name, files) = (recorded.name, recorded.files);
-        let held = files.hold(&device, &name, &bytes)?;
-        let absent = files.absent(held, &bytes);
-        let method = recorded.entry.method(&constants, &absent)?;
-        let methods = Methods::from((constants, method));
-        let needed = ElasticBytes::of(&methods, &device)?;
-        let least = needed.least.saturating_add(beside);
-        let membership = match budget {
-            OffloadBudget::Shared => Some(join_pool(
-                &device,
-                Joining {
-                    device: recorded.device,
-                    name,
-                    priority: recorded.priority,
-                    total: needed.everything.saturating_add(beside),
-                    floor: least,
-                    page: needed.page,
-                    headroom: None,
-                },
-            )?),
-            _ => None,
-        };
-        let bytes_of_budget = match (budget, &membership) {
-            (OffloadBudget::Bytes(bytes), _) => bytes,
-            (_, Some(membership)) => membership.held(),
-            _ => least,
-        };
-        check_budget(bytes_of_budget, least, beside)?;
-        let options = StoreOptions {
-            budget: Some(bytes_of_budget - beside),
-            elastic: true,
-            kernels_write: true,
-            ..StoreOptions::default()
-        };
-        let source = |device: &mut D| {
-            let prepared = device.prepare_source(files.source(bytes), held);
-            let prepared = prepared
-                .map_err(|error| error.during(|| "preparing all weights on the host".into()))?;
-            Ok(prepared.into_iter().map(Source::from).collect())
-        };
-        let session = Session::with_source(device, methods.clone(), source, options)?;
-        let weights = Arc::new(Weights {
-            state: Mutex::new(WeightsState {
-                session: Some(session),
-                methods,
-                budget,
-                least,
-                running: CurrentPass::None,
-                gone: false,
-                entry: 0,
-                counted: vec![EntryStats::default()],
-                shares: Shares::new(),
-            }),
+impl<D: WeightDevice> Weights<D> {
+    pub(super) fn new(
+        state: WeightsState<D>,
+        membership: Option<Membership>,
+        beside: u64,
+        absent: Vec<bool>,
+    ) -> Self {
+        let state = Mutex::new(state);
+        Weights {
+            state,
             membership,
             beside,
             absent,
-        });
-        if let Some(membership) = &weights.membership {
-            let tenant: Weak<Weights<D>> = Arc::downgrade(&weights);
-            membership.attach(tenant);
         }
-        Ok(weights)
     }
-}
-
-fn constants_of(weights: &[(String, HostBytes)]) -> (Constants, Vec<HostBytes>) {
-    let spec = |(name, bytes): &(String, HostBytes)| WeightSpec {
-        fqn: name.clone(),
-        bytes: bytes.len(),
-        stored: bytes.len(),
-        kind: WeightKind::Weight,
-    };
-    let specs = weights.iter().map(spec).collect();
-    (
-        Constants { specs, staging: 0 },
-        weights.iter().map(|(_, bytes)| *bytes).collect(),
-    )
 }
 
 #[cold]
 pub(super) fn ended_already() -> Error {
     Error::Internal("the weights of a module were used after their end".to_owned())
-}
-
-pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
-    match budget >= least {
-        true => Ok(()),
-        false => Err(Error::BudgetTooSmall {
-            budget,
-            floor: least,
-            parts: format!(
-                "{} for weights, {} for buffers",
-                bytes_text(least - beside),
-                bytes_text(beside)
-            ),
-            option: "budget",
-        }),
-    }
 }
 
 impl<D: WeightDevice> Weights<D> {
@@ -191,6 +110,26 @@ impl<D: WeightDevice> Weights<D> {
 }
 
 impl<D: WeightDevice> WeightsState<D> {
+    /// Of one entry.
+    pub(super) fn new(
+        session: Session<D>,
+        methods: Methods,
+        budget: OffloadBudget,
+        least: u64,
+    ) -> Self {
+        WeightsState {
+            session: Some(session),
+            methods,
+            budget,
+            least,
+            running: CurrentPass::None,
+            gone: false,
+            entry: 0,
+            counted: vec![EntryStats::default()],
+            shares: Shares::new(),
+        }
+    }
+
     pub(super) fn session(&mut self) -> Result<&mut Session<D>> {
         self.session.as_mut().ok_or_else(ended_already)
     }

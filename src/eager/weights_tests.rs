@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::device::{CallerStream, HostBytes, HostDevice};
-use crate::eager::{Eager, WeightFiles};
+use crate::eager::{Eager, Recorded, RecordedWeight, WeightFiles};
 use crate::elastic::PassNeeds;
 use crate::figures::DeviceId;
 use crate::schedule::Event;
+use std::sync::Arc;
 
 #[allow(unsafe_code)]
 fn opened(budget: OffloadBudget) -> Arc<Weights<HostDevice>> {
@@ -14,7 +15,10 @@ fn opened(budget: OffloadBudget) -> Arc<Weights<HostDevice>> {
         device: DeviceId::Cpu,
         // SAFETY: null is the default stream.
         stream: unsafe { CallerStream::new(std::ptr::null_mut()) },
-        weights: vec![("w".to_owned(), HostBytes::from_static(&[7; 100]))],
+        weights: vec![RecordedWeight::new(
+            "w".to_owned(),
+            HostBytes::from_static(&[7; 100]),
+        )],
         files: WeightFiles::default(),
         entry: Entry {
             reads: vec![0],

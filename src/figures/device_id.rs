@@ -32,6 +32,14 @@ impl DeviceId {
         }
     }
 
+    /// As records and models of devices call it: `cpu` or `cuda`.
+    pub fn kind(self) -> &'static str {
+        match self {
+            DeviceId::Cpu => "cpu",
+            DeviceId::Cuda(_) => "cuda",
+        }
+    }
+
     /// The device of this name. The error says what it was looked for: a device `what`.
     pub fn named(name: &str, what: &str) -> Result<DeviceId> {
         DeviceId::parse(name).ok_or_else(|| {

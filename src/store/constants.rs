@@ -1,6 +1,7 @@
 //! The constants of a program, and what a method reads of them.
 
 use crate::error::{Error, Result};
+use crate::figures::PackedResidents;
 use crate::schedule::{
     floor, Floor, MethodTrace, ProbeId, Trace, WeightIndex, WeightKind, WeightSpec,
 };
@@ -18,6 +19,14 @@ impl Constants {
     /// The name of a weight, in a message.
     pub fn name(&self, weight: WeightIndex) -> String {
         format!("'{}'", self.specs[weight as usize].fqn)
+    }
+
+    /// What is to be done with packed residents: weights stay packed only where the device decodes them.
+    pub fn packed_residents(&self, wanted: PackedResidents) -> PackedResidents {
+        match self.staging {
+            0 => PackedResidents::Off,
+            _ => wanted,
+        }
     }
 
     /// Whether the constant is read through probes.

@@ -12,7 +12,7 @@ impl Decode for PackedWeight {
 
     fn blocks(&self) -> Option<BlockCode<'_>> {
         Some(BlockCode {
-            exponents: self.entry().header.exponents,
+            exponents: self.header().exponents,
             bytes: self.bytes(),
             directory: self.directory(),
         })

@@ -43,8 +43,8 @@ pub struct Segment {
 
 impl Segment {
     fn is_packed_as(&self, other: &Option<PackedWeight>) -> bool {
-        let header = |one: &PackedWeight| one.entry().header;
-        self.packed.as_deref().map(header) == other.as_ref().map(header)
+        let packed = self.packed.as_deref().map(PackedWeight::header);
+        packed == other.as_ref().map(PackedWeight::header)
     }
 }
 
@@ -299,8 +299,8 @@ fn check_constant(
             return Err(differs("form", expected, "a packed entry".to_owned()));
         }
         Some(entry) => {
-            let key = &recorded.key;
-            Some(PackedWeight::new(data.name(), key, entry.clone(), &bytes)?)
+            let name = format!("{}, packed entry '{}'", data.name(), recorded.key);
+            Some(PackedWeight::new(name, entry.header, entry.crc32, &bytes)?)
         }
         None => None,
     };

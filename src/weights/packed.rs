@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{NamedData, SharedBytes};
 use crate::error::{Error, Result};
 use crate::format::packed::{
-    directory_of, read_table, Directory, PackedEntry, BLOCK_BYTES, TABLE_KEY,
+    directory_of, read_table, Directory, PackedEntry, PackedHeader, BLOCK_BYTES, TABLE_KEY,
 };
 
 /// A packed weight without its bytes: how they become the raw ones.
@@ -14,7 +14,9 @@ use crate::format::packed::{
 pub struct PackedWeight {
     /// What errors call it.
     name: String,
-    entry: PackedEntry,
+    header: PackedHeader,
+    /// CRC-32 of the stored bytes.
+    crc32: u32,
     directory: Vec<u32>,
     /// Bytes of the payload.
     payload: usize,
@@ -30,34 +32,35 @@ pub fn packed_entries(data: &dyn NamedData) -> Result<BTreeMap<String, PackedEnt
 }
 
 impl PackedWeight {
-    /// The weight of an entry with these stored bytes, whose directory is checked. Reads no other of them.
-    pub fn new(file: &str, key: &str, entry: PackedEntry, stored: &SharedBytes) -> Result<Self> {
-        let name = format!("{file}, packed entry '{key}'");
+    /// The weight of these stored bytes, which errors call `name`; its directory is checked. Reads no other of them.
+    pub fn new(
+        name: String,
+        header: PackedHeader,
+        crc32: u32,
+        stored: &SharedBytes,
+    ) -> Result<Self> {
         let bytes = stored.as_slice();
-        let parts = entry.header.parts(bytes.len());
-        let parts = parts.ok_or_else(|| Error::Mismatch {
+        let parts = header.parts(bytes.len()).ok_or_else(|| Error::Mismatch {
             name: name.clone(),
             fact: "number of stored bytes",
-            expected: format!(
-                "blocks and a directory for {} raw bytes",
-                entry.header.bytes
-            ),
+            expected: format!("blocks and a directory for {} raw bytes", header.bytes),
             found: bytes.len().to_string(),
         })?;
-        let weight = PackedWeight {
+        let directory = directory_of(&bytes[parts.directory]);
+        let payload = parts.payload.len();
+        Directory::new(&name, &header, &directory, payload as u64)?;
+        Ok(PackedWeight {
             name,
-            directory: directory_of(&bytes[parts.directory]),
-            entry,
-            payload: parts.payload.len(),
-        };
-        let (header, payload) = (&weight.entry.header, weight.payload as u64);
-        Directory::new(&weight.name, header, &weight.directory, payload)?;
-        Ok(weight)
+            header,
+            crc32,
+            directory,
+            payload,
+        })
     }
 
-    /// What the file says of it.
-    pub fn entry(&self) -> &PackedEntry {
-        &self.entry
+    /// What a decoder has to know.
+    pub fn header(&self) -> &PackedHeader {
+        &self.header
     }
 
     /// Where each block begins in the payload, and whether it is raw; where the last one ends.
@@ -67,7 +70,7 @@ impl PackedWeight {
 
     /// Raw bytes of the weight.
     pub fn bytes(&self) -> u64 {
-        self.entry.header.bytes
+        self.header.bytes
     }
 
     /// Fills `out` with the raw bytes from `start` on. After an error `out` has some of them.
@@ -105,7 +108,7 @@ impl PackedWeight {
         }
         let (index, skipped) = (start / BLOCK_BYTES as u64, start as usize % BLOCK_BYTES);
         let mut block = [0; BLOCK_BYTES];
-        let block = &mut block[..self.entry.header.block_bytes(index)];
+        let block = &mut block[..self.header.block_bytes(index)];
         self.decode_blocks(payload, index as u32, block)?;
         out.copy_from_slice(&block[skipped..skipped + out.len()]);
         Ok(())
@@ -123,11 +126,11 @@ impl PackedWeight {
     /// CRC-32 of the raw bytes. First the stored bytes are compared with theirs.
     pub fn raw_crc32(&self, stored: &[u8]) -> Result<u32> {
         let found = crc32fast::hash(stored);
-        if found != self.entry.crc32 {
+        if found != self.crc32 {
             return Err(Error::Mismatch {
                 name: self.name.clone(),
                 fact: "CRC-32 of its stored bytes",
-                expected: format!("{:08x} (the file's own table)", self.entry.crc32),
+                expected: format!("{:08x} (of when it was packed)", self.crc32),
                 found: format!("{found:08x}: the data is damaged; pack it again"),
             });
         }
@@ -145,6 +148,6 @@ impl PackedWeight {
     }
 
     fn blocks(&self) -> Directory<'_> {
-        Directory::checked_before(&self.name, &self.entry.header, &self.directory)
+        Directory::checked_before(&self.name, &self.header, &self.directory)
     }
 }

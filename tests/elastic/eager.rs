@@ -3,7 +3,9 @@
 use crate::elastic_support::cpu_pool;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes, UserStream};
-use weightstream::eager::{Eager, Entry, OffloadBudget, ReadOutcome, Recorded, WeightFiles};
+use weightstream::eager::{
+    Eager, Entry, OffloadBudget, ReadOutcome, Recorded, RecordedWeight, WeightFiles,
+};
 use weightstream::elastic::{DevicePool, PassNeeds, Ranges, Segments};
 use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
@@ -34,7 +36,7 @@ fn recorded(name: &str, layers: usize, budget: OffloadBudget) -> (Recorded, Vec<
         events.extend(mine.map(Event::Release));
     }
     let weights = { bytes.iter().enumerate() }
-        .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
+        .map(|(at, bytes)| RecordedWeight::new(format!("w{at}"), HostBytes::from_static(bytes)));
     let recorded = Recorded {
         name: name.to_owned(),
         device: DeviceId::Cpu,
@@ -360,7 +362,7 @@ fn weights_that_change_are_copied_again() {
             .collect();
         for (weight, memory) in recorded.weights.iter_mut().zip(&memory) {
             // SAFETY: it lives for ever, and is written while no copy runs.
-            weight.1 = unsafe { HostBytes::new(*memory, BYTES as u64) };
+            weight.bytes = unsafe { HostBytes::new(*memory, BYTES as u64) };
         }
         let eager = Eager::new(recorded).unwrap();
         let at = vec![0; 9];

@@ -6,7 +6,7 @@ use crate::session_support::draw::{Draw, Seeded};
 use proptest::prelude::*;
 use std::ops::Range;
 use weightstream::device::{CallerStream, HostBytes};
-use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded, WeightFiles};
+use weightstream::eager::{Eager, Entry, OffloadBudget, Recorded, RecordedWeight, WeightFiles};
 use weightstream::figures::DeviceId;
 use weightstream::schedule::Event;
 use weightstream::Error;
@@ -72,8 +72,9 @@ impl Module {
         first: Recording,
         budget: OffloadBudget,
     ) -> Result<Module, Error> {
-        let weights = { bytes.iter().enumerate() }
-            .map(|(at, bytes)| (format!("w{at}"), HostBytes::from_static(bytes)));
+        let weights = { bytes.iter().enumerate() }.map(|(at, bytes)| {
+            RecordedWeight::new(format!("w{at}"), HostBytes::from_static(bytes))
+        });
         let eager = Eager::new(Recorded {
             name: "m".to_owned(),
             device: DeviceId::Cpu,

@@ -4,7 +4,7 @@ use crate::session_support::packed::Packed;
 use crate::session_support::{play, Kernels, Pass};
 use std::ops::Range;
 use weightstream::config::PolicyKind;
-use weightstream::device::sim::Order;
+use weightstream::device::sim::{Order, SimFault};
 use weightstream::device::{Device, HostBytes, HostDevice, Sim};
 use weightstream::figures::PackedResidents;
 use weightstream::session::Session;
@@ -85,6 +85,44 @@ fn stored_bytes_become_others_on_the_simulator() {
 #[test]
 fn stored_bytes_become_others_on_the_host() {
     runs_at_every_budget(HostDevice::new().unwrap(), PackedResidents::Off, 64 << 10);
+}
+
+/// One call of the device fails in a change of the budget, whichever: later passes find their weights or say why not, and another
+/// change brings everything back.
+#[test]
+fn a_failed_change_of_the_budget_is_survived() {
+    let packed = Packed::new(&[64 << 10, 32 << 10, 32 << 10, 64 << 10].repeat(3));
+    let all: u64 = packed.model.bytes.iter().map(|one| one.len() as u64).sum();
+    let (mut failed, mut kept) = (0, 0);
+    for after in (0..).step_by(7) {
+        let device = Sim::new(Order::CopiesFirst);
+        let mut session = load(&packed, device, PackedResidents::On, all / 3);
+        verify(&packed, &mut session);
+        play(&packed.model, &mut session, Pass::Complete).unwrap();
+        let fault = SimFault {
+            call: None,
+            after,
+            lost: false,
+        };
+        session.device_mut().fail(fault);
+        let changed = session.set_budget(all * 9 / 10);
+        let fired = session.device().failed_call().is_some();
+        session.device_mut().fail(None);
+        if !fired {
+            changed.unwrap();
+            break;
+        }
+        failed += u64::from(changed.is_err());
+        // Whatever is read is compared.
+        let _ = play(&packed.model, &mut session, Pass::Complete);
+        if session.set_budget(all * 4 / 5).is_ok() {
+            kept += session.store().residency().plan().unwrap().kept_bytes();
+            play(&packed.model, &mut session, Pass::Complete).unwrap();
+            play(&packed.model, &mut session, Pass::Complete).unwrap();
+        }
+        session.device_mut().check();
+    }
+    assert!(failed > 10 && kept > 0, "{failed} failures, {kept} kept");
 }
 
 /// What is stored has to be what the record says, and a part of a source is that part of the weight.

@@ -3,8 +3,7 @@
 use super::{chain, Model};
 use std::sync::Arc;
 use weightstream::device::{HostBytes, Source};
-use weightstream::format::packed::{encode, PackedEntry};
-use weightstream::format::{EntryLayout, ScalarType};
+use weightstream::format::packed::encode;
 use weightstream::store::source_of;
 use weightstream::weights::{PackedWeight, SharedBytes};
 
@@ -33,17 +32,10 @@ fn packed(raw: &[u8]) -> (SharedBytes, Arc<PackedWeight>) {
     let array = encode(raw).unwrap();
     let mut stored = array.payload;
     stored.extend(array.directory.iter().flat_map(|word| word.to_le_bytes()));
-    let entry = PackedEntry {
-        layout: EntryLayout {
-            dtype: ScalarType::BF16,
-            sizes: vec![raw.len() as i64 / 2],
-            dim_order: vec![0],
-        },
-        header: array.header,
-        crc32: crc32fast::hash(&stored),
-    };
+    let crc32 = crc32fast::hash(&stored);
     let stored = SharedBytes::from_vec(stored);
-    let weight = PackedWeight::new("model.ptd", "w", entry, &stored).unwrap();
+    let name = "model.ptd, packed entry 'w'".to_owned();
+    let weight = PackedWeight::new(name, array.header, crc32, &stored).unwrap();
     (stored, Arc::new(weight))
 }
 

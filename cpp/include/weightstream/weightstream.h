@@ -914,11 +914,36 @@ uint64_t ws_segment_bytes(int device);
  */
 typedef struct ws_offload ws_offload;
 
-/* One weight: its name, for messages, and its bytes on the host. */
+/* A copy of a weight's bytes in host memory, in the lossless code of docs/export.md (packed weights). */
+typedef struct ws_packed ws_packed;
+
+/*
+ * Packs `nbytes` bytes of bf16 numbers, on all cores. Each block is decoded and compared as it is coded.
+ *
+ * Parameters:
+ *   name:   the weight's, for messages.
+ *   data:   read during the call only.
+ *   packed: receives the copy, or NULL if it would gain less than 5 %.
+ * Returns: WS_OK; WS_OUT_OF_MEMORY.
+ */
+ws_status ws_packed_create(const char* name, const void* data, uint64_t nbytes, ws_packed** packed);
+
+/* Bytes of host memory that a copy takes; of NULL, 0. */
+uint64_t ws_packed_stored_bytes(const ws_packed* packed);
+
+/* Ends a copy; NULL is allowed. What was made with it has ended before. */
+void ws_packed_destroy(ws_packed* packed);
+
+/*
+ * One weight: its name, for messages, its bytes on the host, and NULL or a packed copy of them. With a copy it is
+ * brought in fewer bytes and decoded on the way, and is not read in place. The copy lives until ws_offload_destroy.
+ * Bytes that change have no copy from then on: end the offload, and create another one.
+ */
 typedef struct ws_offload_weight {
   const char* name;
   const void* data;
   uint64_t nbytes;
+  const ws_packed* packed;
 } ws_offload_weight;
 
 /* What happens in a pass. A kernel reads every weight whose read has begun and has not ended. */

@@ -33,6 +33,7 @@ def offload(
     host: str = "auto",
     staging_mb: float | None = None,
     activations: str | None = None,
+    packed: bool = False,
 ) -> Offloaded:
     """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
 
@@ -55,6 +56,10 @@ def offload(
     module's; ``convert=True`` copies what has another dtype. ``host`` says what a GPU copies such weights from, and ``staging_mb`` the size
     of the ring of ``"staged"``, as ``weight_offload_host`` and ``weight_offload_staging_mb`` do for programs.
 
+    ``packed=True`` makes a packed copy of all bfloat16 weights in host memory, on all cores: a lossless code, two thirds of the bytes. A
+    GPU copies these and decodes them, with the same bits. The module, and its ``state_dict()``, have the raw bytes as without. A weight
+    that changes is raw from then on.
+
     Inference only::
 
         handle = ws.torch.offload(model, budget=4 << 30)
@@ -69,6 +74,8 @@ def offload(
     as_priority(priority)
     if name is not None and not isinstance(name, str):
         raise Error(f"offload: name is a text, found {name!r}")
+    if not isinstance(packed, bool):
+        raise Error(f"offload: packed is True or False, found {packed!r}")
     bytes = SHARED if shared else FLOOR if budget is None else whole("offload: budget", budget)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -79,7 +86,7 @@ def offload(
     with _loaded(module, weights, convert):
         if of_files and not any(is_of_file(one) for one in [*root.parameters(), *root.buffers()]):
             raise Error("offload: host and staging_mb are about weights of files; give weights=")
-        handle = Offloaded(module, Passes(root, bytes, priority, device, called, of_files, memory))
+        handle = Offloaded(module, Passes(root, bytes, priority, device, called, of_files, memory, packed))
         if example is not None:
             try:
                 with torch.no_grad():
@@ -189,7 +196,8 @@ class Offloaded:
         ``passes``, and those that were ``recorded`` or left the recorded order (``astray``); ``plans``; ``bytes_copied`` by all plans;
         ``resident``: everything stays; ``buffer_bytes``: of the budget, for buffers; ``entries``: of each module that was called from
         outside, by its name, its passes and bytes copied under the present plan; ``largest_call``: the module whose call holds most weights
-        at once, and how many bytes: the least budget is about two of them.
+        at once, and how many bytes: the least budget is about two of them; ``packed_bytes``: of the weights that have a packed copy, and
+        ``packed_stored_bytes``: of these copies in host memory.
         """
         passes = self._passes
         now = passes.plan.stats() if passes.plan else {}
@@ -203,6 +211,7 @@ class Offloaded:
             if passes.plan is not None and entry.planned in passes.plan.entries
         }
         own = {"bytes_copied": copied, "gave_way": gave_way, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
+        own |= {"packed_bytes": passes.packed.raw_bytes, "packed_stored_bytes": passes.packed.stored_bytes}
         if passes.plan is not None:
             module, held = passes.plan.largest_call()
             own["largest_call"] = {"module": passes.tree.names[module] or self.name, "bytes": held}

@@ -50,6 +50,7 @@ class Passes(ModuleState):
         name: str,
         of_files: dict[str, Any],
         activations: Activations | None = None,
+        packed: bool = False,
     ):
         self.budget, self.priority = budget, priority
         #: How weights of files are held on the host.
@@ -72,7 +73,7 @@ class Passes(ModuleState):
         self._turn = 0
         #: What the caller was given.
         self.handle: Any = None
-        super().__init__(root, device, name)
+        super().__init__(root, device, name, packed)
 
     # -- passes --
 
@@ -137,6 +138,10 @@ class Passes(ModuleState):
         recorded = entry.recorded or []
         fresh = PlannedEntry([_of_weights(call, self.weights) for call in recorded], self.weights)
         fresh.of = recorded
+        if self.packed.forget(self.weights.all[fresh.reads[read]] for read in fresh.rows):
+            # Rows are read in place, of raw bytes.
+            self.close_plan()
+            plan = None
         if plan is None:
             plan = self._first_plan(fresh)
         elif planned is not None and planned in plan.entries:
@@ -151,10 +156,10 @@ class Passes(ModuleState):
         options = {"name": self.name.encode(), "budget": self.budget, "beside": self.buffers.bytes, "priority": self.priority}
         whole = sum(weight.bytes for weight in self.weights.all)
         if self.device.type == "cpu" or whole < _SLOW:
-            self.plan = Plan(self.weights, entry, self.device, self._stream(), options, self.of_files)
+            self.plan = Plan(self.weights, self.packed, entry, self.device, self._stream(), options, self.of_files)
         else:
             with progress.step(f"{self.name}: taking {whole / (1 << 30):.1f} GB of weights in host memory under the driver, and loading"):
-                self.plan = Plan(self.weights, entry, self.device, self._stream(), options, self.of_files)
+                self.plan = Plan(self.weights, self.packed, entry, self.device, self._stream(), options, self.of_files)
         if self.budget == SHARED:
             self.plan.set_place(self.priority, self._turn)
         return self.plan

@@ -28,6 +28,7 @@ from .._native.errors import Error
 from .compiled import compiled_as, inside_compiled
 from .escaped import Escaped
 from .mapping import Mapping, files_of, source_of
+from .packed import PackedCopies, PackedCopy
 from .recording import Call
 from .watch import show_all
 from .weights import Shown, Weights, Written, tensor_at
@@ -221,16 +222,24 @@ class Plan:
     """The weights of a module on its device. It ends with :meth:`close`, or when it is collected."""
 
     def __init__(
-        self, weights: Weights, first: PlannedEntry, device: torch.device, stream: int, options: dict[str, Any], of_files: dict[str, Any]
+        self,
+        weights: Weights,
+        packed: PackedCopies,
+        first: PlannedEntry,
+        device: torch.device,
+        stream: int,
+        options: dict[str, Any],
+        of_files: dict[str, Any],
     ):
         native = library()
         self.weights, self.stream, self.entries = weights, stream, [first]
         self._device, self._name = device, options["name"].decode()
         self.generation, self.is_resident = -1, False
         files = files_of(one.start for one in weights.all)
-        self.handle = self._create(native, first, options, of_files, files)
+        copies = [packed.of(one) for one in weights.all]
+        self.handle = self._create(native, first, options, of_files, files, copies)
         # A weight that a pass writes shows other memory than its file's from then on, and the plan has the file until its end.
-        hosts = [*(one.host for one in weights.shown.values()), *files]
+        hosts = [*(one.host for one in weights.shown.values()), *files, *copies]
         self._end = weakref.finalize(self, _destroy, self.handle, hosts)
         self.read, self.release = native.ws_offload_read, native.ws_offload_release
 
@@ -239,22 +248,31 @@ class Plan:
         return f"offload: {self._name}: {as_arguments(last_error())}"
 
     def _create(
-        self, native: ctypes.CDLL, first: PlannedEntry, options: dict[str, Any], of_files: dict[str, Any], files: list[Mapping]
+        self,
+        native: ctypes.CDLL,
+        first: PlannedEntry,
+        options: dict[str, Any],
+        of_files: dict[str, Any],
+        files: list[Mapping],
+        copies: list[PackedCopy | None],
     ) -> ctypes.c_void_p:
-        weights = self.weights.all
+        given = zip(self.weights.all, copies)
+        weights = [
+            OffloadWeight(one.name.encode(), source_of(one.start, files), one.bytes, copy.handle if copy else None) for one, copy in given
+        ]
         for file in files:
             file.check_unchanged()
         # Of a module that has lost its files since `offload` took these, nobody asks for them.
-        given = options_of(of_files if files else {})
+        chosen = options_of(of_files if files else {})
         recorded = OffloadRecorded(
             device=str(self._device).encode(),
             stream=self.stream,
-            weights=(OffloadWeight * len(weights))(*((one.name.encode(), source_of(one.start, files), one.bytes) for one in weights)),
+            weights=(OffloadWeight * len(weights))(*weights),
             num_weights=len(weights),
             entry=first.native(),
             files=(OffloadFile * len(files))(*((os.fsencode(one.path), one.source, len(one)) for one in files)),
             num_files=len(files),
-            options=ctypes.pointer(Options(given, len(given))),
+            options=ctypes.pointer(Options(chosen, len(chosen))),
             **options,
         )
         handle = ctypes.c_void_p()

@@ -12,6 +12,7 @@ from .arriving import bring_to_host
 from .entries import Entry
 from .giants import Giants
 from .module import Buffers, overlapping
+from .packed import PackedCopies
 from .plan import Plan
 from .recording import Call
 from .tree import Tree
@@ -21,7 +22,7 @@ from .weights import Shown, Weights
 class ModuleState:
     """Modules, weights, buffers and entries below ``root``, and the plan that was made of them."""
 
-    def __init__(self, root: nn.Module, device: torch.device, name: str):
+    def __init__(self, root: nn.Module, device: torch.device, name: str, packed: bool = False):
         self.root, self.device, self.name = root, device, name
         self.tree = Tree(root, device)
         self.entries: dict[nn.Module, Entry] = {}
@@ -36,7 +37,10 @@ class ModuleState:
         self.buffers = Buffers(device)
         self.buffers.look(root)
         self.weights = _weights_of(root, self.buffers, self.giants)
+        self.packed = PackedCopies()
         try:
+            if packed:
+                self.packed.make(name, root, self.weights)
             self.buffers.take(root)
             self._take_names(names)
         except BaseException:
@@ -54,6 +58,8 @@ class ModuleState:
             self._take_buffers()
         written = {id(one): one for one in [*self.weights.written(), *changed]}
         known = [one.tensor for tensor in written.values() for one in self.weights.of(tensor)]
+        if self._forget_packed(known):
+            self.close_plan()
         self.weights.leave_files({one.weight for tensor in known for one in self.weights.of(tensor) if one.weight is not None})
         if self.giants.have_moved():
             self._take_modules()
@@ -80,12 +86,21 @@ class ModuleState:
         """The weights as they are now; a plan of them before the next read."""
         # What it has registered with the driver would be taken for memory that its owner has pinned.
         self.close_plan()
+        # The fresh ones count writes from now on.
+        self._forget_packed(self.weights.written())
         fresh = _weights_of(self.root, self.buffers, self.giants, self.device)
         self.weights.lending.end()
         self.weights = fresh
+        self.packed.keep_only(fresh.all)
         for entry in self.entries.values():
             if entry.recorded is not None and not all(self._holds(call) for call in entry.recorded):
                 entry.recorded = None
+
+    def _forget_packed(self, changed: Iterable[torch.Tensor]) -> bool:
+        """These may have changed: they are raw from now on. Whether one was packed, and a plan of it has to end."""
+        found = {one.weight for tensor in changed for one in self.weights.of(tensor)} - {None}
+        # rule: packed-copy-ends-with-a-write
+        return self.packed.forget(self.weights.all[index] for index in found)
 
     def _holds(self, call: Call) -> bool:
         """Whether a call reads what it did when it was recorded, as far as its module tells."""
@@ -94,6 +109,8 @@ class ModuleState:
 
     def _take_modules(self) -> None:
         """The modules and parameters as they are now: layers were replaced, adapters came or went."""
+        # While giants have the pieces that were written.
+        self._forget_packed(self.weights.written())
         names = self.tree.look()
         self.close_plan()
         self._take_names(names | self._pieces())
@@ -163,6 +180,7 @@ class ModuleState:
         # Whoever offloads the module again finds nobody's tensors over its memory.
         self.weights.shown.clear()
         self.entries.clear()
+        self.packed = PackedCopies()
 
     def check_here(self) -> None:
         if self.left:

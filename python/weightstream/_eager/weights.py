@@ -199,8 +199,9 @@ class Weights:
     def of(self, tensor: torch.Tensor) -> list[Shown]:
         """What a parameter or a buffer consists of; nothing of others."""
         if giant := self.giants.all.get(id(tensor)):
-            return [self.shown[id(piece.weight)] for piece in giant.pieces]
-        keys = [id(one.tensor) for one in self._inner[id(tensor)]] if id(tensor) in self._inner else [id(tensor)]
+            keys = [id(piece.weight) for piece in giant.pieces]
+        else:
+            keys = [id(one.tensor) for one in self._inner[id(tensor)]] if id(tensor) in self._inner else [id(tensor)]
         return [self.shown[key] for key in keys if key in self.shown]
 
     def outer(self, shown: Iterable[Shown]) -> list[Outer]:

@@ -97,7 +97,7 @@ class Freed(ctypes.Structure):
 
 
 class OffloadWeight(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("nbytes", ctypes.c_uint64)]
+    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("nbytes", ctypes.c_uint64), ("packed", ctypes.c_void_p)]
 
 
 class OffloadEvent(ctypes.Structure):
@@ -215,6 +215,9 @@ _SIGNATURES = {
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(Fault)],
     ),
     "ws_range_destroy": (ctypes.c_int, [ctypes.c_void_p]),
+    "ws_packed_create": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)]),
+    "ws_packed_stored_bytes": (ctypes.c_uint64, [ctypes.c_void_p]),
+    "ws_packed_destroy": (None, [ctypes.c_void_p]),
     "ws_offload_create": (ctypes.c_int, [ctypes.POINTER(OffloadRecorded), ctypes.POINTER(ctypes.c_void_p)]),
     "ws_offload_add_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(OffloadEntry), ctypes.POINTER(ctypes.c_uint32)]),
     "ws_offload_replace_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(OffloadEntry)]),

@@ -95,7 +95,8 @@ impl Writing<'_> {
             None => {
                 let counted = count(segment.name(), segment.bytes, self.threads)?;
                 segment.check(self.source, counted.crc32)?;
-                match gain(segment.bytes.len() as u64, counted.histogram.most_bytes()) {
+                let histogram = &counted.histogram;
+                match worth_it(histogram.gains(), histogram.most_bytes()) {
                     Ok(()) => return self.pack(segment, counted.histogram.header()),
                     Err(reason) => {
                         self.copy(segment, false)?;
@@ -149,16 +150,15 @@ impl Writing<'_> {
     }
 }
 
-/// Whether it is worth it to pack `raw` bytes that take at most so many. This is estimated from the
-/// histogram, before anything is coded: nothing is written twice. The estimate is never too low, and some
-/// thousandths too high for weights as training leaves them. A weight of very different blocks may gain
-/// more than it says, and stays raw.
-fn gain(raw: u64, most: u64) -> std::result::Result<(), Reason> {
+/// Whether to pack bytes that gain enough and take at most so many. This is estimated from the histogram,
+/// before anything is coded: nothing is written twice. The estimate is never too low, and some thousandths
+/// too high for weights as training leaves them.
+fn worth_it(gains: bool, most: u64) -> std::result::Result<(), Reason> {
     // The file says how many u32 an entry has, in 31 bits; a directory can address four times as much.
-    match most {
-        _ if u128::from(most) * 20 > u128::from(raw) * 19 => Err(Reason::Gain),
-        _ if most / 4 > i32::MAX as u64 => Err(Reason::Large),
-        _ => Ok(()),
+    match gains {
+        false => Err(Reason::Gain),
+        true if most / 4 > i32::MAX as u64 => Err(Reason::Large),
+        true => Ok(()),
     }
 }
 
@@ -167,17 +167,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_twentieth_has_to_be_gained() {
-        assert_eq!(gain(100, 95), Ok(()));
-        assert_eq!(gain(100, 96), Err(Reason::Gain));
-        assert_eq!(gain(0, 20), Err(Reason::Gain));
-        assert_eq!(gain(u64::MAX, u64::MAX), Err(Reason::Gain));
-    }
-
-    #[test]
     fn what_a_file_cannot_say_stays_raw() {
         let largest = 4 * (i32::MAX as u64 + 1);
-        assert_eq!(gain(2 * largest, largest - 1), Ok(()));
-        assert_eq!(gain(2 * largest, largest), Err(Reason::Large));
+        assert_eq!(worth_it(true, largest - 1), Ok(()));
+        assert_eq!(worth_it(true, largest), Err(Reason::Large));
+        assert_eq!(worth_it(false, 1), Err(Reason::Gain));
     }
 }

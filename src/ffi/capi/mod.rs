@@ -10,6 +10,7 @@ mod offload;
 mod offload_recorded;
 mod order;
 mod origin;
+mod packed;
 mod pool;
 mod range;
 mod range_memory;
@@ -45,6 +46,7 @@ pub use order::{
     ws_offload_set_place, ws_offload_set_priority, ws_prioritize, ws_range_deprioritize,
     ws_range_prioritize, ws_range_set_priority, ws_set_priority,
 };
+pub use packed::{ws_packed, ws_packed_create, ws_packed_destroy, ws_packed_stored_bytes};
 pub use pool::{ws_device_report, ws_set_device_budget};
 pub use range::{
     ws_fault, ws_range, ws_range_alloc, ws_range_create, ws_range_destroy, ws_range_fault,

@@ -4,10 +4,11 @@
 use std::ffi::{c_char, c_void};
 
 use super::args;
+use super::packed::ws_packed;
 use super::types::ws_options;
 use crate::config::{Options, HOST, STAGING_MB};
 use crate::device::{CallerStream, HostBytes};
-use crate::eager::{Entry, OffloadBudget, Recorded, WeightFile, WeightFiles};
+use crate::eager::{Entry, OffloadBudget, Recorded, RecordedWeight, WeightFile, WeightFiles};
 use crate::ffi::status::Failure;
 use crate::figures::DeviceId;
 use crate::schedule::Event;
@@ -25,6 +26,8 @@ pub struct ws_offload_weight {
     pub data: *const c_void,
     /// How many.
     pub nbytes: u64,
+    /// NULL, or a packed copy of them.
+    pub packed: *const ws_packed,
 }
 
 /// One event of a pass.
@@ -123,8 +126,8 @@ pub(super) unsafe fn entry(given: &ws_offload_entry) -> Result<Entry, Failure> {
 }
 
 /// # Safety
-/// Texts and arrays are NULL or live; the bytes of weights and files stay readable and unchanged until the handle that is made of this ends,
-/// and so does the stream.
+/// Texts and arrays are NULL or live; the bytes of weights and files stay readable and unchanged until the handle that is made of this ends;
+/// packed copies and the stream live as long.
 pub(super) unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, Failure> {
     // SAFETY: all by this function's contract.
     let (device, name, weights, files, entry, stream) = unsafe {
@@ -145,7 +148,18 @@ pub(super) unsafe fn recorded(given: &ws_offload_recorded) -> Result<Recorded, F
         }
         // SAFETY: readable and unchanged, by this function's contract.
         let bytes = unsafe { HostBytes::new(weight.data.cast(), weight.nbytes) };
-        Ok((name.to_owned(), bytes))
+        // SAFETY: NULL or live, by this function's contract.
+        let packed = unsafe { weight.packed.as_ref() };
+        if packed.is_some_and(|one| one.nbytes() != weight.nbytes) {
+            return Err(Failure::Argument(format!(
+                "packed of '{name}' is a copy of another number of bytes than {}",
+                weight.nbytes
+            )));
+        }
+        Ok(RecordedWeight {
+            packed: packed.map(ws_packed::stored),
+            ..RecordedWeight::new(name.to_owned(), bytes)
+        })
     });
     Ok(Recorded {
         name: name.to_owned(),

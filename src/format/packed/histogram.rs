@@ -96,6 +96,12 @@ impl Histogram {
         fixed + fields + rounding + PADDING as u64 + directory
     }
 
+    /// Whether it is worth it to pack the array: a twentieth has to be gained. A weight of very
+    /// different blocks may gain more than [`Histogram::most_bytes`] says, and stays raw.
+    pub fn gains(&self) -> bool {
+        u128::from(self.most_bytes()) * 20 <= u128::from(self.bytes) * 19
+    }
+
     /// The header of an array with this histogram. Of equally frequent exponents the lowest comes
     /// first.
     pub fn header(&self) -> PackedHeader {

@@ -1,0 +1,119 @@
+"""Packed copies of weights: in host memory, beside the bytes that the module shows.
+
+    parameter ──► its bytes ────────► show between passes, and what a change is seen on
+                   └─ packed copy ──► what a plan copies from, in two thirds of the bytes
+
+A copy is made once, by ``offload``. It ends when its weight changes, moves or goes: plans that come later have the weight as it is then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from .._native import progress
+from .._native.bindings import last_error, library
+from .._native.errors import Error
+from .weights import Shown, Weight, Weights
+
+#: Fewer bytes stay raw: decoding them costs more than their copy.
+_LEAST = 1 << 16
+#: From so many bytes on, packing says that it takes a while; and how often, in seconds, it says how far it is.
+_SLOW, _EVERY = 1 << 30, 5.0
+
+
+class PackedCopy:
+    """The packed copy of one weight, in memory of the runtime."""
+
+    def __init__(self, weight: Weight, shown: list[Shown]):
+        self.bytes, handle = weight.bytes, ctypes.c_void_p()
+        if library().ws_packed_create(weight.name.encode(), weight.start, weight.bytes, ctypes.byref(handle)) != 0:
+            raise Error(f"offload: {last_error()}")
+        #: ``None``: it would gain less than 5 %.
+        self.handle = handle.value
+        self.stored = library().ws_packed_stored_bytes(handle)
+        #: As long as the copy is there, nothing else comes to lie where its weight is.
+        self._raw = [one.host.untyped_storage() for one in shown]
+        weakref.finalize(self, library().ws_packed_destroy, handle)
+
+
+class PackedCopies:
+    """Those of a module, by where their weights are on the host."""
+
+    def __init__(self) -> None:
+        self._all: dict[tuple[int, int], PackedCopy] = {}
+
+    def make(self, name: str, root: nn.Module, weights: Weights) -> None:
+        """Of all weights that gain by it. Errors: there are none."""
+        found = _packable(root, weights)
+        whole, done = sum(weights.all[index].bytes for index in found), 0
+        begin = said = time.monotonic()
+        if whole >= _SLOW:
+            progress.note(f"{name}: packing {whole / (1 << 30):.1f} GB of weights ...")
+        for index, shown in found.items():
+            weight = weights.all[index]
+            copy = PackedCopy(weight, shown)
+            if copy.handle is not None:
+                self._all[_key(weight)] = copy
+            done, now = done + weight.bytes, time.monotonic()
+            if whole >= _SLOW and now - said >= _EVERY:
+                progress.note(f"{name}: packed {done / whole:.0%}")
+                said = now
+        if not self:
+            raise Error(
+                f"offload: packed=True packs weights of bfloat16 from {_LEAST:,} bytes on that gain 5 %, and {name} has none; load it with "
+                "dtype=torch.bfloat16, or leave packed out"
+            )
+        if whole >= _SLOW:
+            progress.note(f"{name}: packed to {self.stored_bytes / self.raw_bytes:.1%} in {time.monotonic() - begin:.1f} s")
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Of the weights that have a copy."""
+        return sum(copy.bytes for copy in self._all.values())
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the copies."""
+        return sum(copy.stored for copy in self._all.values())
+
+    def of(self, weight: Weight) -> PackedCopy | None:
+        return self._all.get(_key(weight))
+
+    def forget(self, weights: Iterable[Weight]) -> bool:
+        """These have changed, or are read in place. Whether one had a copy: a plan that brings it has to end."""
+        return bool([copy for weight in weights if (copy := self._all.pop(_key(weight), None))])
+
+    def keep_only(self, weights: Iterable[Weight]) -> None:
+        """What the module has now, of which no byte has changed."""
+        present = {_key(weight) for weight in weights}
+        self._all = {key: copy for key, copy in self._all.items() if key in present}
+
+
+def _key(weight: Weight) -> tuple[int, int]:
+    return weight.start, weight.bytes
+
+
+def _packable(root: nn.Module, weights: Weights) -> dict[int, list[Shown]]:
+    """The weights that may be packed, by index, and what shows each. Rows of tables are read where they are on the host."""
+    found: dict[int, list[Shown]] = {}
+    for one in weights.shown.values():
+        if one.weight is not None:
+            found.setdefault(one.weight, []).append(one)
+    tables = [module for module in root.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
+    of_tables = {one.weight for table in tables for parameter in table.parameters(recurse=False) for one in weights.of(parameter)}
+    return {
+        index: shown
+        for index, shown in found.items()
+        if index not in of_tables
+        and weights.all[index].bytes >= _LEAST
+        and all(one.host.dtype is torch.bfloat16 and not one.is_buffer for one in shown)
+    }

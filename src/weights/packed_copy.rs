@@ -1,0 +1,91 @@
+//! Packed copies in host memory, of weights that no file has packed.
+#![deny(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::{PackedWeight, SharedBytes};
+use crate::error::{Error, Result};
+use crate::format::packed::{count, store, Stored};
+
+/// The stored bytes of a weight, and how they become its bytes.
+#[derive(Debug, Clone)]
+pub struct PackedCopy {
+    stored: SharedBytes,
+    weight: Arc<PackedWeight>,
+}
+
+impl PackedCopy {
+    /// Packs the bytes of bf16 numbers with so many threads. `None`: it would gain less than a twentieth. Each block is decoded
+    /// and compared as it is coded.
+    ///
+    /// Errors: no memory for the copy; a weight too large to pack; a thread that the system does not start.
+    pub fn of(name: &str, raw: &[u8], threads: usize) -> Result<Option<PackedCopy>> {
+        let histogram = count(name, raw, threads)?.histogram;
+        if !histogram.gains() {
+            return Ok(None);
+        }
+        let header = histogram.header();
+        let most = histogram.most_bytes() as usize;
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(most)
+            .map_err(|_| Error::OutOfMemory {
+                bytes: most as u64,
+                what: format!("the packed copy of '{name}' in host memory"),
+            })?;
+        let put = |stored: &[u8], _: usize| {
+            bytes.extend_from_slice(stored);
+            Ok(())
+        };
+        let Stored { crc32, .. } = store(name, raw, &header, threads, put)?;
+        bytes.shrink_to_fit();
+        let stored = SharedBytes::from_vec(bytes);
+        let called = format!("packed copy of '{name}'");
+        let weight = PackedWeight::new(called, header, crc32, &stored)?;
+        Ok(Some(PackedCopy {
+            stored,
+            weight: Arc::new(weight),
+        }))
+    }
+
+    /// The stored bytes. They stay where they are while this copy or a clone of it lives.
+    pub fn stored(&self) -> &SharedBytes {
+        &self.stored
+    }
+
+    /// How they become the weight's bytes.
+    pub fn weight(&self) -> &Arc<PackedWeight> {
+        &self.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_bytes_of_its_weight() {
+        let raw: Vec<u8> = (0..100_000u32)
+            .flat_map(|at| ((at * 7919) as u16 & 0x80ff | 0x3f00).to_le_bytes())
+            .collect();
+        let copy = PackedCopy::of("w", &raw, 2).unwrap().unwrap();
+        assert!(copy.stored().len() * 4 < raw.len() as u64 * 3);
+        let mut again = vec![0; raw.len()];
+        let stored = copy.stored().as_slice();
+        copy.weight().decode(stored, 0, &mut again).unwrap();
+        assert_eq!(again, raw);
+        assert_eq!(
+            copy.weight().raw_crc32(stored).unwrap(),
+            crc32fast::hash(&raw)
+        );
+    }
+
+    #[test]
+    fn what_gains_too_little_has_no_copy() {
+        let raw: Vec<u8> = (0..100_000u32)
+            .flat_map(|at| (at.wrapping_mul(2_654_435_761) >> 16).to_le_bytes())
+            .collect();
+        assert!(PackedCopy::of("w", &raw, 2).unwrap().is_none());
+        assert!(PackedCopy::of("w", &[], 2).unwrap().is_none());
+    }
+}
