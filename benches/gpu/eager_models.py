@@ -88,6 +88,7 @@ def arguments(doc: str | None) -> argparse.Namespace:
     parser.add_argument("--models", type=int, default=4, help="0 leaves part two out")
     parser.add_argument("--model-layers", type=int, default=11, help="of each model of part two (default 11: 5.0 GB)")
     parser.add_argument("--share", type=float, default=0.75, help="memory of part two, of all its weights (default 0.75)")
+    parser.add_argument("--packed", action="store_true", help="of offload.py: weights have packed copies")
     parser.add_argument("--small", action="store_true", help="layers of 33 MB")
     args = parser.parse_args()
     args.sizes = llama.SMALL if args.small else {}

@@ -2,6 +2,7 @@
 """`ws.torch.offload` on a GPU, one token: an eager decoder at four budgets, beside itself without offloading and beside the limit.
 
     python benches/gpu/offload.py                    # 16 layers, 7.0 GB; then four models of 5 GB under 15 GB
+    python benches/gpu/offload.py --packed --models 0   # packed copies; only part one
 
 Part one: time per pass with 100, 75, 50 and 25 % of the weights as budget. 100 % is compared with the module on the GPU, the others with
 the limit: bytes that exceed the budget over the speed of the link, which is measured in this run. Part two: four models share a budget,
@@ -19,8 +20,8 @@ from eager_models import DEVICE, GB, PERCENT, arguments, bytes_of, one, out, sev
 from measure import back_to_back_ms
 
 
-def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
-    """Part one."""
+def budgets(layers: int, sizes: dict[str, int], passes: int, packed: bool) -> bool:
+    """Part one. The limit is that of raw bytes."""
     found, good = one(layers, sizes, passes), True
     model, given, expected, weights, whole, eager, speed = found
     print(f"{whole / GB:.2f} GB; eager {eager:.2f} ms; link {speed:.1f} GB/s, all weights {whole / speed / 1e6:.1f} ms", flush=True)
@@ -28,7 +29,7 @@ def budgets(layers: int, sizes: dict[str, int], passes: int) -> bool:
     paged = sum(-(-bytes // (2 << 20)) * (2 << 20) for bytes in weights)
     for percent in PERCENT:
         budget = paged if percent == 100 else whole * percent // 100
-        with ws.torch.offload(model, budget=budget, device=DEVICE) as handle:
+        with ws.torch.offload(model, budget=budget, device=DEVICE, packed=packed) as handle:
             for _ in range(4):
                 good = torch.equal(out(model, given), expected) and good
             before = handle.stats()
@@ -82,7 +83,7 @@ def together(count: int, layers: int, share: float, sizes: dict[str, int]) -> bo
 def main() -> int:
     args = arguments(__doc__)
     print(torch.cuda.get_device_name(), flush=True)
-    good = budgets(args.layers, args.sizes, args.passes)
+    good = budgets(args.layers, args.sizes, args.passes, args.packed)
     if args.models:
         good = together(args.models, args.model_layers, args.share, args.sizes) and good
     print("right" if good else "WRONG", flush=True)

@@ -43,7 +43,7 @@ def whole(subject: Subject, results: Results, activations: int, steps: dict[str,
     return line
 
 
-def model(part: str, results: Results, percents: list[int]) -> bool:
+def model(part: str, results: Results, percents: list[int], packed: bool) -> bool:
     """Some budgets of one model."""
     subject, good = SUBJECTS[part](), True
     expected, activations = subject.on_gpu()
@@ -51,7 +51,7 @@ def model(part: str, results: Results, percents: list[int]) -> bool:
     eager = min(back_to_back_ms(subject.step, passes_of(part)) for _ in range(3))
     line = whole(subject, results, activations, {part: {"ms": eager, "gb": subject.whole / GB, "times": 1}})
     began = time.monotonic()
-    with ws.torch.offload(subject.modules[0], device=DEVICE) as handle:
+    with ws.torch.offload(subject.modules[0], device=DEVICE, packed=packed) as handle:
         subject.ready()
         subject.step()
         subject.step()
@@ -92,6 +92,7 @@ def at(
     # The limit is that of the budget, also where less was held.
     figures = compared(line, ms, memory / GB) | {"over_limit": ms / limit_ms(line, budget / GB), "link_gb_s": line["link_gb_s"]}
     about = {"percent": percent, "budget_gb": budget / GB, "copied_gb": copied / GB, "astray": after["astray"], "right": right}
+    about |= {"packed_gb": after["packed_stored_bytes"] / GB}
     about |= {"distance": far, "compiled_graphs": counters["stats"]["unique_graphs"]}
     results.write(part=subject.name, system=OURS, **figures, **about)
     return right
@@ -102,7 +103,7 @@ def copied_by_part(handle: ws.torch.Offloaded) -> dict[str, int]:
     return {"all": stats.get("bytes_copied", 0)} | {part: entry["bytes_copied"] for part, entry in stats["entries"].items()}
 
 
-def pipeline(results: Results) -> bool:
+def pipeline(results: Results, packed: bool) -> bool:
     """Pictures under one budget for all parts.
 
     The limit is the sum over the steps, each as if it had the budget for itself; `over_limit_with_switches` adds the copies of what
@@ -120,7 +121,7 @@ def pipeline(results: Results) -> bool:
     line = whole(subject, results, activations, steps)
     switches = max(0, sum(min(BUDGET, one) for one in weights.values()) - BUDGET) / GB / line["link_gb_s"] * 1e3
     limit = limit_ms(line, BUDGET / GB)
-    with ws.torch.offload(parts, budget=BUDGET, device=DEVICE) as handle:
+    with ws.torch.offload(parts, budget=BUDGET, device=DEVICE, packed=packed) as handle:
         for number in range(6):
             before = copied_by_part(handle)
             torch.cuda.reset_peak_memory_stats()
@@ -138,6 +139,6 @@ def pipeline(results: Results) -> bool:
 
 
 @torch.inference_mode()
-def run(part: str, results: Results, percents: list[int]) -> bool:
+def run(part: str, results: Results, percents: list[int], packed: bool = False) -> bool:
     """Whether all outputs were the bits of the module on the GPU."""
-    return pipeline(results) if part == "pipeline" else model(part, results, percents)
+    return pipeline(results, packed) if part == "pipeline" else model(part, results, percents, packed)

@@ -45,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("pipelines.jsonl"), help="a line for each figure, as soon as it is known")
     parser.add_argument("--percent", type=int, nargs="+", default=PERCENT, help="budgets, of all weights (default: 0 25 50 75 90)")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only print the tables of these files")
+    parser.add_argument("--packed", action="store_true", help="of ours: weights have packed copies")
     parser.add_argument("--section", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -60,7 +61,7 @@ def run_section(args: argparse.Namespace) -> int:
         import pipeline_peers
 
         if who == "ours":
-            good = pipeline_ours.run(part, results, args.percent)
+            good = pipeline_ours.run(part, results, args.percent, args.packed)
         else:
             some = [percent for percent in args.percent if percent in PEER_PERCENT]
             good = pipeline_peers.run(who, part, results, some, args.out)
@@ -74,6 +75,7 @@ def run_section(args: argparse.Namespace) -> int:
 def start(args: argparse.Namespace, who: str, part: str) -> subprocess.Popen:
     percents = [str(percent) for percent in args.percent]
     command = [sys.executable, str(Path(__file__).resolve()), "--section", who, part, "--out", str(args.out), "--percent", *percents]
+    command += ["--packed"] if args.packed else []
     return subprocess.Popen(command)
 
 

@@ -1,8 +1,7 @@
 //! Entries join the weights of a module or take another order, and the plan follows how often each runs.
 
 use super::entries::{Entry, EntryStats};
-use super::open::check_budget;
-use super::weights::{ended_already, Weights, WeightsState};
+use super::weights::{check_budget, ended_already, Weights, WeightsState};
 use super::OffloadBudget;
 use crate::device::WeightDevice;
 use crate::error::Result;

@@ -1,9 +1,9 @@
 //! From what the caller has recorded to the session of a module's weights, and its place in the device's pool.
 
-use super::weights::{Weights, WeightsState};
+use super::weights::{check_budget, Weights, WeightsState};
 use super::{OffloadBudget, Recorded, RecordedWeight};
 use crate::device::{self, HostBytes, WeightDevice};
-use crate::error::{bytes_text, Error, Result};
+use crate::error::Result;
 use crate::figures::PackedResidents;
 use crate::schedule::{WeightKind, WeightSpec};
 use crate::session::Session;
@@ -86,22 +86,5 @@ fn constants_of(weights: &[RecordedWeight], device: &str) -> Constants {
     Constants {
         specs: weights.iter().map(spec).collect(),
         staging: device::staging_bytes(device, packed.map(|(_, packed)| packed.directory())),
-    }
-}
-
-/// Whether a budget does.
-pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
-    match budget >= least {
-        true => Ok(()),
-        false => Err(Error::BudgetTooSmall {
-            budget,
-            floor: least,
-            parts: format!(
-                "{} for weights, {} for buffers",
-                bytes_text(least - beside),
-                bytes_text(beside)
-            ),
-            option: "budget",
-        }),
     }
 }

@@ -1,13 +1,12 @@
 //! The session of a module's weights on one kind of device, and its place in the device's pool.
 
-use super::open::check_budget;
 use super::shares::Shares;
 use super::{BegunPass, Entry, EntryStats, OffloadBudget, Passes, ReadOutcome};
 use crate::aoti::hooks::PassHooks;
 use crate::counters::Stats;
 use crate::device::WeightDevice;
 use crate::elastic::{Membership, PassNeeds, Reorder, Tenant};
-use crate::error::{Error, Result};
+use crate::error::{bytes_text, Error, Result};
 use crate::schedule::WeightIndex;
 use crate::session::Session;
 use crate::store::Methods;
@@ -74,6 +73,23 @@ impl<D: WeightDevice> Weights<D> {
 #[cold]
 pub(super) fn ended_already() -> Error {
     Error::Internal("the weights of a module were used after their end".to_owned())
+}
+
+/// Whether a budget does.
+pub(super) fn check_budget(budget: u64, least: u64, beside: u64) -> Result<()> {
+    match budget >= least {
+        true => Ok(()),
+        false => Err(Error::BudgetTooSmall {
+            budget,
+            floor: least,
+            parts: format!(
+                "{} for weights, {} for buffers",
+                bytes_text(least - beside),
+                bytes_text(beside)
+            ),
+            option: "budget",
+        }),
+    }
 }
 
 impl<D: WeightDevice> Weights<D> {
@@ -317,6 +333,16 @@ impl<D: WeightDevice> Passes for Weights<D> {
         if let Some(none) = changed.iter().find(|&&weight| weight as usize >= count) {
             return Err(Error::InvalidInput(format!(
                 "weight {none} is said to have changed, of {count} weights"
+            )));
+        }
+        let specs = &state.methods.constants.specs;
+        let packed = { changed.iter() }
+            .map(|&weight| &specs[weight as usize])
+            .find(|spec| spec.stored != spec.bytes);
+        if let Some(packed) = packed {
+            return Err(Error::InvalidInput(format!(
+                "'{}' is said to have changed, and has a packed copy of its bytes before: offload again without this copy",
+                packed.fqn
             )));
         }
         state.session()?.copy_again(changed)

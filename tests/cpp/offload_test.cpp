@@ -29,7 +29,7 @@ class Offload : public ::testing::Test {
       events_.push_back({WS_OFFLOAD_KERNEL, layer});
       events_.push_back({WS_OFFLOAD_READ_END, layer});
     }
-    for (const std::string& bytes : bytes_) weights_.push_back({"w", bytes.data(), kBytes});
+    for (const std::string& bytes : bytes_) weights_.push_back({"w", bytes.data(), kBytes, nullptr});
   }
 
   ws_offload_entry entry() const { return {reads_.data(), reads_.size(), events_.data(), events_.size(), nullptr, 0}; }
@@ -73,6 +73,37 @@ TEST_F(Offload, PassesReadTheRightBytes) {
   EXPECT_NE(std::string(json).find("\"bytes_copied\""), std::string::npos) << json;
   ws_offload_destroy(offload);
   ws_offload_destroy(nullptr);
+}
+
+// Weights of equal bytes pack well. They are brought packed, and read as they were.
+TEST_F(Offload, PackedCopiesBecomeTheBytes) {
+  std::vector<ws_packed*> copies;
+  for (ws_offload_weight& weight : weights_) {
+    ws_packed* packed = nullptr;
+    ASSERT_EQ(ws_packed_create("w", weight.data, weight.nbytes, &packed), WS_OK) << last_error();
+    ASSERT_NE(packed, nullptr);
+    EXPECT_LT(ws_packed_stored_bytes(packed), kBytes);
+    weight.packed = packed;
+    copies.push_back(packed);
+  }
+  const ws_offload_recorded recorded = this->recorded(WS_OFFLOAD_FLOOR);
+  ws_offload* offload = nullptr;
+  ASSERT_EQ(ws_offload_create(&recorded, &offload), WS_OK) << last_error();
+  for (int round = 0; round < 3; ++round) pass(offload, false);
+  ASSERT_EQ(ws_offload_set_budget(offload, 10 * kBytes), WS_OK) << last_error();
+  pass(offload, true);
+  const std::uint32_t changed = 1;
+  EXPECT_EQ(ws_offload_copy_again(offload, &changed, 1), WS_INVALID_INPUT) << last_error();
+  ws_offload_destroy(offload);
+
+  weights_[0].nbytes -= 2;
+  EXPECT_EQ(ws_offload_create(&recorded, &offload), WS_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().find("packed of 'w'"), std::string::npos) << last_error();
+  for (ws_packed* packed : copies) ws_packed_destroy(packed);
+  ws_packed_destroy(nullptr);
+  EXPECT_EQ(ws_packed_stored_bytes(nullptr), 0U);
+  ws_packed* none = nullptr;
+  EXPECT_EQ(ws_packed_create("w", nullptr, 8, &none), WS_INVALID_ARGUMENT) << last_error();
 }
 
 TEST_F(Offload, EntriesShareWeights) {

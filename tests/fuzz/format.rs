@@ -61,6 +61,11 @@ fn many_packed_arrays() {
     many(Target::Packed);
 }
 
+#[test]
+fn many_tables_of_packed_entries() {
+    many(Target::PackedTable);
+}
+
 /// Places to overwrite and what with; low places (headers, root, tables) more often than data.
 fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
     let place = prop_oneof![0..64usize, 0..1024usize, any::<usize>()];

@@ -20,15 +20,18 @@ pub enum Target {
     Load,
     /// Packed weights: header, directory and payload.
     Packed,
+    /// The table of a data file that says which entries are packed.
+    PackedTable,
 }
 
 impl Target {
-    pub const ALL: [Target; 5] = [
+    pub const ALL: [Target; 6] = [
         Target::Pte,
         Target::Ptd,
         Target::Record,
         Target::Load,
         Target::Packed,
+        Target::PackedTable,
     ];
 
     pub fn name(self) -> &'static str {
@@ -38,6 +41,7 @@ impl Target {
             Target::Record => "record",
             Target::Load => "load",
             Target::Packed => "packed",
+            Target::PackedTable => "packed_table",
         }
     }
 
@@ -49,6 +53,7 @@ impl Target {
             Target::Record => exercise_record(bytes),
             Target::Load => exercise_load(bytes),
             Target::Packed => packed::exercise(bytes),
+            Target::PackedTable => packed::exercise_table(bytes),
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `files` | the parser targets: `.pte`, `.ptd`, the record, all of them as a load joins them, packed weights |
+//! | `files` | the parser targets: `.pte`, `.ptd`, the record, all of them as a load joins them, packed weights and their table |
 //! | `mutate` | valid files at random, and damage to them that keeps headers and checksums right |
 //! | `records` | valid records at random |
 //! | `packed` | packed weights: what is asked of them, arrays at random, damage |

@@ -9,8 +9,10 @@ use weightstream::format::{Ptd, Record};
 
 /// A file as an export might write it, or one whose content is wrong here and there.
 pub fn file(target: Target, rng: &mut Rng) -> Vec<u8> {
-    if target == Target::Packed {
-        return packed::file(rng);
+    match target {
+        Target::Packed => return packed::file(rng),
+        Target::PackedTable => return packed::table(rng),
+        _ => {}
     }
     let (mut record, mut data) = records::valid(rng);
     if rng.one_in(3) {
@@ -29,7 +31,7 @@ pub fn file(target: Target, rng: &mut Rng) -> Vec<u8> {
         Target::Ptd => ptd(&data),
         Target::Record => payload(&record),
         Target::Load => join(&payload(&record), &ptd(&data)),
-        Target::Packed => unreachable!("it has no record"),
+        Target::Packed | Target::PackedTable => unreachable!("they have no record"),
     }
 }
 
@@ -161,6 +163,7 @@ pub fn repair(target: Target, bytes: &mut Vec<u8>) {
         Target::Record => put(bytes, 4, *b"WSR1"),
         Target::Load => repair_load(bytes),
         Target::Packed => packed::repair(bytes),
+        Target::PackedTable => put(bytes, 0, *b"WSPACKED"),
     }
 }
 

@@ -4,11 +4,16 @@
 //! ```text
 //! u64 raw bytes | 13 exponents | u32 entries | entries, u32 each | payload
 //! ```
+//!
+//! And the table of a data file that says which entries are packed.
 
 use super::bytes::Rng;
 use weightstream::format::packed::{
-    decode, encode, Directory, PackedArray, PackedHeader, BLOCK_ELEMENTS, PADDING, RAW, UNIT,
+    decode, encode, read_table, write_table, Directory, PackedArray, PackedEntry, PackedHeader,
+    BLOCK_ELEMENTS, PADDING, RAW, UNIT,
 };
+use weightstream::format::{EntryLayout, ScalarType};
+use weightstream::weights::{PackedWeight, SharedBytes};
 
 /// Where the directory begins.
 const ENTRIES: usize = 25;
@@ -74,7 +79,82 @@ pub fn exercise(bytes: &[u8]) -> bool {
             assert!(tail.unwrap() == whole[raw.start as usize..]);
         }
     }
+    any_part(&packed, whole.as_deref());
     whole.is_some()
+}
+
+/// A weight of these stored bytes decodes any part as it does the whole.
+fn any_part(packed: &PackedArray, whole: Option<&[u8]>) {
+    let mut stored = packed.payload.clone();
+    stored.extend(
+        packed
+            .directory
+            .iter()
+            .flat_map(|entry| entry.to_le_bytes()),
+    );
+    let bytes = SharedBytes::from_vec(stored.clone());
+    let weight = PackedWeight::new("w".to_owned(), packed.header, 0, &bytes).unwrap();
+    let mut rng = Rng::new(0, u64::from(crc32fast::hash(&stored)));
+    let all = packed.header.bytes as usize;
+    for _ in 0..3 {
+        let begin = rng.below(all + 1);
+        let length = rng.below(all - begin + 1);
+        let part = guarded(length, |out| {
+            weight.decode(&stored, begin as u64, out).is_ok()
+        });
+        if let Some(whole) = whole {
+            assert!(part.unwrap() == whole[begin..begin + length]);
+        }
+    }
+}
+
+/// Reads a table of packed entries. What it accepts is what would be written for these entries.
+pub fn exercise_table(bytes: &[u8]) -> bool {
+    let Ok(entries) = read_table("w.ptd", 40, bytes) else {
+        return false;
+    };
+    for entry in entries.values() {
+        let takes = entry
+            .layout
+            .dtype
+            .dense_bytes(entry.layout.sizes.iter().copied());
+        assert_eq!(takes, Some(entry.header.bytes));
+        for stored in [0, bytes.len(), 16 << 20] {
+            let parts = entry.header.parts(stored);
+            assert!(parts.is_none_or(|parts| parts.directory.end == stored));
+        }
+    }
+    assert!(write_table(&entries) == bytes);
+    true
+}
+
+/// A table as it is written for some weights.
+pub fn table(rng: &mut Rng) -> Vec<u8> {
+    let count = rng.below(4);
+    let entry = |at| {
+        let sizes: Vec<i64> = (0..rng.below(4))
+            .map(|_| rng.pick(&[0, 1, 7, 4096]))
+            .collect();
+        let layout = EntryLayout {
+            dtype: rng.pick(&[ScalarType::BF16, ScalarType::F32, ScalarType::I8]),
+            dim_order: (0..sizes.len() as u8).collect(),
+            sizes,
+        };
+        let header = PackedHeader {
+            bytes: layout
+                .dtype
+                .dense_bytes(layout.sizes.iter().copied())
+                .unwrap(),
+            exponents: std::array::from_fn(|_| rng.next() as u8),
+        };
+        let entry = PackedEntry {
+            layout,
+            header,
+            crc32: rng.next() as u32,
+        };
+        (format!("layers.{at}.weight"), entry)
+    };
+    write_table(&(0..count).map(entry).collect())
 }
 
 /// What `fill` writes, if it says that it succeeded.

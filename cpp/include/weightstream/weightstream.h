@@ -1133,7 +1133,7 @@ ws_status ws_offload_set_place(const ws_offload* offload, int64_t priority, int6
  *
  * Parameters:
  *   weights: `count` places in the array that ws_offload_create took.
- * Returns: WS_OK; WS_BUSY while a pass runs.
+ * Returns: WS_OK; WS_BUSY while a pass runs; WS_INVALID_INPUT for a weight that has a packed copy.
  */
 ws_status ws_offload_copy_again(const ws_offload* offload, const uint32_t* weights, size_t count);
 

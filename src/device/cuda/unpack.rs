@@ -30,10 +30,9 @@ use std::sync::Arc;
 /// The code of the kernels, for any GPU from compute capability 7.5 on.
 const KERNELS: &str = include_str!("unpack.ptx");
 
-/// Blocks of threads for what comes over the link. That is the bottleneck, so a few do: the model's kernels have the rest of the card.
-const FEW_BLOCKS: u32 = 64;
-/// For what is on the device: decoding is the bottleneck.
-const MANY_BLOCKS: u32 = 528;
+/// Blocks of threads at the most, four for each multiprocessor of a large card. Fewer of them take longer, and the model's kernels lose
+/// more by that than by a full card for a short time.
+const BLOCKS: u32 = 528;
 /// Threads of each.
 const THREADS: u32 = 256;
 
@@ -237,7 +236,6 @@ impl Unpacking {
         entered: &Entered<'_>,
     ) -> Result<()> {
         let mut payload = payload.0;
-        let most = if piece.kept { MANY_BLOCKS } else { FEW_BLOCKS };
         let first_block = u64::from(piece.blocks.start);
         let mut directory = target.directory.offset(4 * first_block).0;
         // Before `dst` where the range begins inside of the block: nothing is written there.
@@ -250,7 +248,7 @@ impl Unpacking {
         // SAFETY: the parameters are those of the kernel, in its order and of its types; its memory by the caller's promise.
         unsafe {
             self.kernel.launch(
-                (most.min(blocks.div_ceil(THREADS / 32)), THREADS),
+                (BLOCKS.min(blocks.div_ceil(THREADS / 32)), THREADS),
                 &mut [
                     (&raw mut payload).cast(),
                     (&raw mut directory).cast(),

@@ -42,6 +42,7 @@ impl Given {
             name: c"w".as_ptr(),
             data: self.content[64..].as_ptr().cast(),
             nbytes: (BYTES - 64) as u64,
+            packed: std::ptr::null(),
         };
         let events = [0, 1, 2].map(|kind| ws_offload_event { kind, index: 0 });
         let option = |(key, text): &(&CStr, &CStr)| ws_option {
