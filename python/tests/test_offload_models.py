@@ -168,6 +168,27 @@ def test_a_model_as_people_use_it(use):
         assert model.device.type == "cpu"
 
 
+@pytest.mark.parametrize("use", USES)
+def test_packed_weights_compute_the_same_bits(use, monkeypatch):
+    monkeypatch.setattr("weightstream._eager.packed._LEAST", 1 << 11)
+    make, call = USES[use]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = make().bfloat16()
+        wanted = call(copy.deepcopy(model).to(DEVICE))
+        with ws.torch.offload(model, packed=True, device=DEVICE) as handle:
+            for share in (0, 0.4, 0.8, 4):
+                if share:
+                    floor = handle.stats()["floor_bytes"]
+                    handle.set_budget(floor + int(share * sum(p.nbytes for p in model.parameters())))
+                for _ in range(2):
+                    assert torch.equal(call(model), wanted)
+            assert handle.stats()["packed_bytes"] > 0
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_a_model_stays_where_it_runs():
     model = llama()
     with ws.torch.offload(model, device=DEVICE):

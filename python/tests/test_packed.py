@@ -9,9 +9,11 @@ import pytest
 import torch
 import weightstream as ws
 from device_under_test import DEVICE, ON_GPU
-from support import error_of
+from models import ZOO
+from support import error_of, run_passes
 from torch import nn
 from weightstream._run import runtime
+from zoo import bits
 
 WIDTH, DEPTH = 512, 6
 
@@ -77,6 +79,20 @@ def test_bits_are_the_same_at_every_budget(files, policy):
         found, stats = run(pte, packed, budget, weight_offload_policy=policy, weight_offload_verify="every_read")
         assert torch.equal(found, expected), budget
     assert stats["bytes_copied_last_pass"] == 0
+
+
+@pytest.mark.parametrize("policy", ["planned", "lru"])
+@pytest.mark.parametrize("name", ["decoder_bf16", "bf16_weights"])
+def test_main_models_compute_the_same_bits(name, policy, exported, resident_bits, tmp_path):
+    files, packed = exported(name), tmp_path / "packed.ptd"
+    status, text = runtime.command(["pack", str(files.ptd), "--program", str(files.pte), "--output", str(packed), "--least", "0"])
+    assert status == 0, text
+    least, whole = ws.required_budget(files.pte, ptd=packed), files.ptd.stat().st_size
+    for budget in (least, least + whole // 3, least + whole // 2, least + 2 * whole):
+        with ws.Module(files.pte, packed, weight_offload_budget_bytes=budget, weight_offload_policy=policy) as module:
+            for number, inputs in enumerate(ZOO[name].passes(3)):
+                (found,) = run_passes(module, [inputs])
+                assert bits(found) == resident_bits(name)[number], f"pass {number} at {budget} bytes"
 
 
 def test_a_pass_copies_fewer_bytes(files):
