@@ -73,6 +73,21 @@ def test_what_owners_change_is_seen_before_the_next_pass(whole):
     assert torch.equal(module(given().cpu()), reference(given().cpu()))
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_tensor_that_data_gave_may_be_written_after_the_module_has_changed(whole):
+    module = stack()
+    with ws.torch.offload(module, budget=2 * everything(module) if whole else None, device=DEVICE):
+        module(given())
+        kept = module[2].weight.data
+        module.append(fresh(5))
+        module(given())
+        kept.mul_(2)
+        reference = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in module))
+        reference.load_state_dict(module.state_dict())
+        for _ in range(2):
+            assert torch.equal(module(given()), reference.to(DEVICE)(given()))
+
+
 def test_a_tensor_that_data_gave_may_be_written_later():
     module = stack()
     with ws.torch.offload(module, device=DEVICE) as handle:

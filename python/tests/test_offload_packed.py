@@ -181,6 +181,96 @@ def test_a_pass_that_writes_a_weight_makes_it_raw():
         assert handle.stats()["packed_bytes"] == 2 * WIDTH * WIDTH
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_call_that_is_refused_forgets_no_write(packed, whole):
+    torch.manual_seed(0)
+    module = Writes().eval().bfloat16()
+    reference = copy.deepcopy(module).to(DEVICE)
+    budget = (64 << 20) if whole else None
+    with ws.torch.offload(module, budget=budget, packed=packed, device=DEVICE):
+        module(given())
+        for in_pass in (True, False):
+            module.writes = reference.writes = in_pass
+            assert torch.equal(module(given()), reference(given()))
+            module.writes = reference.writes = False
+            if not in_pass:
+                module.two.weight.mul_(2)
+                reference.two.weight.mul_(2)
+            module.more = torch.jit.script(nn.Linear(2, 2))
+            assert "ScriptModule" in error_of(lambda: module(given()))
+            del module.more
+            for _ in range(3):
+                assert torch.equal(module(given()), reference(given()))
+
+
+def test_what_a_pass_wrote_is_known_where_the_module_is_another_one_then():
+    torch.manual_seed(0)
+    module = Writes().eval().bfloat16()
+    reference = copy.deepcopy(module).to(DEVICE)
+    with ws.torch.offload(module, packed=True, device=DEVICE):
+        module(given())
+        module.writes = reference.writes = True
+        assert torch.equal(module(given()), reference(given()))
+        module.writes = reference.writes = False
+        module.more = nn.Linear(2, 2)
+        for _ in range(3):
+            assert torch.equal(module(given()), reference(given()))
+
+
+def data_of(weight: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of its own: nobody sees what is written to it."""
+    return torch.from_numpy(weight.detach().view(torch.int16).numpy()).view(torch.bfloat16)
+
+
+def in_new_parameter(module: nn.Linear) -> None:
+    memory = data_of(module.weight)
+    memory.mul_(2)
+    module.weight = nn.Parameter(memory)
+
+
+def data_of_a_state(module: nn.Linear) -> None:
+    state = module.state_dict()
+    for value in state.values():
+        value.data.mul_(2)
+    module.load_state_dict(state, assign=True)
+
+
+def moved_by_its_owner(module: nn.Linear) -> None:
+    # Its old memory may be where the new parameter's comes to lie.
+    module.weight.share_memory_()
+    module.weight = nn.Parameter(module.weight * 2)
+
+
+@pytest.mark.parametrize("change", [in_new_parameter, data_of_a_state, moved_by_its_owner])
+@pytest.mark.parametrize("whole", [False, True])
+def test_another_parameter_over_the_same_memory_has_no_copy(change, whole):
+    module, reference = stack(), stack()
+    budget = 4 * everything(module) + (64 << 20) if whole else None
+    with ws.torch.offload(module, budget=budget, packed=True, device=DEVICE) as handle:
+        module(given())
+        for layer, other in zip(module, reference, strict=True):
+            change(layer)
+            change(other)
+            for _ in range(2):
+                assert torch.equal(module(given()), copy.deepcopy(reference).to(DEVICE)(given()))
+        assert handle.stats()["packed_bytes"] == 0
+
+
+def test_parameters_of_inference_mode_stay_raw():
+    with torch.inference_mode():
+        module = stack()
+    module.append(nn.Linear(WIDTH, WIDTH).bfloat16())
+    with ws.torch.offload(module, packed=True, device=DEVICE) as handle:
+        assert handle.stats()["packed_bytes"] == 2 * WIDTH * WIDTH
+        with torch.inference_mode():
+            before = module(given())
+            module[-1].weight.mul_(2)
+            module[-1].bias.mul_(2)
+            for _ in range(3):
+                assert torch.equal(module(given()), 2 * before)
+
+
 class Look(nn.Module):
     """A table that is no ``nn.Embedding``."""
 
@@ -264,7 +354,7 @@ def test_copies_end_with_what_was_offloaded():
 
 def test_what_cannot_be_packed_is_said():
     said = error_of(lambda: ws.torch.offload(nn.Linear(WIDTH, WIDTH), packed=True, device=DEVICE))
-    assert "has none; load it with dtype=torch.bfloat16, or leave packed out" in said
+    assert "load it with dtype=torch.bfloat16, or leave packed out" in said
     module = nn.Linear(4, 4)
     assert "found 'yes'" in error_of(lambda: ws.torch.offload(module, packed="yes", device=DEVICE))
     assert isinstance(ws.torch.offload(module, device=DEVICE), ws.torch.Offloaded), "a refused module is as it was"

@@ -181,9 +181,9 @@ class Offloaded:
         plan = self._passes.plan
         if self._passes.left:
             return f"<Offloaded {self.name}: not offloaded any more>"
-        if plan is None:
-            return f"<Offloaded {self.name} on {self.device}: no pass was recorded yet>"
-        now = plan.stats()
+        now = plan.stats() if plan else {}
+        if plan is None or not now:
+            return f"<Offloaded {self.name} on {self.device}: no pass was planned yet>"
         stays = "everything stays" if plan.is_resident else f"the last pass copied {_megabytes(now['bytes_copied_last_pass'])}"
         held = now["peak_bytes"] + self._passes.buffers.bytes
         return f"<Offloaded {self.name} on {self.device}: holds {_megabytes(held)} of {_megabytes(now['budget_bytes'])}, {stays}>"
@@ -199,22 +199,23 @@ class Offloaded:
         at once, and how many bytes: the least budget is about two of them; ``packed_bytes``: of the weights that have a packed copy, and
         ``packed_stored_bytes``: of these copies in host memory.
         """
-        passes = self._passes
-        now = passes.plan.stats() if passes.plan else {}
+        # A pass of another thread may end the plan meanwhile.
+        passes, plan = self._passes, self._passes.plan
+        now = plan.stats() if plan else {}
         copied = passes.counted["bytes_copied"] + now.get("bytes_copied", 0)
-        resident = passes.plan is not None and passes.plan.is_resident
+        resident = plan is not None and plan.is_resident
         by_index = now.pop("entries", [])
         gave_way = passes.counted["gave_way"] + sum(entry["gave_way"] for entry in by_index)
         entries = {
             entry.name or self.name: by_index[entry.planned.index]
-            for entry in passes.entries.values()
-            if passes.plan is not None and entry.planned in passes.plan.entries
+            for entry in list(passes.entries.values())
+            if plan is not None and entry.planned in plan.entries and entry.planned.index < len(by_index)
         }
         own = {"bytes_copied": copied, "gave_way": gave_way, "resident": resident, "buffer_bytes": passes.buffers.bytes, "entries": entries}
         own |= {"packed_bytes": passes.packed.raw_bytes, "packed_stored_bytes": passes.packed.stored_bytes}
-        if passes.plan is not None:
-            module, held = passes.plan.largest_call()
-            own["largest_call"] = {"module": passes.tree.names[module] or self.name, "bytes": held}
+        if plan is not None:
+            module, held = plan.largest_call()
+            own["largest_call"] = {"module": passes.tree.names.get(module) or self.name, "bytes": held}
         return now | passes.counted | own
 
     def set_budget(self, bytes: int) -> None:

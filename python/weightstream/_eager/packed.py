@@ -37,9 +37,16 @@ class PackedCopy:
         #: ``None``: it would gain less than 5 %.
         self.handle = handle.value
         self.stored = library().ws_packed_stored_bytes(handle)
-        #: As long as the copy is there, nothing else comes to lie where its weight is.
-        self._raw = [one.host.untyped_storage() for one in shown]
+        #: The tensors that show the weight, which nobody else's take the place of unseen. Their memory stays where it is, since the storage
+        #: is held, unless its owner moves it.
+        self._tensors = [one.tensor for one in shown]
+        self._raw = [(storage := one.host.untyped_storage(), storage.data_ptr()) for one in shown]
         weakref.finalize(self, library().ws_packed_destroy, handle)
+
+    def is_of(self, shown: list[Shown]) -> bool:
+        """Whether these tensors are among those that the copy was made of, and their memory is where it was."""
+        mine = {id(one) for one in self._tensors}
+        return all(id(one.tensor) in mine for one in shown) and all(storage.data_ptr() == at for storage, at in self._raw)
 
 
 class PackedCopies:
@@ -66,8 +73,8 @@ class PackedCopies:
                 said = now
         if not self:
             raise Error(
-                f"offload: packed=True packs weights of bfloat16 from {_LEAST:,} bytes on that gain 5 %, and {name} has none; load it with "
-                "dtype=torch.bfloat16, or leave packed out"
+                f"offload: packed=True packs weights of bfloat16 from {_LEAST:,} bytes on that gain 5 %, and {name} has none that "
+                "was not made in inference mode; load it with dtype=torch.bfloat16, or leave packed out"
             )
         if whole >= _SLOW:
             progress.note(f"{name}: packed to {self.stored_bytes / self.raw_bytes:.1%} in {time.monotonic() - begin:.1f} s")
@@ -78,12 +85,12 @@ class PackedCopies:
     @property
     def raw_bytes(self) -> int:
         """Of the weights that have a copy."""
-        return sum(copy.bytes for copy in self._all.values())
+        return sum(copy.bytes for copy in list(self._all.values()))
 
     @property
     def stored_bytes(self) -> int:
         """Of the copies."""
-        return sum(copy.stored for copy in self._all.values())
+        return sum(copy.stored for copy in list(self._all.values()))
 
     def of(self, weight: Weight) -> PackedCopy | None:
         return self._all.get(_key(weight))
@@ -92,10 +99,11 @@ class PackedCopies:
         """These have changed, or are read in place. Whether one had a copy: a plan that brings it has to end."""
         return bool([copy for weight in weights if (copy := self._all.pop(_key(weight), None))])
 
-    def keep_only(self, weights: Iterable[Weight]) -> None:
-        """What the module has now, of which no byte has changed."""
-        present = {_key(weight) for weight in weights}
-        self._all = {key: copy for key, copy in self._all.items() if key in present}
+    def keep_only(self, weights: Weights) -> None:
+        """Copies of what the module has now, in the same tensors: of another one over the same memory nobody knows what was written before."""
+        shown = _shown_of(weights)
+        present = {_key(weights.all[index]): these for index, these in shown.items()}
+        self._all = {key: copy for key, copy in self._all.items() if key in present and copy.is_of(present[key])}
 
 
 def _key(weight: Weight) -> tuple[int, int]:
@@ -103,17 +111,23 @@ def _key(weight: Weight) -> tuple[int, int]:
 
 
 def _packable(root: nn.Module, weights: Weights) -> dict[int, list[Shown]]:
-    """The weights that may be packed, by index, and what shows each. Rows of tables are read where they are on the host."""
-    found: dict[int, list[Shown]] = {}
-    for one in weights.shown.values():
-        if one.weight is not None:
-            found.setdefault(one.weight, []).append(one)
+    """The weights that may be packed, by index, and what shows each. Rows of tables are read where they are on the host. Of tensors that were
+    made in inference mode nobody counts the writes."""
     tables = [module for module in root.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     of_tables = {one.weight for table in tables for parameter in table.parameters(recurse=False) for one in weights.of(parameter)}
     return {
         index: shown
-        for index, shown in found.items()
+        for index, shown in _shown_of(weights).items()
         if index not in of_tables
         and weights.all[index].bytes >= _LEAST
-        and all(one.host.dtype is torch.bfloat16 and not one.is_buffer for one in shown)
+        and all(one.host.dtype is torch.bfloat16 and not one.is_buffer and not one.host.is_inference() for one in shown)
     }
+
+
+def _shown_of(weights: Weights) -> dict[int, list[Shown]]:
+    """What shows each weight, by index."""
+    found: dict[int, list[Shown]] = {}
+    for one in weights.shown.values():
+        if one.weight is not None:
+            found.setdefault(one.weight, []).append(one)
+    return found

@@ -300,8 +300,9 @@ class Passes(ModuleState):
             raise Error(f"offload: {self.name} cannot run inside of a transform of torch.func, as vmap or grad: its weights move")
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise Error(f"offload: {self.name} cannot be captured in a CUDA graph: its weights move")
-        wrote, self._wrote = self._wrote, {}
-        self.notice_changes(one.tensor for one in wrote.values())
+        self.notice_changes(one.tensor for one in self._wrote.values())
+        # If that fails, the next call has to know.
+        self._wrote = {}
         if self.plan is not None and self.plan.stream != self._stream():
             # Copies are ordered with the kernels of one stream.
             self.close_plan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import threading
 import weakref
 from typing import Any
 
@@ -241,6 +242,8 @@ class Plan:
         # A weight that a pass writes shows other memory than its file's from then on, and the plan has the file until its end.
         hosts = [*(one.host for one in weights.shown.values()), *files, *copies]
         self._end = weakref.finalize(self, _destroy, self.handle, hosts)
+        #: Other threads may ask for counters, or set the place, while a pass ends the plan.
+        self._asked = threading.Lock()
         self.read, self.release = native.ws_offload_read, native.ws_offload_release
 
     def said(self) -> str:
@@ -330,8 +333,9 @@ class Plan:
 
     def set_place(self, priority: int, turn: int) -> None:
         """In the order of the device."""
-        if library().ws_offload_set_place(self.handle, priority, turn) != 0:
-            raise Error(self.said())
+        with self._asked:
+            if self._end.alive and library().ws_offload_set_place(self.handle, priority, turn) != 0:
+                raise Error(self.said())
 
     def copy_again(self, changed: list[torch.Tensor]) -> None:
         """The bytes of these weights on the host are others than before: what the device has of them is copied again."""
@@ -342,9 +346,11 @@ class Plan:
             entry.count_writes()
 
     def stats(self) -> dict[str, Any]:
+        """Its counters; none of a plan that has ended."""
         text = ctypes.c_char_p()
-        if library().ws_offload_stats(self.handle, ctypes.byref(text)) != 0:
-            raise Error(self.said())
+        with self._asked:
+            if self._end.alive and library().ws_offload_stats(self.handle, ctypes.byref(text)) != 0:
+                raise Error(self.said())
         counters = json.loads(text.value or b"{}")
         counters.pop("options", None)
         return counters
@@ -359,7 +365,8 @@ class Plan:
         """Gives the device's memory back."""
         for entry in self.entries:
             entry.forget()
-        self._end()
+        with self._asked:
+            self._end()
 
 
 def as_arguments(said: str) -> str:

@@ -52,6 +52,10 @@ class ModuleState:
     def notice_changes(self, changed: Iterable[torch.Tensor] = ()) -> None:
         """What was done to the module since the last pass: other modules or parameters, other memory, other bytes; and what is known
         to have changed."""
+        # While the weights are those that the pass wrote to.
+        changed = list(changed)
+        if self._forget_packed(changed):
+            self.close_plan()
         if self.tree.has_changed() or self.giants.have_moved():
             self._take_modules()
         elif self.buffers.are_others(self.tree.names):
@@ -86,12 +90,14 @@ class ModuleState:
         """The weights as they are now; a plan of them before the next read."""
         # What it has registered with the driver would be taken for memory that its owner has pinned.
         self.close_plan()
-        # The fresh ones count writes from now on.
         self._forget_packed(self.weights.written())
+        # The fresh ones count writes from here on, and watch what is lent.
         fresh = _weights_of(self.root, self.buffers, self.giants, self.device)
+        self._forget_packed(self.weights.written())
+        fresh.lending.take_over(self.weights.lending)
         self.weights.lending.end()
         self.weights = fresh
-        self.packed.keep_only(fresh.all)
+        self.packed.keep_only(fresh)
         for entry in self.entries.values():
             if entry.recorded is not None and not all(self._holds(call) for call in entry.recorded):
                 entry.recorded = None
@@ -99,7 +105,7 @@ class ModuleState:
     def _forget_packed(self, changed: Iterable[torch.Tensor]) -> bool:
         """These may have changed: they are raw from now on. Whether one was packed, and a plan of it has to end."""
         found = {one.weight for tensor in changed for one in self.weights.of(tensor)} - {None}
-        # rule: packed-copy-ends-with-a-write
+        # A plan of a copy from before the write would bring the bytes from before the write.
         return self.packed.forget(self.weights.all[index] for index in found)
 
     def _holds(self, call: Call) -> bool:
@@ -109,10 +115,10 @@ class ModuleState:
 
     def _take_modules(self) -> None:
         """The modules and parameters as they are now: layers were replaced, adapters came or went."""
-        # While giants have the pieces that were written.
-        self._forget_packed(self.weights.written())
         names = self.tree.look()
         self.close_plan()
+        # While giants have the pieces that were written.
+        self._forget_packed(self.weights.written())
         self._take_names(names | self._pieces())
         try:
             self.buffers.take(self.root)

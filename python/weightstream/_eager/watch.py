@@ -80,12 +80,23 @@ class Lending:
         """Those whose bytes may have been written through ``.data`` since the last call."""
         found = []
         for key, one in list(self.noted.items()):
-            lent = next((lent for lent in _LENT.get(key, ()) if lent.lending() is self), None)
+            lent = self._lent(key)
             if lent is not None and lent.was_written():
                 found.append(one)
             if lent is None or not lent.aliases:
                 del self.noted[key]
         return found
+
+    def take_over(self, before: Lending) -> None:
+        """What was given out of weights that are where they were is watched on."""
+        for key, tensor in before.noted.items():
+            old, new = before._lent(key), self._lent(key)
+            if old is not None and new is not None and old.at == new.at:
+                new.aliases, new.warned = [*new.aliases, *old.aliases], old.warned
+                self.noted[key] = tensor
+
+    def _lent(self, key: int) -> _Lent | None:
+        return next((lent for lent in _LENT.get(key, ()) if lent.lending() is self), None)
 
     def end(self) -> None:
         """They are watched no more."""

@@ -2,13 +2,16 @@
 
 use super::source::PackSource;
 use crate::{Error, Result};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A place for the packed file, and nothing in it that would be lost.
 pub struct PackTarget {
     path: PathBuf,
+    /// Of the weights: who may not read them may not read the packed file.
+    mode: u32,
     /// Those of the file that is replaced.
     permissions: Option<Permissions>,
 }
@@ -21,8 +24,10 @@ impl PackTarget {
         in_place: bool,
         force: bool,
     ) -> Result<PackTarget> {
+        let facts = fs::metadata(&source.path);
+        let facts = facts.map_err(|error| failed(&source.path, "cannot stat", &error))?;
         if in_place {
-            return PackTarget::in_place(&source.path);
+            return PackTarget::in_place(&source.path, &facts);
         }
         let path = output.map_or_else(|| default_output(&source.path), Path::to_owned);
         if source.program_is_at(&path) {
@@ -42,19 +47,20 @@ impl PackTarget {
             )),
             _ => Ok(PackTarget {
                 path,
+                mode: facts.mode(),
                 permissions: None,
             }),
         }
     }
 
-    fn in_place(path: &Path) -> Result<PackTarget> {
+    fn in_place(path: &Path, facts: &Metadata) -> Result<PackTarget> {
         // Of a link the file that it leads to is replaced.
         let path = path
             .canonicalize()
             .map_err(|error| failed(path, "cannot find", &error))?;
-        let facts = fs::metadata(&path).map_err(|error| failed(&path, "cannot stat", &error))?;
         Ok(PackTarget {
             path,
+            mode: facts.mode(),
             permissions: Some(facts.permissions()),
         })
     }
@@ -79,7 +85,10 @@ impl NewFile {
         let mut part = target.path.clone().into_os_string();
         part.push(format!(".{}.part", std::process::id()));
         let part = PathBuf::from(part);
-        let file = OpenOptions::new().write(true).create_new(true).open(&part);
+        let mut options = OpenOptions::new();
+        let file = { options.write(true).create_new(true) }
+            .mode(target.mode)
+            .open(&part);
         let file = file.map_err(|error| failed(&part, "cannot create", &error))?;
         Ok(NewFile {
             target,
@@ -148,6 +157,7 @@ mod tests {
     fn target(path: PathBuf) -> PackTarget {
         PackTarget {
             path,
+            mode: 0o600,
             permissions: None,
         }
     }
@@ -176,6 +186,7 @@ mod tests {
         assert!(!path.exists() && Path::new(&file.name()).exists());
         assert_eq!(file.keep().unwrap(), path.display().to_string());
         assert_eq!(names(folder.path()), ["model.packed.ptd"]);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
