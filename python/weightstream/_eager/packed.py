@@ -3,7 +3,7 @@
     parameter ──► its bytes ────────► show between passes, and what a change is seen on
                    └─ packed copy ──► what a plan copies from, in two thirds of the bytes
 
-A copy is made once, by ``offload``. It ends when its weight changes, moves or goes: plans that come later have the weight as it is then.
+A copy is made once, for the first plan. It ends when its weight changes, moves or goes: plans that come later have the weight as it is then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
@@ -52,12 +52,21 @@ class PackedCopy:
 class PackedCopies:
     """Those of a module, by where their weights are on the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool):
+        #: Whether they are still to be made.
+        self.wanted = wanted
         self._all: dict[tuple[int, int], PackedCopy] = {}
 
-    def make(self, name: str, root: nn.Module, weights: Weights) -> None:
-        """Of all weights that gain by it. Errors: there are none."""
-        found = _packable(root, weights)
+    def check(self, name: str, root: nn.Module, weights: Weights) -> None:
+        """Refuses a module of which nothing may be packed."""
+        if self.wanted and not _packable(root, weights):
+            raise _none(name)
+
+    def make(self, name: str, root: nn.Module, weights: Weights, raw: Collection[int]) -> None:
+        """Of all weights that gain by it, but for ``raw``, by index: once, for the first plan."""
+        if not self.wanted:
+            return
+        found = {index: shown for index, shown in _packable(root, weights).items() if index not in raw}
         whole, done = sum(weights.all[index].bytes for index in found), 0
         begin = said = time.monotonic()
         if whole >= _SLOW:
@@ -72,10 +81,8 @@ class PackedCopies:
                 progress.note(f"{name}: packed {done / whole:.0%}")
                 said = now
         if not self:
-            raise Error(
-                f"offload: packed=True packs weights of bfloat16 from {_LEAST:,} bytes on that gain 5 %, and {name} has none that "
-                "was not made in inference mode; load it with dtype=torch.bfloat16, or leave packed out"
-            )
+            raise _none(name)
+        self.wanted = False
         if whole >= _SLOW:
             progress.note(f"{name}: packed to {self.stored_bytes / self.raw_bytes:.1%} in {time.monotonic() - begin:.1f} s")
 
@@ -106,13 +113,19 @@ class PackedCopies:
         self._all = {key: copy for key, copy in self._all.items() if key in present and copy.is_of(present[key])}
 
 
+def _none(name: str) -> Error:
+    return Error(
+        f"offload: packed=True packs weights of bfloat16 from {_LEAST:,} bytes on that gain 5 %, and {name} has none; load it with "
+        "dtype=torch.bfloat16, or leave packed out"
+    )
+
+
 def _key(weight: Weight) -> tuple[int, int]:
     return weight.start, weight.bytes
 
 
 def _packable(root: nn.Module, weights: Weights) -> dict[int, list[Shown]]:
-    """The weights that may be packed, by index, and what shows each. Rows of tables are read where they are on the host. Of tensors that were
-    made in inference mode nobody counts the writes."""
+    """The weights that may be packed, by index, and what shows each. Rows of tables are read where they are on the host."""
     tables = [module for module in root.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     of_tables = {one.weight for table in tables for parameter in table.parameters(recurse=False) for one in weights.of(parameter)}
     return {
@@ -120,7 +133,7 @@ def _packable(root: nn.Module, weights: Weights) -> dict[int, list[Shown]]:
         for index, shown in _shown_of(weights).items()
         if index not in of_tables
         and weights.all[index].bytes >= _LEAST
-        and all(one.host.dtype is torch.bfloat16 and not one.is_buffer and not one.host.is_inference() for one in shown)
+        and all(one.host.dtype is torch.bfloat16 and not one.is_buffer for one in shown)
     }
 
 

@@ -138,8 +138,10 @@ class Passes(ModuleState):
         recorded = entry.recorded or []
         fresh = PlannedEntry([_of_weights(call, self.weights) for call in recorded], self.weights)
         fresh.of = recorded
-        if self.packed.forget(self.weights.all[fresh.reads[read]] for read in fresh.rows):
-            # Rows are read in place, of raw bytes.
+        # They are read in place, of raw bytes.
+        tables = {fresh.reads[read] for read in fresh.rows}
+        self.packed.make(self.name, self.root, self.weights, tables)
+        if self.packed.forget(self.weights.all[index] for index in tables):
             self.close_plan()
             plan = None
         if plan is None:

@@ -37,10 +37,9 @@ class ModuleState:
         self.buffers = Buffers(device)
         self.buffers.look(root)
         self.weights = _weights_of(root, self.buffers, self.giants)
-        self.packed = PackedCopies()
+        self.packed = PackedCopies(packed)
         try:
-            if packed:
-                self.packed.make(name, root, self.weights)
+            self.packed.check(name, root, self.weights)
             self.buffers.take(root)
             self._take_names(names)
         except BaseException:
@@ -186,7 +185,7 @@ class ModuleState:
         # Whoever offloads the module again finds nobody's tensors over its memory.
         self.weights.shown.clear()
         self.entries.clear()
-        self.packed = PackedCopies()
+        self.packed = PackedCopies(wanted=False)
 
     def check_here(self) -> None:
         if self.left:
