@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{PackedWeight, SharedBytes};
 use crate::error::{Error, Result};
-use crate::format::packed::{count, store, Stored};
+use crate::format::packed::{Histogram, PackedWriter};
 
 /// The stored bytes of a weight, and how they become its bytes.
 #[derive(Debug, Clone)]
@@ -15,30 +15,30 @@ pub struct PackedCopy {
 }
 
 impl PackedCopy {
-    /// Packs the bytes of bf16 numbers with so many threads. `None`: it would gain less than a twentieth. Each block is decoded
-    /// and compared as it is coded.
+    /// Packs the bytes of bf16 numbers, on this thread. `None`: it would gain less than a twentieth. Each block is decoded and
+    /// compared as it is coded.
     ///
-    /// Errors: no memory for the copy; a weight too large to pack; a thread that the system does not start.
-    pub fn of(name: &str, raw: &[u8], threads: usize) -> Result<Option<PackedCopy>> {
-        let histogram = count(name, raw, threads)?.histogram;
+    /// Errors: no memory for the copy; a weight too large to pack.
+    pub fn of(name: &str, raw: &[u8]) -> Result<Option<PackedCopy>> {
+        let mut histogram = Histogram::new();
+        histogram.add(raw);
         if !histogram.gains() {
             return Ok(None);
         }
         let header = histogram.header();
-        let most = histogram.most_bytes() as usize;
+        let most = histogram.most_bytes();
         let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(most)
-            .map_err(|_| Error::OutOfMemory {
-                bytes: most as u64,
-                what: format!("the packed copy of '{name}' in host memory"),
-            })?;
-        let put = |stored: &[u8], _: usize| {
-            bytes.extend_from_slice(stored);
-            Ok(())
-        };
-        let Stored { crc32, .. } = store(name, raw, &header, threads, put)?;
+        let reserved = bytes.try_reserve_exact(most as usize);
+        reserved.map_err(|_| Error::OutOfMemory {
+            bytes: most,
+            what: format!("the packed copy of '{name}' in host memory"),
+        })?;
+        let mut writer = PackedWriter::new(name, header, &mut bytes);
+        writer.write(raw)?;
+        let directory = writer.finish()?;
+        bytes.extend(directory.iter().flat_map(|entry| entry.to_le_bytes()));
         bytes.shrink_to_fit();
+        let crc32 = crc32fast::hash(&bytes);
         let stored = SharedBytes::from_vec(bytes);
         let called = format!("packed copy of '{name}'");
         let weight = PackedWeight::new(called, header, crc32, &stored)?;
@@ -68,7 +68,7 @@ mod tests {
         let raw: Vec<u8> = (0..100_000u32)
             .flat_map(|at| ((at * 7919) as u16 & 0x80ff | 0x3f00).to_le_bytes())
             .collect();
-        let copy = PackedCopy::of("w", &raw, 2).unwrap().unwrap();
+        let copy = PackedCopy::of("w", &raw).unwrap().unwrap();
         assert!(copy.stored().len() * 4 < raw.len() as u64 * 3);
         let mut again = vec![0; raw.len()];
         let stored = copy.stored().as_slice();
@@ -85,7 +85,7 @@ mod tests {
         let raw: Vec<u8> = (0..100_000u32)
             .flat_map(|at| (at.wrapping_mul(2_654_435_761) >> 16).to_le_bytes())
             .collect();
-        assert!(PackedCopy::of("w", &raw, 2).unwrap().is_none());
-        assert!(PackedCopy::of("w", &[], 2).unwrap().is_none());
+        assert!(PackedCopy::of("w", &raw).unwrap().is_none());
+        assert!(PackedCopy::of("w", &[]).unwrap().is_none());
     }
 }

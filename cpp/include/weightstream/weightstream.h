@@ -918,7 +918,8 @@ typedef struct ws_offload ws_offload;
 typedef struct ws_packed ws_packed;
 
 /*
- * Packs `nbytes` bytes of bf16 numbers, on all cores. Each block is decoded and compared as it is coded.
+ * Packs `nbytes` bytes of bf16 numbers, on this thread: several may do so at once. Each block is decoded and compared
+ * as it is coded.
  *
  * Parameters:
  *   name:   the weight's, for messages.

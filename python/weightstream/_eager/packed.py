@@ -9,9 +9,11 @@ A copy is made once, for the first plan. It ends when its weight changes, moves 
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 import weakref
 from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -66,20 +68,24 @@ class PackedCopies:
         """Of all weights that gain by it, but for ``raw``, by index: once, for the first plan."""
         if not self.wanted:
             return
-        found = {index: shown for index, shown in _packable(root, weights).items() if index not in raw}
-        whole, done = sum(weights.all[index].bytes for index in found), 0
+        found = [(weights.all[index], shown) for index, shown in _packable(root, weights).items() if index not in raw]
+        whole, done = sum(weight.bytes for weight, _ in found), 0
         begin = said = time.monotonic()
         if whole >= _SLOW:
             progress.note(f"{name}: packing {whole / (1 << 30):.1f} GB of weights ...")
-        for index, shown in found.items():
-            weight = weights.all[index]
-            copy = PackedCopy(weight, shown)
-            if copy.handle is not None:
-                self._all[_key(weight)] = copy
-            done, now = done + weight.bytes, time.monotonic()
-            if whole >= _SLOW and now - said >= _EVERY:
-                progress.note(f"{name}: packed {done / whole:.0%}")
-                said = now
+        # The largest first: none of them is the last one that all wait for.
+        found.sort(key=lambda one: -one[0].bytes)
+        threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "weightstream-pack")
+        try:
+            for weight, copy in threads.map(lambda one: (one[0], PackedCopy(*one)), found):
+                if copy.handle is not None:
+                    self._all[_key(weight)] = copy
+                done, now = done + weight.bytes, time.monotonic()
+                if whole >= _SLOW and now - said >= _EVERY:
+                    progress.note(f"{name}: packed {done / whole:.0%}")
+                    said = now
+        finally:
+            threads.shutdown(cancel_futures=True)
         if not self:
             raise _none(name)
         self.wanted = False

@@ -47,8 +47,7 @@ pub unsafe extern "C" fn ws_packed_create(
                 args::output("packed", packed)?,
             )
         };
-        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let made = PackedCopy::of(name, raw, threads)?;
+        let made = PackedCopy::of(name, raw)?;
         *packed = made.map_or(std::ptr::null_mut(), |made| {
             Box::into_raw(Box::new(ws_packed(made)))
         });
