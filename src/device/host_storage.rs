@@ -8,6 +8,9 @@ use crate::config::{self, HostMemory, Options};
 use crate::error::{bytes_text, Error, Result};
 use crate::system_memory::Available;
 
+/// Files of fewer bytes are registered as a whole, however little of them is used.
+const SMALL: u64 = 64 << 20;
+
 /// What is to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs<'a> {
@@ -102,7 +105,10 @@ fn auto(
 ) -> (HostStorage, String) {
     let device = &access.device;
     let can = if access.maps { "can" } else { "cannot" };
-    let wanted = match access.maps {
+    // A mapping that is registered stays in memory as a whole.
+    let is_used = needs.used_bytes >= needs.file_bytes / 2 || needs.file_bytes < SMALL;
+    let is_used = is_used || needs.in_memory;
+    let wanted = match access.maps && is_used {
         true => HostStorage::Mapped,
         false => HostStorage::Pinned,
     };
@@ -112,6 +118,10 @@ fn auto(
     let what = match (wanted, needs.in_memory) {
         (HostStorage::Mapped, true) => "which lies in memory already".to_owned(),
         (HostStorage::Mapped, false) => format!("which has {}", bytes_text(need)),
+        _ if access.maps => format!(
+            "and a copy of what is used of it takes {}, less than half",
+            bytes_text(need)
+        ),
         _ => format!("and a copy takes {}", bytes_text(need)),
     };
     let fit = if fits { "fits" } else { "does not fit" };
@@ -235,6 +245,25 @@ mod tests {
             );
             assert!(why.contains(&(available * MB).to_string()), "{why}");
         }
+    }
+
+    /// As where most weights are packed beside their files.
+    #[test]
+    fn auto_keeps_no_file_in_memory_that_is_hardly_used() {
+        let ask = |used_bytes, in_memory| {
+            let needs = Needs {
+                used_bytes,
+                in_memory,
+                ..needs()
+            };
+            let auto = options(HostMemory::Auto, None);
+            choose(&auto, &needs, &access(true), &memory(90_000)).unwrap()
+        };
+        assert_eq!(ask(3500 * MB, false).0, HostStorage::Mapped);
+        let (held, why) = ask(3499 * MB, false);
+        assert_eq!(held, HostStorage::Pinned);
+        assert!(why.contains("less than half"), "{why}");
+        assert_eq!(ask(1, true).0, HostStorage::Mapped);
     }
 
     #[test]
