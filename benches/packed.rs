@@ -1,9 +1,10 @@
 //! The speed of packing and unpacking on one core, in MB of raw bytes a second, the best of five;
-//! and the ratio. On random normal weights, or on the raw bf16 bytes of a file.
+//! and the ratio. On random normal weights of each form, or on the raw bf16 bytes of a file.
 //!
 //! `cargo bench --bench packed [-- FILE]`
 
 use std::time::{Duration, Instant};
+use weightstream::figures::NumberForm;
 use weightstream::format::packed::{decode, encode, Histogram, PackedWriter};
 
 /// Of as many weights as a large matrix has.
@@ -11,18 +12,25 @@ const ELEMENTS: usize = 16 << 20;
 
 fn main() {
     let file = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-    let raw = match file {
-        Some(path) => std::fs::read(&path).expect("a file of bf16 elements"),
-        None => weights(ELEMENTS),
-    };
+    if let Some(path) = file {
+        let raw = std::fs::read(&path).expect("a file of bf16 elements");
+        return measure(NumberForm::Bf16, &raw);
+    }
+    for form in NumberForm::ALL {
+        measure(form, &weights(form, ELEMENTS));
+    }
+}
+
+fn measure(form: NumberForm, raw: &[u8]) {
+    println!("{form:?}");
     let say = |what: &str, best: Duration| {
         let rate = raw.len() as f64 / best.as_secs_f64() / 1e6;
-        println!("{what:28} {rate:6.0} MB/s");
+        println!("  {what:28} {rate:6.0} MB/s");
     };
-    let mut histogram = Histogram::new();
+    let mut histogram = Histogram::new(form);
     let count = best(|| {
-        histogram = Histogram::new();
-        histogram.add(&raw);
+        histogram = Histogram::new(form);
+        histogram.add(raw);
     });
     say("count exponents", count);
     let header = histogram.header();
@@ -31,7 +39,7 @@ fn main() {
     let write = best(|| {
         payload.clear();
         let mut writer = PackedWriter::new("bench", header, &mut payload);
-        writer.write(&raw).expect("memory takes all");
+        writer.write(raw).expect("memory takes all");
         directory = writer.finish().expect("memory takes all");
     });
     say("write and compare", write);
@@ -43,9 +51,9 @@ fn main() {
     });
     assert!(out == raw);
     say("decode", read);
-    say("encode: all of it", best(|| drop(encode(&raw))));
+    say("encode: all of it", best(|| drop(encode(form, raw))));
     let packed = (payload.len() + 4 * directory.len()) as f64;
-    println!("{:28} {:6.4}", "ratio", packed / raw.len() as f64);
+    println!("  {:28} {:6.4}", "ratio", packed / raw.len() as f64);
 }
 
 fn best(mut run: impl FnMut()) -> Duration {
@@ -57,8 +65,8 @@ fn best(mut run: impl FnMut()) -> Duration {
     (0..5).map(time).min().expect("five runs")
 }
 
-/// Normal weights of sigma 0.0156: sums of twelve uniform numbers, rounded to bf16.
-fn weights(elements: usize) -> Vec<u8> {
+/// Normal weights of sigma 0.0156, of fp8 64: sums of twelve uniform numbers, cut to the form's bits.
+fn weights(form: NumberForm, elements: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut uniform = || {
         state ^= state << 13;
@@ -66,13 +74,15 @@ fn weights(elements: usize) -> Vec<u8> {
         state ^= state << 17;
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
+    let (mantissa, exponent) = (form.mantissa_bits(), form.exponent_bits());
+    let scale = if form.bytes() == 1 { 64.0 } else { 0.0156 };
     let weight = |_| {
         let normal: f32 = (0..12).map(|_| uniform()).sum::<f32>() - 6.0;
-        let bits = (0.0156 * normal).to_bits();
-        ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+        let bits = (scale * normal).to_bits();
+        let lowered = (128 - (1 << (exponent - 1))) << mantissa;
+        let magnitude = ((bits & 0x7fff_ffff) >> (23 - mantissa)).saturating_sub(lowered);
+        let word = (bits >> 31) << (mantissa + exponent) | magnitude;
+        word.to_le_bytes().into_iter().take(form.bytes())
     };
-    (0..elements)
-        .map(weight)
-        .flat_map(u16::to_le_bytes)
-        .collect()
+    (0..elements).flat_map(weight).collect()
 }

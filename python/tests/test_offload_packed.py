@@ -1,4 +1,4 @@
-"""`ws.torch.offload(…, packed=True)`: bfloat16 weights are brought packed, with the same bits; what changes is raw from then on.
+"""`ws.torch.offload(…, packed=True)`: floating-point weights are brought packed, with the same bits; what changes is raw from then on.
 
 Runs on the CPU, and on a GPU with WEIGHTSTREAM_TEST_DEVICE=cuda.
 """
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 import weightstream as ws
 from device_under_test import exact_products
+from packed_types import RATIOS, WIDTH, Typed
 from support import error_of
 from test_offload import DEVICE, everything, expected
 from test_offload_changes import CHANGES
@@ -24,7 +25,6 @@ from torch import nn
 from weightstream._native import rows as cutting
 
 pytestmark = pytest.mark.no_export
-WIDTH = 512
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,22 @@ def test_bits_are_the_same_at_every_budget_and_fewer_bytes_are_copied():
                     assert stats["packed_bytes"] == stats["packed_stored_bytes"] == 0
         assert stats["resident"], "with room for all of it everything stays raw, and no pass asks for it"
     assert copied[True] < 0.75 * copied[False]
+
+
+@pytest.mark.parametrize("dtype", RATIOS, ids=str)
+def test_weights_of_each_type_compute_the_same_bits(dtype):
+    torch.manual_seed(9)
+    module, x = Typed(dtype).eval(), torch.randn(3, WIDTH, device=DEVICE)
+    wanted, whole = expected(module, x), sum(one.nbytes for one in module.parameters())
+    with ws.torch.offload(module, packed=True, device=DEVICE) as handle:
+        assert all(torch.equal(module(x), wanted) for _ in range(4))
+        floor = handle.stats()["floor_bytes"]
+        for more in (whole // 3, whole // 2, 2 * whole, 0):
+            handle.set_budget(floor + more)
+            assert all(torch.equal(module(x), wanted) for _ in range(3)), f"{more} bytes over {floor}"
+        stats = handle.stats()
+        assert stats["packed_bytes"] == whole
+        assert stats["packed_stored_bytes"] == pytest.approx(RATIOS[dtype] * whole, rel=0.02)
 
 
 def test_one_budget_after_another():
@@ -352,8 +368,9 @@ def test_copies_end_with_what_was_offloaded():
 
 
 def test_what_cannot_be_packed_is_said():
-    said = error_of(lambda: ws.torch.offload(nn.Linear(WIDTH, WIDTH), packed=True, device=DEVICE))
-    assert "load it with dtype=torch.bfloat16, or leave packed out" in said
+    said = error_of(lambda: ws.torch.offload(nn.Linear(100, 100), packed=True, device=DEVICE))
+    assert "floating-point numbers from 65,536 bytes on that gain 5 %" in said
+    assert "leave packed out" in said
     module = nn.Linear(4, 4)
     assert "found 'yes'" in error_of(lambda: ws.torch.offload(module, packed="yes", device=DEVICE))
     assert isinstance(ws.torch.offload(module, device=DEVICE), ws.torch.Offloaded), "a refused module is as it was"

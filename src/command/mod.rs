@@ -37,7 +37,7 @@ enum Command {
     Plan(plan::PlanArguments),
     /// What a program and its weights hold: method, target, inputs, constants, floor.
     Inspect(inspect::InspectArguments),
-    /// Codes the bf16 weights of a data file without loss, in about two thirds of their bytes.
+    /// Codes the floating-point weights of a data file without loss, of bf16 in about two thirds of their bytes.
     Pack(pack::PackArguments),
     /// The options of a load: what each takes, its default, its environment variable.
     Options(reference::ReferenceArguments),

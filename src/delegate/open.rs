@@ -18,7 +18,7 @@ use crate::elastic::{DevicePool, Membership};
 use crate::error::{bytes_text, Error, Result};
 use crate::format::{ConstantKind, Places, Record, Records, UnionConstants};
 use crate::schedule::{Floor, Trace, WeightIndex, WeightKind, WeightSpec};
-use crate::store::{Constants, Method, Methods, RowPlaces, StoreOptions, WeightLayout};
+use crate::store::{code_of, Constants, Method, Methods, RowPlaces, StoreOptions, WeightLayout};
 use crate::system_memory;
 use crate::weights::{verify_crc, Catalog, MappedPtd};
 
@@ -106,7 +106,7 @@ pub fn know_packed(constants: &mut Constants, catalog: &Catalog, device: &str) {
     for (spec, constant) in constants.specs.iter_mut().zip(catalog.constants()) {
         let segment = catalog.segment(constant.segment);
         spec.stored = segment.bytes.len();
-        packed.extend(segment.packed.as_ref().map(|weight| weight.directory()));
+        packed.extend(segment.packed.as_deref().map(code_of));
     }
     constants.staging = device::staging_bytes(device, packed);
 }

@@ -4,7 +4,7 @@
 #![deny(unsafe_code)]
 
 use super::gather;
-use crate::format::{ConstantKind, Record, RecordedConstant, ScalarType};
+use crate::format::{ConstantKind, Record, RecordedConstant};
 use std::collections::BTreeMap;
 
 /// Why the bytes of a constant stay as they are.
@@ -14,7 +14,7 @@ pub enum WhyRaw {
     Resident,
     /// Kernels may take rows of it where it lies, by some option of a load, or find rows by it.
     Rows,
-    /// The code is one for bf16.
+    /// The code is one for floating-point numbers.
     Type,
 }
 
@@ -37,10 +37,10 @@ pub fn why_raw<'a>(
 }
 
 fn own(constant: &RecordedConstant) -> Option<WhyRaw> {
-    match (constant.kind, constant.dtype) {
+    match (constant.kind, constant.dtype.form()) {
         (ConstantKind::Direct | ConstantKind::Mutable, _) => Some(WhyRaw::Resident),
-        (ConstantKind::Weight, ScalarType::BF16) => None,
-        (ConstantKind::Weight, _) => Some(WhyRaw::Type),
+        (ConstantKind::Weight, Some(_)) => None,
+        (ConstantKind::Weight, None) => Some(WhyRaw::Type),
     }
 }
 
@@ -93,11 +93,12 @@ mod tests {
     const RESIDENT: Option<WhyRaw> = Some(WhyRaw::Resident);
 
     #[test]
-    fn weights_of_bf16_may_be_packed() {
+    fn weights_of_floats_may_be_packed() {
         assert_raw(&[record(&spec())], [None, None, RESIDENT, RESIDENT]);
         let type_ = Some(WhyRaw::Type);
-        let f32 = record(&RecordSpec::small());
-        assert_raw(&[f32], [type_, type_, RESIDENT, RESIDENT]);
+        let mut int16 = spec();
+        int16.ints_mut("dtypes")[..2].fill(2);
+        assert_raw(&[record(&int16)], [type_, type_, RESIDENT, RESIDENT]);
     }
 
     #[test]

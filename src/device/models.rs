@@ -1,14 +1,14 @@
 //! What plans need to know of the devices of this build, which need not be there.
 #![deny(unsafe_code)]
 
-use super::{cuda, host};
+use super::{cuda, host, BlockCode};
 use crate::figures::{DeviceModel, PackedResidents};
 
-/// Bytes of device memory that decoding weights with these directories takes on the device that records call `name`, for as
+/// Bytes of device memory that decoding these weights takes on the device that records call `name`, for as
 /// long as they are loaded. On a CPU none: a weight is decoded where it is wanted.
-pub fn staging_bytes<'a>(name: &str, directories: impl IntoIterator<Item = &'a [u32]>) -> u64 {
+pub fn staging_bytes<'a>(name: &str, weights: impl IntoIterator<Item = BlockCode<'a>>) -> u64 {
     match name {
-        "cuda" => cuda::staging_bytes(directories),
+        "cuda" => cuda::staging_bytes(weights),
         _ => 0,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{DevicePtr, HostBytes};
 use crate::error::Result;
-use crate::figures::stored_of;
+use crate::figures::{stored_of, NumberForm};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub trait Decode: Send + Sync {
 /// A weight in the code of [`format::packed`](crate::format::packed), as a decoder needs it that knows the code.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockCode<'a> {
+    /// How its numbers are made of bits.
+    pub form: NumberForm,
     /// The exponents with short codes, most frequent first.
     pub exponents: [u8; 13],
     /// Bytes of the whole weight.

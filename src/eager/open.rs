@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::figures::PackedResidents;
 use crate::schedule::{WeightKind, WeightSpec};
 use crate::session::Session;
-use crate::store::{source_of, Constants, ElasticBytes, Methods, StoreOptions};
+use crate::store::{code_of, source_of, Constants, ElasticBytes, Methods, StoreOptions};
 use crate::tenancy::{join_pool, Joining};
 use std::sync::{Arc, Weak};
 
@@ -85,6 +85,6 @@ fn constants_of(weights: &[RecordedWeight], device: &str) -> Constants {
     let packed = { weights.iter() }.filter_map(|weight| weight.packed.as_ref());
     Constants {
         specs: weights.iter().map(spec).collect(),
-        staging: device::staging_bytes(device, packed.map(|(_, packed)| packed.directory())),
+        staging: device::staging_bytes(device, packed.map(|(_, packed)| code_of(packed))),
     }
 }

@@ -15,7 +15,7 @@
 //! | `wiring` | how a method's inputs and outputs belong to its delegate's |
 //! | `scalar` | element types |
 //! | `times` | how long kernels ran |
-//! | `packed` | the lossless code for bf16 weights |
+//! | `packed` | the lossless code for floating-point weights |
 #![deny(unsafe_code)]
 
 mod flat;

@@ -1,5 +1,6 @@
 //! Element types, in the numbering that ExecuTorch and PyTorch share.
 
+use crate::figures::NumberForm;
 use std::fmt;
 
 /// One element type that ExecuTorch can write.
@@ -94,6 +95,18 @@ impl ScalarType {
         self.row().2
     }
 
+    /// How its numbers are made of bits, of the floating-point types that may be packed.
+    pub fn form(self) -> Option<NumberForm> {
+        match self {
+            ScalarType::BF16 => Some(NumberForm::Bf16),
+            ScalarType::F16 => Some(NumberForm::F16),
+            ScalarType::F32 => Some(NumberForm::F32),
+            ScalarType::F8E4M3FN | ScalarType::F8E4M3FNUZ => Some(NumberForm::F8E4M3),
+            ScalarType::F8E5M2 | ScalarType::F8E5M2FNUZ => Some(NumberForm::F8E5M2),
+            _ => None,
+        }
+    }
+
     fn row(self) -> &'static (ScalarType, &'static str, u64) {
         // Every variant stands in the table: a test walks the numbers.
         TABLE.iter().find(|row| row.0 == self).unwrap_or(&TABLE[0])
@@ -144,6 +157,8 @@ mod tests {
                 Some(row.0)
             );
             assert_eq!((row.0.name(), row.0.itemsize()), (row.1, row.2));
+            let form = row.0.form().map(NumberForm::bytes);
+            assert!(form.is_none_or(|bytes| bytes as u64 == row.2));
         }
     }
 

@@ -26,7 +26,7 @@ mod verify;
 
 pub use constants::{Constants, Method, Methods, RowPlaces, Table, WeightLayout};
 pub use open::{ElasticBytes, StoreOptions};
-pub use packed::source_of;
+pub use packed::{code_of, source_of};
 
 use crate::counters::Stats;
 use crate::device::{Device, DevicePtr, PageAccess, Source};

@@ -11,11 +11,17 @@ impl Decode for PackedWeight {
     }
 
     fn blocks(&self) -> Option<BlockCode<'_>> {
-        Some(BlockCode {
-            exponents: self.header().exponents,
-            bytes: self.bytes(),
-            directory: self.directory(),
-        })
+        Some(code_of(self))
+    }
+}
+
+/// What a device has to know that decodes by itself.
+pub fn code_of(weight: &PackedWeight) -> BlockCode<'_> {
+    BlockCode {
+        form: weight.header().form,
+        exponents: weight.header().exponents,
+        bytes: weight.bytes(),
+        directory: weight.directory(),
     }
 }
 

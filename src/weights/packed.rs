@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{NamedData, SharedBytes};
 use crate::error::{Error, Result};
 use crate::format::packed::{
-    directory_of, read_table, Directory, PackedEntry, PackedHeader, BLOCK_BYTES, TABLE_KEY,
+    directory_of, read_table, Directory, PackedEntry, PackedHeader, TABLE_KEY,
 };
 
 /// A packed weight without its bytes: how they become the raw ones.
@@ -86,12 +86,13 @@ impl PackedWeight {
         }
         let payload = stored.get(..self.payload).unwrap_or_default();
         // What begins or ends inside of a block is cut out of that block.
-        let block = BLOCK_BYTES as u64;
+        let full = self.header.full_block();
+        let block = full as u64;
         let before = ((start.next_multiple_of(block) - start) as usize).min(out.len());
         let (head, rest) = out.split_at_mut(before);
         let after = match end == Some(self.bytes()) {
             true => 0,
-            false => rest.len() % BLOCK_BYTES,
+            false => rest.len() % full,
         };
         let whole = rest.len() - after;
         let (rest, tail) = rest.split_at_mut(whole);
@@ -106,10 +107,10 @@ impl PackedWeight {
         if out.is_empty() {
             return Ok(());
         }
-        let (index, skipped) = (start / BLOCK_BYTES as u64, start as usize % BLOCK_BYTES);
-        let mut block = [0; BLOCK_BYTES];
-        let block = &mut block[..self.header.block_bytes(index)];
-        self.decode_blocks(payload, index as u32, block)?;
+        let full = self.header.full_block() as u64;
+        let (index, skipped) = (start / full, (start % full) as usize);
+        let mut block = vec![0; self.header.block_bytes(index)];
+        self.decode_blocks(payload, index as u32, &mut block)?;
         out.copy_from_slice(&block[skipped..skipped + out.len()]);
         Ok(())
     }
@@ -117,7 +118,7 @@ impl PackedWeight {
     /// Whole blocks from this one on; the last one of the weight may be short.
     fn decode_blocks(&self, payload: &[u8], first: u32, out: &mut [u8]) -> Result<()> {
         let blocks = self.blocks();
-        let wanted = first..first + out.len().div_ceil(BLOCK_BYTES) as u32;
+        let wanted = first..first + out.len().div_ceil(self.header.full_block()) as u32;
         let span = blocks.span(wanted.clone())?;
         let piece = payload.get(span.start as usize..).unwrap_or_default();
         blocks.decode(wanted, piece, out)
@@ -135,7 +136,7 @@ impl PackedWeight {
             });
         }
         let mut hasher = crc32fast::Hasher::new();
-        let mut piece = vec![0; 128 * BLOCK_BYTES];
+        let mut piece = vec![0; 128 * self.header.full_block()];
         let mut at = 0;
         while at < self.bytes() {
             let length = (self.bytes() - at).min(piece.len() as u64);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{PackedWeight, SharedBytes};
 use crate::error::{Error, Result};
+use crate::figures::NumberForm;
 use crate::format::packed::{Histogram, PackedWriter};
 
 /// The stored bytes of a weight, and how they become its bytes.
@@ -15,12 +16,12 @@ pub struct PackedCopy {
 }
 
 impl PackedCopy {
-    /// Packs the bytes of bf16 numbers, on this thread. `None`: it would gain less than a twentieth. Each block is decoded and
+    /// Packs the bytes of such numbers, on this thread. `None`: it would gain less than a twentieth. Each block is decoded and
     /// compared as it is coded.
     ///
     /// Errors: no memory for the copy; a weight too large to pack.
-    pub fn of(name: &str, raw: &[u8]) -> Result<Option<PackedCopy>> {
-        let mut histogram = Histogram::new();
+    pub fn of(name: &str, form: NumberForm, raw: &[u8]) -> Result<Option<PackedCopy>> {
+        let mut histogram = Histogram::new(form);
         histogram.add(raw);
         if !histogram.gains() {
             return Ok(None);
@@ -68,7 +69,9 @@ mod tests {
         let raw: Vec<u8> = (0..100_000u32)
             .flat_map(|at| ((at * 7919) as u16 & 0x80ff | 0x3f00).to_le_bytes())
             .collect();
-        let copy = PackedCopy::of("w", &raw).unwrap().unwrap();
+        let copy = PackedCopy::of("w", NumberForm::Bf16, &raw)
+            .unwrap()
+            .unwrap();
         assert!(copy.stored().len() * 4 < raw.len() as u64 * 3);
         let mut again = vec![0; raw.len()];
         let stored = copy.stored().as_slice();
@@ -85,7 +88,11 @@ mod tests {
         let raw: Vec<u8> = (0..100_000u32)
             .flat_map(|at| (at.wrapping_mul(2_654_435_761) >> 16).to_le_bytes())
             .collect();
-        assert!(PackedCopy::of("w", &raw).unwrap().is_none());
-        assert!(PackedCopy::of("w", &[]).unwrap().is_none());
+        assert!(PackedCopy::of("w", NumberForm::Bf16, &raw)
+            .unwrap()
+            .is_none());
+        assert!(PackedCopy::of("w", NumberForm::Bf16, &[])
+            .unwrap()
+            .is_none());
     }
 }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kBytes = 3 * 4096 + 64;
 constexpr std::uint32_t kLayers = 6;
+constexpr std::int32_t kBfloat16 = 15;  // ScalarType
 
 std::string last_error() { return ws_last_error(); }
 
@@ -80,7 +81,7 @@ TEST_F(Offload, PackedCopiesBecomeTheBytes) {
   std::vector<ws_packed*> copies;
   for (ws_offload_weight& weight : weights_) {
     ws_packed* packed = nullptr;
-    ASSERT_EQ(ws_packed_create("w", weight.data, weight.nbytes, &packed), WS_OK) << last_error();
+    ASSERT_EQ(ws_packed_create("w", kBfloat16, weight.data, weight.nbytes, &packed), WS_OK) << last_error();
     ASSERT_NE(packed, nullptr);
     EXPECT_LT(ws_packed_stored_bytes(packed), kBytes);
     weight.packed = packed;
@@ -103,7 +104,12 @@ TEST_F(Offload, PackedCopiesBecomeTheBytes) {
   ws_packed_destroy(nullptr);
   EXPECT_EQ(ws_packed_stored_bytes(nullptr), 0U);
   ws_packed* none = nullptr;
-  EXPECT_EQ(ws_packed_create("w", nullptr, 8, &none), WS_INVALID_ARGUMENT) << last_error();
+  const std::vector<std::uint8_t> zeros(65536);
+  EXPECT_EQ(ws_packed_create("w", 1, zeros.data(), zeros.size(), &none), WS_OK) << "int8 " << last_error();
+  EXPECT_EQ(none, nullptr);
+  EXPECT_EQ(ws_packed_create("w", 99, zeros.data(), zeros.size(), &none), WS_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().find("'dtype' is 99"), std::string::npos) << last_error();
+  EXPECT_EQ(ws_packed_create("w", kBfloat16, nullptr, 8, &none), WS_INVALID_ARGUMENT) << last_error();
 }
 
 TEST_F(Offload, EntriesShareWeights) {

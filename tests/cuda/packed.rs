@@ -1,6 +1,6 @@
 //! Packed weights on a GPU: decoded there, at every budget, by every policy, in graphs and beside raw ones.
 
-use crate::device_support::{gpu, Source};
+use crate::device_support::{gpu, Bench, Source};
 use crate::session::play;
 use crate::session_support::packed::Packed;
 use crate::session_support::Pass;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use weightstream::aoti::hooks::PassHooks;
 use weightstream::config::PolicyKind;
 use weightstream::device::{staging_bytes, CudaDevice, Device, HostBytes};
-use weightstream::figures::PackedResidents;
+use weightstream::figures::{NumberForm, PackedResidents};
 use weightstream::session::Session;
 use weightstream::store::{Methods, StoreOptions};
 
 const MB: u64 = 1 << 20;
 
-/// Weights of one block up to three pieces, with ends inside of blocks; every other one is raw.
+/// Weights of one block up to three pieces, of all forms, with ends inside of blocks; every other one is raw.
 fn weights() -> Packed {
     let sizes = [
         16 << 10,
@@ -28,8 +28,8 @@ fn weights() -> Packed {
         24 * MB + 4098,
         2 * MB,
     ];
-    let mut packed = Packed::new(&sizes);
-    packed.model.constants.staging = staging_bytes("cuda", packed.directories());
+    let mut packed = Packed::of_forms(&sizes, &NumberForm::ALL);
+    packed.model.constants.staging = staging_bytes("cuda", packed.codes());
     packed
 }
 
@@ -147,6 +147,32 @@ fn budgets_change_under_packed_weights() {
         }
         assert_eq!(kept > 0, residents == PackedResidents::On);
     }
+}
+
+/// Raw bytes that follow packed ones to the same memory come after the kernels that decode these, though nobody has waited for them.
+#[test]
+fn raw_bytes_follow_kernels_to_the_same_memory() {
+    let Some(_gpu) = gpu("raw_bytes_follow_kernels_to_the_same_memory") else {
+        return;
+    };
+    let packed = Packed::new(&[40 * MB, MB]);
+    let mut device = CudaDevice::open(256 * MB);
+    let (_source, parts) = registered(&packed, &mut device);
+    let sources = packed.sources_of(parts);
+    let staging = staging_bytes("cuda", packed.codes());
+    let ring = device.alloc(staging).unwrap();
+    device.decode_in(ring, staging, &sources).unwrap();
+    let at = device.alloc(40 * MB).unwrap();
+    for round in 0..5 {
+        device.bring(at, sources[0].clone()).unwrap();
+        device.bring(at, sources[1].clone()).unwrap();
+        let copied = device.record_copy().unwrap();
+        device.compute_wait(&copied).unwrap();
+        let mut found = vec![0; MB as usize];
+        device.download(at, &mut found).unwrap();
+        assert!(found == packed.model.bytes[1], "round {round}");
+    }
+    device.free(at, 40 * MB).unwrap();
 }
 
 /// Whatever the stored bytes say, nothing is read or written outside: other weights are as they were. Under compute-sanitizer this says more.

@@ -11,6 +11,7 @@ use weightstream::format::Ptd;
 
 const BF16: u8 = 15;
 const F32: u8 = 6;
+const I16: u8 = 2;
 /// More than a chunk of 4 MiB, and no whole number of blocks.
 const LARGE: [i64; 2] = [2103, 1001];
 const SMALL: [i64; 2] = [33, 77];
@@ -30,6 +31,15 @@ fn random(state: &mut u64) -> u64 {
     *state ^= *state >> 7;
     *state ^= *state << 17;
     *state
+}
+
+/// fp32 whose exponents are those of these bf16 numbers.
+fn floats(sizes: [i64; 2], seed: u64) -> Vec<u8> {
+    let (low, high) = (noise(sizes, seed), weights(sizes, seed));
+    let pairs = low.as_chunks::<2>().0.iter().zip(high.as_chunks::<2>().0);
+    pairs
+        .flat_map(|(low, high)| [low[0], low[1], high[0], high[1]])
+        .collect()
 }
 
 /// Few exponents, as weights have them.
@@ -68,7 +78,8 @@ fn constants() -> Vec<Constant> {
         new("large", 0, BF16, LARGE, weights(LARGE, 3)),
         new("table", 0, BF16, [500, 64], table.clone()),
         new("small", 0, BF16, SMALL, small.clone()),
-        new("float", 0, F32, [33, 20], weights([33, 40], 4)),
+        new("int", 0, I16, [33, 40], weights([33, 40], 4)),
+        new("float", 0, F32, [40, 211], floats([40, 211], 9)),
         new("noise", 0, BF16, [70, 70], noise([70, 70], 5)),
         new("tiny", 0, BF16, [1, 3], weights([1, 3], 6)),
         new("empty", 0, BF16, [0, 3], Vec::new()),
@@ -276,14 +287,14 @@ fn what_may_be_packed_is_packed_and_comes_back() {
     let found = files.json(&[]);
     let (before, after) = (files.read("model.ptd"), files.read("model.packed.ptd"));
     let packed = assert_same(&before, &after);
-    assert_eq!(packed, ["large", "small", "small.again"]);
+    assert_eq!(packed, ["float", "large", "small", "small.again"]);
     assert_eq!(files.names().len(), 3);
-    let raw_bytes = 2 * (LARGE[0] * LARGE[1] + SMALL[0] * SMALL[1]);
+    let raw_bytes = 2 * (LARGE[0] * LARGE[1] + SMALL[0] * SMALL[1]) + 4 * 40 * 211;
     assert_eq!(
         found["output"],
         files.path("model.packed.ptd").to_str().unwrap()
     );
-    assert_eq!(found["packed"]["entries"], 3);
+    assert_eq!(found["packed"]["entries"], 4);
     assert_eq!(found["packed"]["raw_bytes"], raw_bytes);
     let ratio = found["packed"]["ratio"].as_f64().unwrap();
     assert!((0.6..0.7).contains(&ratio), "{ratio}");
@@ -308,7 +319,7 @@ fn what_may_be_packed_is_packed_and_comes_back() {
 fn a_report_is_text() {
     let text = Files::new().run(&[]).unwrap();
     let expected = [
-        "3 entries packed: 4,215,288 bytes (4.0 MB) are ",
+        "4 entries packed: 4,249,048 bytes (4.1 MB) are ",
         "            64,000       2  tables of which kernels may read rows in place\n",
         "             9,806       3  would gain less than 5 %\n",
         "model.packed.ptd: ",
@@ -366,7 +377,7 @@ fn in_place_the_packed_file_is_the_only_one() {
     assert_eq!(files.names().len(), 3);
     files.assert_refused(
         &["--in-place"],
-        &["model.ptd: 3 of its entries are packed already"],
+        &["model.ptd: 4 of its entries are packed already"],
     );
     files.assert_refused(
         &["--in-place", "--output", "other.ptd"],
@@ -462,17 +473,19 @@ fn a_file_of_which_nothing_can_be_packed_is_not_copied() {
         "would gain less than 5 %",
     ];
     let mut all = constants();
-    all.retain(|one| !["large", "small", "small.again"].contains(&one.fqn));
+    all.retain(|one| !["large", "float", "small", "small.again"].contains(&one.fqn));
     // The table is the second probe.
     all.swap(0, 1);
     Files::of(&all).assert_refused(&[], &words);
-    // All of another type: known before anything is written.
-    let files = Files::new();
-    let program = pte(&PteSpec::new(&RecordSpec::small(), b""));
-    std::fs::write(files.path("model.pte"), program).unwrap();
-    std::fs::write(files.path("model.ptd"), ptd(&RecordSpec::small_ptd())).unwrap();
-    files.assert_refused(
+    // All of another type: known before anything is read.
+    let mut all = constants();
+    all.retain(|one| one.dtype == BF16);
+    all.iter_mut().for_each(|one| one.dtype = I16);
+    Files::of(&all).assert_refused(
         &[],
-        &["nothing of it can be packed", "another type than bfloat16"],
+        &[
+            "nothing of it can be packed",
+            "not of floating-point numbers",
+        ],
     );
 }

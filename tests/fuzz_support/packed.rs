@@ -2,12 +2,13 @@
 //! damage to the parts that a decoder believes.
 //!
 //! ```text
-//! u64 raw bytes | 13 exponents | u32 entries | entries, u32 each | payload
+//! u8 form | u64 raw bytes | 13 exponents | u32 entries | entries, u32 each | payload
 //! ```
 //!
 //! And the table of a data file that says which entries are packed.
 
 use super::bytes::Rng;
+use weightstream::figures::NumberForm;
 use weightstream::format::packed::{
     decode, encode, read_table, write_table, Directory, PackedArray, PackedEntry, PackedHeader,
     BLOCK_ELEMENTS, PADDING, RAW, UNIT,
@@ -16,7 +17,7 @@ use weightstream::format::{EntryLayout, ScalarType};
 use weightstream::weights::{PackedWeight, SharedBytes};
 
 /// Where the directory begins.
-const ENTRIES: usize = 25;
+const ENTRIES: usize = 26;
 /// Bytes around the output that a decoder must leave alone.
 const GUARD: usize = 64;
 
@@ -26,7 +27,8 @@ pub fn join(packed: &PackedArray) -> Vec<u8> {
         .directory
         .iter()
         .flat_map(|entry| entry.to_le_bytes());
-    let mut bytes = packed.header.bytes.to_le_bytes().to_vec();
+    let mut bytes = vec![packed.header.form as u8];
+    bytes.extend(packed.header.bytes.to_le_bytes());
     bytes.extend(packed.header.exponents);
     bytes.extend((packed.directory.len() as u32).to_le_bytes());
     bytes.extend(entries);
@@ -36,7 +38,8 @@ pub fn join(packed: &PackedArray) -> Vec<u8> {
 
 /// The parts of an input, however wrong they are.
 pub fn split(bytes: &[u8]) -> Option<PackedArray> {
-    let (raw, rest) = bytes.split_first_chunk::<8>()?;
+    let (form, rest) = bytes.split_first()?;
+    let (raw, rest) = rest.split_first_chunk::<8>()?;
     let (exponents, rest) = rest.split_first_chunk::<13>()?;
     let (entries, rest) = rest.split_first_chunk::<4>()?;
     let length = (u32::from_le_bytes(*entries) as usize).checked_mul(4)?;
@@ -44,6 +47,7 @@ pub fn split(bytes: &[u8]) -> Option<PackedArray> {
     let directory = directory.as_chunks::<4>().0.iter();
     Some(PackedArray {
         header: PackedHeader {
+            form: *NumberForm::ALL.get(usize::from(*form))?,
             bytes: u64::from_le_bytes(*raw),
             exponents: *exponents,
         },
@@ -136,11 +140,12 @@ pub fn table(rng: &mut Rng) -> Vec<u8> {
             .map(|_| rng.pick(&[0, 1, 7, 4096]))
             .collect();
         let layout = EntryLayout {
-            dtype: rng.pick(&[ScalarType::BF16, ScalarType::F32, ScalarType::I8]),
+            dtype: rng.pick(&[ScalarType::BF16, ScalarType::F32, ScalarType::F8E4M3FN]),
             dim_order: (0..sizes.len() as u8).collect(),
             sizes,
         };
         let header = PackedHeader {
+            form: layout.dtype.form().unwrap(),
             bytes: layout
                 .dtype
                 .dense_bytes(layout.sizes.iter().copied())
@@ -169,25 +174,29 @@ fn guarded(length: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Vec<u8
 /// An array of up to two blocks and a part of one. Its exponents are like those of weights, or
 /// spread more evenly.
 pub fn file(rng: &mut Rng) -> Vec<u8> {
+    let form = rng.pick(&NumberForm::ALL);
     let elements = rng.pick(&[0, 1, 1, 2]) * BLOCK_ELEMENTS + rng.pick(&[0, 0, 1, 600, 1499]);
     let spread = rng.pick(&[1, 3, 8, 30]);
+    let (mantissa, exponents) = (form.mantissa_bits(), (1u64 << form.exponent_bits()) - 1);
     let element = |_| {
         let bits = rng.next();
         // Some exponents are equally frequent. Below them each is half as frequent as the one
         // above.
-        let exponent = 125 - (bits >> 56) as u32 % spread - (bits >> 32 | 1 << 20).trailing_zeros();
+        let below = (bits >> 56) % spread + u64::from((bits >> 32 | 1 << 20).trailing_zeros());
         let rare = bits >> 20 & 0xfff == 0;
-        let exponent = if rare { (bits >> 12) as u32 } else { exponent };
-        (bits as u16 & 0x807f) | (exponent as u8 as u16) << 7
+        let exponent = if rare {
+            bits >> 12
+        } else {
+            (exponents / 2).wrapping_sub(2 + below)
+        };
+        let number = bits & !(exponents << mantissa) | (exponent & exponents) << mantissa;
+        number.to_le_bytes().into_iter().take(form.bytes())
     };
-    let mut raw: Vec<u8> = (0..elements)
-        .map(element)
-        .flat_map(u16::to_le_bytes)
-        .collect();
+    let mut raw: Vec<u8> = (0..elements).flat_map(element).collect();
     if rng.one_in(8) {
         raw.push(7);
     }
-    join(&encode(&raw).expect("any array can be packed"))
+    join(&encode(form, &raw).expect("any array can be packed"))
 }
 
 /// Damages what is not sign or mantissa: entries of the directory, planes, counts, fields.
@@ -213,8 +222,9 @@ pub fn damage(bytes: &mut [u8], rng: &mut Rng) {
 
 /// Bytes of a block before its second fields.
 fn fixed(packed: &PackedArray, block: usize) -> usize {
-    let elements = packed.header.block_bytes(block as u64) / 2;
-    elements.next_multiple_of(512) + 1028
+    let form = packed.header.form;
+    let elements = packed.header.block_bytes(block as u64) / form.bytes();
+    elements.next_multiple_of(512) / 8 * (1 + form.mantissa_bits() as usize) + 1028
 }
 
 /// Puts right what the first checks would refuse: the directory's length and ends, the counts of
@@ -228,7 +238,7 @@ pub fn repair(bytes: &mut Vec<u8>) {
     let blocks = packed.header.blocks();
     if packed.directory.is_empty() || blocks + 1 != packed.directory.len() as u64 {
         let blocks = packed.directory.len().saturating_sub(1);
-        packed.header.bytes = 2 * (blocks * BLOCK_ELEMENTS) as u64;
+        packed.header.bytes = (blocks * packed.header.full_block()) as u64;
         packed.directory.resize(blocks + 1, 0);
     }
     packed.directory[0] &= RAW;

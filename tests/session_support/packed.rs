@@ -2,9 +2,10 @@
 
 use super::{chain, Model};
 use std::sync::Arc;
-use weightstream::device::{HostBytes, Source};
+use weightstream::device::{BlockCode, HostBytes, Source};
+use weightstream::figures::NumberForm;
 use weightstream::format::packed::encode;
-use weightstream::store::source_of;
+use weightstream::store::{code_of, source_of};
 use weightstream::weights::{PackedWeight, SharedBytes};
 
 /// A model whose weights of even index are packed, and what is stored of them.
@@ -14,22 +15,23 @@ pub struct Packed {
     pub stored: Vec<Option<(SharedBytes, Arc<PackedWeight>)>>,
 }
 
-/// Bytes of bf16 values as weights have them: exponents of a few values.
-fn weights(bytes: &mut [u8]) {
-    for (at, pair) in bytes.chunks_exact_mut(2).enumerate() {
-        let exponent = 120
-            - (at as u32)
-                .wrapping_mul(0x9E37_79B1)
-                .leading_zeros()
-                .min(12) as u16;
-        let value = exponent << 7 | u16::from_le_bytes([pair[0], pair[1]]) & 0x807f;
-        pair.copy_from_slice(&value.to_le_bytes());
+/// Has these bytes be numbers as weights have them: exponents of a few values.
+fn weights(form: NumberForm, bytes: &mut [u8]) {
+    let (mantissa, exponent) = (form.mantissa_bits(), form.exponent_bits());
+    let largest = (1 << (exponent - 1)) - 2;
+    for (at, number) in bytes.chunks_exact_mut(form.bytes()).enumerate() {
+        let below = (at as u32).wrapping_mul(0x9E37_79B1).leading_zeros();
+        let mut word = [0; 4];
+        word[..form.bytes()].copy_from_slice(number);
+        let kept = u32::from_le_bytes(word) & !(((1 << exponent) - 1) << mantissa);
+        let word = kept | (largest - below.min(12).min(largest)) << mantissa;
+        number.copy_from_slice(&word.to_le_bytes()[..form.bytes()]);
     }
 }
 
 /// The stored bytes of these raw ones, and how they become them.
-fn packed(raw: &[u8]) -> (SharedBytes, Arc<PackedWeight>) {
-    let array = encode(raw).unwrap();
+fn packed(form: NumberForm, raw: &[u8]) -> (SharedBytes, Arc<PackedWeight>) {
+    let array = encode(form, raw).unwrap();
     let mut stored = array.payload;
     stored.extend(array.directory.iter().flat_map(|word| word.to_le_bytes()));
     let crc32 = crc32fast::hash(&stored);
@@ -41,10 +43,16 @@ fn packed(raw: &[u8]) -> (SharedBytes, Arc<PackedWeight>) {
 
 impl Packed {
     pub fn new(weights_of: &[u64]) -> Packed {
+        Packed::of_forms(weights_of, &[NumberForm::Bf16])
+    }
+
+    /// The packed ones take turns with these forms.
+    pub fn of_forms(weights_of: &[u64], forms: &[NumberForm]) -> Packed {
         let mut model = chain(weights_of);
         let stored = model.bytes.iter_mut().enumerate().map(|(index, bytes)| {
-            weights(bytes);
-            let packed = (index % 2 == 0).then(|| packed(bytes))?;
+            let form = forms[index / 2 % forms.len()];
+            weights(form, bytes);
+            let packed = (index % 2 == 0).then(|| packed(form, bytes))?;
             model.constants.specs[index].stored = packed.0.len();
             Some(packed)
         });
@@ -78,10 +86,10 @@ impl Packed {
         self.sources_of(self.parts().map(host))
     }
 
-    /// The directories of all packed weights.
-    pub fn directories(&self) -> impl Iterator<Item = &[u32]> {
+    /// What a device knows of all packed weights.
+    pub fn codes(&self) -> impl Iterator<Item = BlockCode<'_>> {
         let packed = self.stored.iter().flatten();
-        packed.map(|(_, weight)| weight.directory())
+        packed.map(|(_, weight)| code_of(weight))
     }
 
     /// Bytes that copies of all weights bring.

@@ -918,16 +918,18 @@ typedef struct ws_offload ws_offload;
 typedef struct ws_packed ws_packed;
 
 /*
- * Packs `nbytes` bytes of bf16 numbers, on this thread: several may do so at once. Each block is decoded and compared
- * as it is coded.
+ * Packs `nbytes` bytes of numbers, on this thread: several may do so at once. Each block is decoded and compared as it
+ * is coded.
  *
  * Parameters:
  *   name:   the weight's, for messages.
+ *   dtype:  of the numbers, ScalarType, as in ws_tensor.
  *   data:   read during the call only.
- *   packed: receives the copy, or NULL if it would gain less than 5 %.
- * Returns: WS_OK; WS_OUT_OF_MEMORY.
+ *   packed: receives the copy, or NULL if it would gain less than 5 %, as with all but floating-point numbers of one,
+ *           two or four bytes.
+ * Returns: WS_OK; WS_INVALID_ARGUMENT, also for an unknown dtype; WS_OUT_OF_MEMORY.
  */
-ws_status ws_packed_create(const char* name, const void* data, uint64_t nbytes, ws_packed** packed);
+ws_status ws_packed_create(const char* name, int32_t dtype, const void* data, uint64_t nbytes, ws_packed** packed);
 
 /* Bytes of host memory that a copy takes; of NULL, 0. */
 uint64_t ws_packed_stored_bytes(const ws_packed* packed);

@@ -56,8 +56,8 @@ def offload(
     module's; ``convert=True`` copies what has another dtype. ``host`` says what a GPU copies such weights from, and ``staging_mb`` the size
     of the ring of ``"staged"``, as ``weight_offload_host`` and ``weight_offload_staging_mb`` do for programs.
 
-    ``packed=True`` makes a packed copy of all bfloat16 weights in host memory, on all cores, at the end of the first pass: a lossless code,
-    two thirds of the bytes. A GPU copies these and decodes them, with the same bits. The module, and its ``state_dict()``, have the raw bytes as without. A weight
+    ``packed=True`` makes a packed copy of all floating-point weights in host memory, on all cores, at the end of the first pass: a lossless
+    code, of bfloat16 two thirds of the bytes. A GPU copies these and decodes them, with the same bits. The module, and its ``state_dict()``, have the raw bytes as without. A weight
     that changes is raw from then on.
 
     Inference only::

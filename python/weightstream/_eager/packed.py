@@ -1,7 +1,7 @@
 """Packed copies of weights: in host memory, beside the bytes that the module shows.
 
     parameter ──► its bytes ────────► show between passes, and what a change is seen on
-                   └─ packed copy ──► what a plan copies from, in two thirds of the bytes
+                   └─ packed copy ──► what a plan copies from, in fewer bytes
 
 A copy is made once, for the first plan. It ends when its weight changes, moves or goes: plans that come later have the weight as it is then.
 """
@@ -25,6 +25,16 @@ from .weights import Shown, Weight, Weights
 
 #: Fewer bytes stay raw: decoding them costs more than their copy.
 _LEAST = 1 << 16
+#: ScalarType numbers of the types that can be packed, as in weightstream.h.
+_TYPES = {
+    torch.bfloat16: 15,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float8_e4m3fn: 24,
+    torch.float8_e4m3fnuz: 26,
+    torch.float8_e5m2: 23,
+    torch.float8_e5m2fnuz: 25,
+}
 #: From so many bytes on, packing says that it takes a while; and how often, in seconds, it says how far it is.
 _SLOW, _EVERY = 1 << 30, 5.0
 
@@ -34,7 +44,8 @@ class PackedCopy:
 
     def __init__(self, weight: Weight, shown: list[Shown]):
         self.bytes, handle = weight.bytes, ctypes.c_void_p()
-        if library().ws_packed_create(weight.name.encode(), weight.start, weight.bytes, ctypes.byref(handle)) != 0:
+        dtype = _TYPES[shown[0].host.dtype]
+        if library().ws_packed_create(weight.name.encode(), dtype, weight.start, weight.bytes, ctypes.byref(handle)) != 0:
             raise Error(f"offload: {last_error()}")
         #: ``None``: it would gain less than 5 %.
         self.handle = handle.value
@@ -121,8 +132,8 @@ class PackedCopies:
 
 def _none(name: str) -> Error:
     return Error(
-        f"offload: packed=True packs weights of bfloat16 from {_LEAST:,} bytes on that gain 5 %, and {name} has none; load it with "
-        "dtype=torch.bfloat16, or leave packed out"
+        f"offload: packed=True packs weights of floating-point numbers from {_LEAST:,} bytes on that gain 5 %, and {name} has none; "
+        "leave packed out"
     )
 
 
@@ -139,7 +150,8 @@ def _packable(root: nn.Module, weights: Weights) -> dict[int, list[Shown]]:
         for index, shown in _shown_of(weights).items()
         if index not in of_tables
         and weights.all[index].bytes >= _LEAST
-        and all(one.host.dtype is torch.bfloat16 and not one.is_buffer for one in shown)
+        and len({one.host.dtype for one in shown}) == 1
+        and all(one.host.dtype in _TYPES and not one.is_buffer for one in shown)
     }
 
 

@@ -66,7 +66,7 @@ def save(
     ``defaults``: options of the runtime that hold where a load, ``set_option`` and the environment say nothing:
     ``{"weight_offload_budget_mb": 512}``. They stand in the program.
 
-    ``packed``: codes the bf16 weights without loss, in about two thirds of their bytes; the same bits come of them on the device. See "Packed
+    ``packed``: codes floating-point weights without loss, of bf16 in about two thirds of the bytes; the same bits come of them on the device. See "Packed
     weights" in docs/export.md. Raises :class:`ExportError` if nothing of the program can be packed.
 
     The files are written beside their final places and renamed, so that a mapped older file is never truncated under its readers.

@@ -215,7 +215,10 @@ _SIGNATURES = {
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(Fault)],
     ),
     "ws_range_destroy": (ctypes.c_int, [ctypes.c_void_p]),
-    "ws_packed_create": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)]),
+    "ws_packed_create": (
+        ctypes.c_int,
+        [ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)],
+    ),
     "ws_packed_stored_bytes": (ctypes.c_uint64, [ctypes.c_void_p]),
     "ws_packed_destroy": (None, [ctypes.c_void_p]),
     "ws_offload_create": (ctypes.c_int, [ctypes.POINTER(OffloadRecorded), ctypes.POINTER(ctypes.c_void_p)]),

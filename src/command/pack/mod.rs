@@ -1,4 +1,4 @@
-//! `weightstream pack`: a data file whose bf16 weights are coded without loss.
+//! `weightstream pack`: a data file whose floating-point weights are coded without loss.
 //!
 //! | file | what it knows |
 //! |---|---|

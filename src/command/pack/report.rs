@@ -29,7 +29,7 @@ impl Reason {
         match self {
             Reason::Record(WhyRaw::Resident) => "loaded once and resident, or written to",
             Reason::Record(WhyRaw::Rows) => "tables of which kernels may read rows in place",
-            Reason::Record(WhyRaw::Type) => "of another type than bfloat16",
+            Reason::Record(WhyRaw::Type) => "not of floating-point numbers",
             Reason::Large => "larger than a packed entry can be",
             Reason::Gain => "would gain less than 5 %",
             Reason::Small => "smaller than --least",
@@ -171,9 +171,9 @@ fn counted_entries(entries: u64) -> String {
 pub fn some_may_be_packed(file: &str, segments: &[RawSegment<'_>]) -> Result<()> {
     let mut report = PackReport::new(0);
     for segment in segments {
-        match segment.raw {
-            Some(reason) => report.stays(reason, segment),
-            None => return Ok(()),
+        match segment.form {
+            Err(reason) => report.stays(reason, segment),
+            Ok(_) => return Ok(()),
         }
     }
     refuse_nothing_packed(file, &report)

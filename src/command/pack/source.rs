@@ -3,6 +3,7 @@
 use super::report::Reason;
 use crate::delegate::packing::{why_raw, WhyRaw};
 use crate::delegate::program::check_files;
+use crate::figures::NumberForm;
 use crate::format::packed::{read_table, TABLE_KEY};
 use crate::format::ptd_writer::LEAST_ALIGNMENT;
 use crate::format::{PtdEntry, Pte, Record, Records, BACKEND};
@@ -22,6 +23,8 @@ pub struct PackSource {
     records: Vec<Record>,
 }
 
+type MayPack = std::result::Result<NumberForm, Reason>;
+
 /// Bytes of the file, and the entries that share them.
 pub struct RawSegment<'a> {
     pub entries: Vec<(&'a str, &'a PtdEntry)>,
@@ -29,8 +32,8 @@ pub struct RawSegment<'a> {
     /// Where they stand in the file.
     at: usize,
     checksums: Vec<Checksum<'a>>,
-    /// Why they stay as they are, as far as that is known without a look at them.
-    pub raw: Option<Reason>,
+    /// How they are read as numbers, or why they stay as they are, as far as that is known without a look at them.
+    pub form: MayPack,
 }
 
 #[derive(Clone, Copy)]
@@ -95,22 +98,18 @@ impl PackSource {
         let (why, checksums) = (why_raw(&self.records), checksums(&self.records));
         let mut segments: BTreeMap<usize, RawSegment<'_>> = BTreeMap::new();
         for (key, entry) in self.data.ptd().entries() {
+            let bytes = &self.data.file().bytes()[entry.range.clone()];
+            let form = form_of(why.get(key).copied(), entry, (bytes.len() as u64) < least);
             let segment = segments.entry(entry.segment).or_insert_with(|| RawSegment {
                 entries: Vec::new(),
-                bytes: &self.data.file().bytes()[entry.range.clone()],
+                bytes,
                 at: entry.range.start,
                 checksums: Vec::new(),
-                raw: None,
+                form,
             });
             segment.entries.push((key, entry));
             // Entries that share bytes are packed together or not at all.
-            let small = (segment.bytes.len() as u64) < least;
-            let reasons = [
-                segment.raw,
-                reason(why.get(key).copied(), entry),
-                small.then_some(Reason::Small),
-            ];
-            segment.raw = reasons.into_iter().flatten().min();
+            segment.form = together(segment.form, form);
             let of_key = checksums.get(key).into_iter().flatten();
             segment.checksums.extend(of_key);
         }
@@ -145,16 +144,28 @@ impl RawSegment<'_> {
     }
 }
 
-/// `why`: nothing of an entry that the program does not name.
-fn reason(why: Option<Option<WhyRaw>>, entry: &PtdEntry) -> Option<Reason> {
-    match (why, &entry.layout) {
-        (None, _) | (_, None) => Some(Reason::Other),
-        (Some(Some(why)), _) => Some(Reason::Record(why)),
+/// `why`: nothing of an entry that the program does not name. `small`: its bytes are too few.
+fn form_of(why: Option<Option<WhyRaw>>, entry: &PtdEntry, small: bool) -> MayPack {
+    let (Some(why), Some(layout)) = (why, &entry.layout) else {
+        return Err(Reason::Other);
+    };
+    match (why, layout.dtype.form()) {
+        (Some(why), _) => Err(Reason::Record(why)),
+        (None, None) => Err(Reason::Record(WhyRaw::Type)),
         // The table of packed entries counts dimensions in a byte.
-        (Some(None), Some(layout)) if layout.sizes.len() > usize::from(u8::MAX) => {
-            Some(Reason::Large)
-        }
-        (Some(None), Some(_)) => None,
+        _ if layout.sizes.len() > usize::from(u8::MAX) => Err(Reason::Large),
+        _ if small => Err(Reason::Small),
+        (None, Some(form)) => Ok(form),
+    }
+}
+
+/// Of two entries with the same bytes; the first reason in their order.
+fn together(one: MayPack, other: MayPack) -> MayPack {
+    match (one, other) {
+        (Err(one), Err(other)) => Err(one.min(other)),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+        (Ok(one), Ok(other)) if one == other => Ok(one),
+        _ => Err(Reason::Record(WhyRaw::Type)),
     }
 }
 

@@ -87,13 +87,13 @@ struct Writing<'a> {
 impl Writing<'_> {
     fn segment(&mut self, segment: &RawSegment<'_>) -> Result<()> {
         self.to.begin_segment()?;
-        let reason = match segment.raw {
-            Some(reason) => {
+        let reason = match segment.form {
+            Err(reason) => {
                 self.copy(segment, true)?;
                 reason
             }
-            None => {
-                let counted = count(segment.name(), segment.bytes, self.threads)?;
+            Ok(form) => {
+                let counted = count(segment.name(), form, segment.bytes, self.threads)?;
                 segment.check(self.source, counted.crc32)?;
                 let histogram = &counted.histogram;
                 match worth_it(histogram.gains(), histogram.most_bytes()) {

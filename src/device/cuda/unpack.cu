@@ -1,4 +1,4 @@
-// Decodes blocks of packed bf16 weights (src/format/packed). `scripts/generate_ptx` makes unpack.ptx of this file.
+// Decodes blocks of packed weights (src/format/packed). `scripts/generate_ptx` makes unpack.ptx of this file.
 //
 // A warp decodes a block of 4096 elements. What it reads lies inside of the payload, whatever the payload's bytes say: windows are clamped to
 // the block and the 16 bytes after it. What it writes are whole blocks of the directory, cut to the elements that are wanted.
@@ -31,6 +31,19 @@ __device__ __forceinline__ uint32_t half_of(uint4 plane, int group) {
   return group & 1 ? word >> 16 : word & 0xffff;
 }
 
+// The bits above whole bytes of the 16 elements of a lane: `BITS` of each.
+template <int BITS>
+__device__ __forceinline__ uint64_t bits_above(const uint8_t* at, uint32_t lane) {
+  if constexpr (BITS == 4) {
+    uint2 both = ((const uint2*)at)[lane];
+    return uint64_t(both.y) << 32 | both.x;
+  } else if constexpr (BITS == 3) {
+    const uint16_t* three = (const uint16_t*)at + 3 * lane;
+    return uint64_t(three[2]) << 32 | uint32_t(three[1]) << 16 | three[0];
+  }
+  return 0;
+}
+
 }  // namespace
 
 // The exponents with short codes, by rank. 13 of them count.
@@ -38,14 +51,19 @@ struct Exponents {
   uint8_t of[16];
 };
 
-// `payload` holds the blocks from the first one of `directory` on, and 16 bytes after the last; `out` is the address of the first one's first
-// element. `elements` are those from there to the end of the weight. Elements `first` to `end` are written, both multiples of 8: those of
-// the last block are filled up with whatever the code has.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    weightstream_unpack_bf16(const uint8_t* __restrict__ payload, const uint32_t* __restrict__ directory, uint4* __restrict__ out,
-                             uint32_t blocks, uint32_t elements, uint32_t first, uint32_t end, Exponents exponents) {
-  __shared__ uint16_t shifted[16];
-  if (threadIdx.x < 16) shifted[threadIdx.x] = uint16_t(exponents.of[threadIdx.x]) << 7;
+// Of elements with so many bits of mantissa and exponent. `payload` holds the blocks from the first one of `directory` on, and 16 bytes
+// after the last; `out` is the address of the first one's first element. `elements` are those from there to the end of the weight. Elements
+// `first` to `end` are written, in whole 16 bytes: those of the last block are filled up with whatever the code has.
+template <int MANTISSA, int EXPONENT>
+__device__ __forceinline__ void unpack(const uint8_t* __restrict__ payload, const uint32_t* __restrict__ directory, uint4* __restrict__ out,
+                                       uint32_t blocks, uint32_t elements, uint32_t first, uint32_t end, const Exponents& exponents) {
+  constexpr uint32_t BITS = 1 + MANTISSA + EXPONENT, BYTES = (1 + MANTISSA) / 8, ABOVE = (1 + MANTISSA) % 8;
+  // Elements in 16 bytes.
+  constexpr uint32_t SIXTEEN = 128 / BITS;
+  // More registers would be spilt.
+  constexpr int UNROLLED = BYTES == 1 && ABOVE == 0 ? 2 : 1;
+  __shared__ uint32_t shifted[16];
+  if (threadIdx.x < 16) shifted[threadIdx.x] = uint32_t(exponents.of[threadIdx.x]) << MANTISSA;
   __syncthreads();
   uint32_t lane = threadIdx.x & 31, warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, warps = (gridDim.x * blockDim.x) >> 5;
   uint32_t base = directory[0] & ~RAW;
@@ -54,11 +72,11 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     const uint8_t* at = payload + size_t((entry & ~RAW) - base) * 16;
     uint32_t from = block * ELEMENTS, count = min(ELEMENTS, elements - from), groups = (count + 511) / 512;
     if (entry & RAW) {
-      for (uint32_t i = lane; i < (count + 7) / 8; i += 32)
-        if (from + i * 8 >= first && from + i * 8 < end) out[from / 8 + i] = ((const uint4*)at)[i];
+      for (uint32_t i = lane; i < (count + SIXTEEN - 1) / SIXTEEN; i += 32)
+        if (from + i * SIXTEEN >= first && from + i * SIXTEEN < end) out[from / SIXTEEN + i] = ((const uint4*)at)[i];
       continue;
     }
-    const uint8_t* fields = at + groups * 512;
+    const uint8_t *bits = at + groups * 512 * BYTES, *fields = bits + groups * 64 * ABOVE;
     uint4 low = ((const uint4*)fields)[lane], high = ((const uint4*)(fields + 512))[lane];
     const uint32_t* words = (const uint32_t*)(fields + 1024);
     uint32_t counts = words[0], count2 = counts & 0xffff, count3 = counts >> 16;
@@ -69,11 +87,14 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     const uint8_t* bytes = (const uint8_t*)(words + rest);
     uint32_t last2 = last - 1, last3 = last - third, most = 4 * (last - rest) + 11;
     uint32_t sum2 = 0, sum3 = 0, sum4 = 0;
-#pragma unroll 2
+#pragma unroll UNROLLED
     for (uint32_t group = 0; group < groups; group++) {
       uint32_t a = half_of(low, group), c = half_of(high, group);
-      uint4 rough = ((const uint4*)at)[group * 32 + lane];
       uint32_t many = __popc(a & c), upto = up_to(many, lane), first2 = sum2 + upto - many;
+      uint4 rough[BYTES > 0 ? BYTES : 1];
+#pragma unroll
+      for (int i = 0; i < BYTES; i++) rough[i] = ((const uint4*)at)[(i * groups + group) * 32 + lane];
+      uint64_t above = bits_above<ABOVE>(bits + group * 64 * ABOVE, lane);
       sum2 += __shfl_sync(~0u, upto, 31);
       uint32_t second = uint32_t(window(words2, 2 * first2, last2));
       uint32_t mine = many >= 16 ? ~0u : (1u << (2 * many)) - 1;
@@ -92,10 +113,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
           sum4 += __shfl_sync(~0u, upto4, 31);
         }
       }
-      uint32_t pairs[8], signs[4] = {rough.x, rough.y, rough.z, rough.w};
+      uint32_t four[4], element = from + group * 512 + lane * 16;
 #pragma unroll
       for (int i = 0; i < 16; i++) {
-        uint32_t own = (signs[i >> 2] >> (8 * (i & 3))) & 255, code = ((a >> i) & 1) | (((c >> i) & 1) << 1), rank = code;
+        uint32_t code = ((a >> i) & 1) | (((c >> i) & 1) << 1), rank = code;
         bool further = code == 3;
         uint32_t field = second & 3;
         second = further ? second >> 2 : second;
@@ -104,15 +125,35 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         thirds = furthest ? thirds >> 3 : thirds;
         rank = furthest ? 6 + field3 : (further ? 3 + field : code);
         uint32_t exponent = shifted[rank];
-        if (rank == 13) exponent = uint32_t(bytes[min(byte++, most)]) << 7;
-        uint32_t value = ((own & 0x80) << 8) | exponent | (own & 0x7f);
-        pairs[i / 2] = i & 1 ? pairs[i / 2] | value << 16 : value;
+        if (rank == 13) exponent = uint32_t(bytes[min(byte++, most)]) << MANTISSA;
+        // Sign and mantissa.
+        uint32_t own = ABOVE ? (uint32_t(above >> (ABOVE * i)) & ((1u << ABOVE) - 1)) << (8 * BYTES) : 0;
+#pragma unroll
+        for (int j = 0; j < BYTES; j++) {
+          uint32_t word = i < 4 ? rough[j].x : i < 8 ? rough[j].y : i < 12 ? rough[j].z : rough[j].w;
+          own |= ((word >> (8 * (i & 3))) & 255) << (8 * j);
+        }
+        uint32_t value = (own >> MANTISSA) << (BITS - 1) | exponent | (own & ((1u << MANTISSA) - 1));
+        uint32_t place = i % SIXTEEN * BITS;
+        four[place / 32] = place % 32 ? four[place / 32] | value << (place % 32) : value;
+        uint32_t begin = element + i / SIXTEEN * SIXTEEN;
+        if (i % SIXTEEN == SIXTEEN - 1 && begin - from < count && begin >= first && begin < end)
+          out[begin / SIXTEEN] = make_uint4(four[0], four[1], four[2], four[3]);
       }
-      uint32_t element = from + group * 512 + lane * 16;
-      bool there = element - from < count, there8 = element + 8 - from < count;
-      if (there && element >= first && element < end) out[element / 8] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-      if (there8 && element + 8 >= first && element + 8 < end)
-        out[element / 8 + 1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
     }
   }
 }
+
+#define WEIGHTSTREAM_UNPACK(name, mantissa, exponent)                                                                                \
+  extern "C" __global__ void __launch_bounds__(256, 4)                                                                               \
+      weightstream_unpack_##name(const uint8_t* __restrict__ payload, const uint32_t* __restrict__ directory,                        \
+                                 uint4* __restrict__ out, uint32_t blocks, uint32_t elements, uint32_t first, uint32_t end,          \
+                                 const __grid_constant__ Exponents exponents) {                                                                              \
+    unpack<mantissa, exponent>(payload, directory, out, blocks, elements, first, end, exponents);                                    \
+  }
+
+WEIGHTSTREAM_UNPACK(bf16, 7, 8)
+WEIGHTSTREAM_UNPACK(f16, 10, 5)
+WEIGHTSTREAM_UNPACK(f32, 23, 8)
+WEIGHTSTREAM_UNPACK(f8e4m3, 3, 4)
+WEIGHTSTREAM_UNPACK(f8e5m2, 2, 5)

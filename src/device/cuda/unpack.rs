@@ -20,10 +20,12 @@
 use super::context::{Entered, PrimaryContext};
 use super::module::{Kernel, Module};
 use super::stream::{CudaEvent, Events, Stream};
-use super::unpack_pieces::{directory_bytes, most_blocks, pieces, slot_bytes, StoredPiece, SLOTS};
+use super::unpack_pieces::{directory_bytes, most_bytes, pieces, slot_bytes, StoredPiece, SLOTS};
 use crate::device::{BlockCode, DevicePtr, HostBytes, Source};
 use crate::error::{Error, Result};
+use crate::figures::NumberForm;
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -40,15 +42,16 @@ const THREADS: u32 = 256;
 pub(super) struct Unpacking {
     slots: [Slot; SLOTS],
     next: usize,
-    /// Blocks that a slot holds.
-    blocks: u32,
+    /// Raw bytes whose blocks a slot holds.
+    slot: u64,
     /// Where each weight's directory is on the device, by its address on the host.
     directories: BTreeMap<usize, DevicePtr>,
     /// Memory that kernels write which nobody may have waited for, in the order of issue.
     written: VecDeque<(Range<u64>, Arc<CudaEvent>)>,
     /// What is issued is kept for a graph, and does not run.
     captured: bool,
-    kernel: Kernel,
+    /// One for each form that a weight has.
+    kernels: Vec<(NumberForm, Kernel)>,
     /// Of copies into slots.
     link: Stream,
     /// Of kernels.
@@ -99,18 +102,22 @@ impl Unpacking {
         entered: &Entered<'_>,
     ) -> Result<Unpacking> {
         let module = Module::load(context, KERNELS, entered)?;
-        let kernel = module.kernel(c"weightstream_unpack_bf16", entered)?;
-        let codes = sources.iter().filter_map(Source::blocks);
-        let directories: Vec<&[u32]> = codes.map(|code| code.directory).collect();
-        let blocks = most_blocks(directories.iter().copied());
-        let slot = |index| Slot {
-            at: at.offset(index as u64 * slot_bytes(blocks)),
+        let codes = || sources.iter().filter_map(Source::blocks);
+        let mut kernels = Vec::new();
+        for form in NumberForm::ALL {
+            if codes().any(|code| code.form == form) {
+                kernels.push((form, module.kernel(kernel_name(form), entered)?));
+            }
+        }
+        let slot = most_bytes(codes());
+        let place = |index| Slot {
+            at: at.offset(index as u64 * slot_bytes(slot)),
             read: None,
         };
         let stream = Stream::new(context)?;
         let mut places = BTreeMap::new();
-        let mut to = at.offset(SLOTS as u64 * slot_bytes(blocks));
-        for directory in directories {
+        let mut to = at.offset(SLOTS as u64 * slot_bytes(slot));
+        for directory in codes().map(|code| code.directory) {
             let words: Vec<u8> = { directory.iter() }
                 .flat_map(|word| word.to_le_bytes())
                 .collect();
@@ -127,13 +134,13 @@ impl Unpacking {
         }
         stream.synchronize(entered)?;
         Ok(Unpacking {
-            slots: std::array::from_fn(slot),
+            slots: std::array::from_fn(place),
             next: 0,
-            blocks,
+            slot,
             directories: places,
             written: VecDeque::new(),
             captured: false,
-            kernel,
+            kernels,
             link: Stream::new(context)?,
             stream,
         })
@@ -158,7 +165,7 @@ impl Unpacking {
         issue.joined(issue.copy, &self.stream)?;
         let (kept_at, kept) = src.kept().unwrap_or((DevicePtr::EMPTY, 0));
         let written = dst.0..dst.0 + src.len();
-        for piece in pieces(target.code, src.range(), self.blocks, kept) {
+        for piece in pieces(target.code, src.range(), self.slot, kept) {
             let payload = match piece.kept {
                 true => kept_at.offset(piece.stored.start),
                 false => {
@@ -235,6 +242,9 @@ impl Unpacking {
         target: &Destination<'_>,
         entered: &Entered<'_>,
     ) -> Result<()> {
+        let form = target.code.form;
+        let kernel = self.kernels.iter().find(|(of, _)| *of == form);
+        let (_, kernel) = kernel.ok_or_else(|| unknown_code(&self.stream))?;
         let mut payload = payload.0;
         let first_block = u64::from(piece.blocks.start);
         let mut directory = target.directory.offset(4 * first_block).0;
@@ -247,7 +257,7 @@ impl Unpacking {
         exponents[..target.code.exponents.len()].copy_from_slice(&target.code.exponents);
         // SAFETY: the parameters are those of the kernel, in its order and of its types; its memory by the caller's promise.
         unsafe {
-            self.kernel.launch(
+            kernel.launch(
                 (BLOCKS.min(blocks.div_ceil(THREADS / 32)), THREADS),
                 &mut [
                     (&raw mut payload).cast(),
@@ -339,6 +349,17 @@ impl Unpacking {
         for slot in &mut self.slots {
             slot.read = Some(Arc::clone(&launched));
         }
+    }
+}
+
+/// Of the kernel in [`KERNELS`] that decodes numbers of this form.
+fn kernel_name(form: NumberForm) -> &'static CStr {
+    match form {
+        NumberForm::Bf16 => c"weightstream_unpack_bf16",
+        NumberForm::F16 => c"weightstream_unpack_f16",
+        NumberForm::F32 => c"weightstream_unpack_f32",
+        NumberForm::F8E4M3 => c"weightstream_unpack_f8e4m3",
+        NumberForm::F8E5M2 => c"weightstream_unpack_f8e5m2",
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::args;
 use crate::device::HostBytes;
 use crate::ffi::status::{guarded, Failure, Status};
+use crate::format::ScalarType;
 use crate::weights::{PackedCopy, PackedWeight};
 
 /// A packed copy of the bytes of a weight.
@@ -27,13 +28,14 @@ impl ws_packed {
     }
 }
 
-/// Packs bytes of bf16 numbers.
+/// Packs bytes of numbers.
 ///
 /// # Safety
 /// `name` is NULL or a text; `data` has `nbytes` readable bytes that nobody writes to meanwhile; `packed` is NULL or writable.
 #[no_mangle]
 pub unsafe extern "C" fn ws_packed_create(
     name: *const c_char,
+    dtype: i32,
     data: *const c_void,
     nbytes: u64,
     packed: *mut *mut ws_packed,
@@ -47,7 +49,15 @@ pub unsafe extern "C" fn ws_packed_create(
                 args::output("packed", packed)?,
             )
         };
-        let made = PackedCopy::of(name, raw)?;
+        let dtype = ScalarType::from_number(i64::from(dtype)).ok_or_else(|| {
+            Failure::Argument(format!(
+                "argument 'dtype' is {dtype}, the number of no type"
+            ))
+        })?;
+        let made = match dtype.form() {
+            Some(form) => PackedCopy::of(name, form, raw)?,
+            None => None,
+        };
         *packed = made.map_or(std::ptr::null_mut(), |made| {
             Box::into_raw(Box::new(ws_packed(made)))
         });

@@ -2,8 +2,9 @@
 //! touched.
 
 use super::decode::BlockDecoder;
-use super::tests::{decoded, Random};
+use super::tests::{decoded, encode, Random, BLOCK_BYTES};
 use super::*;
+use crate::figures::NumberForm;
 use crate::Error;
 
 /// A damaged block is an error or other elements. Either way `out` alone is written.
@@ -64,13 +65,17 @@ fn bits_after_the_fields_are_not_looked_at() {
 #[test]
 fn random_blocks_never_panic() {
     let mut random = Random(10);
-    let header = PackedHeader {
-        bytes: BLOCK_BYTES as u64,
-        exponents: std::array::from_fn(|i| 110 + i as u8),
+    let decoder = |form| {
+        BlockDecoder::new(&PackedHeader {
+            form,
+            bytes: 8192,
+            exponents: std::array::from_fn(|i| 110 + i as u8),
+        })
     };
-    let mut decoder = BlockDecoder::new(&header);
-    for _ in 0..20_000 {
-        let length = random.below(600) * 16;
+    let mut decoders = NumberForm::ALL.map(|form| (form, decoder(form)));
+    for round in 0..50_000 {
+        let (form, decoder) = &mut decoders[round % 5];
+        let length = random.below(300 * (1 + form.bytes())) * 16;
         let mut block = vec![[0, 0xff, random.next() as u8][random.below(3)]; length];
         for _ in 0..random.below(20) {
             let at = random.below(length.max(1));
@@ -80,7 +85,7 @@ fn random_blocks_never_panic() {
                 .take(30)
                 .for_each(|byte| *byte = random.next() as u8);
         }
-        let mut out = vec![0; 2 * random.below(BLOCK_ELEMENTS + 1)];
+        let mut out = vec![0; form.bytes() * random.below(BLOCK_ELEMENTS + 1)];
         let _ = decoder.decode(&block, &mut out);
     }
 }

@@ -1,9 +1,11 @@
 //! Bytes of one block into its elements. Whatever the bytes are, nothing outside of them is read.
 
+use super::elements::join;
 use super::layout::{
-    field_bytes, fixed_bytes, mantissa_bytes, plane_offset, whole_units, PackedHeader,
-    BLOCK_ELEMENTS, COUNTS, LANE, PLANE, RANKS, SECOND, THIRD,
+    field_bytes, fixed_bytes, plane_offset, rest_bytes, whole_units, PackedHeader, BLOCK_ELEMENTS,
+    COUNTS, LANE, PLANE, RANKS, SECOND, THIRD,
 };
+use crate::figures::NumberForm;
 
 /// What is wrong with a block, and at which of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +21,7 @@ type Fours = [[u8; 4]; 256];
 
 /// Decodes blocks of one array. Its buffers are kept from block to block.
 pub(super) struct BlockDecoder {
+    form: NumberForm,
     /// By two bits of the low plane for each of four elements, then two of the high plane.
     first: Fours,
     /// By four second fields.
@@ -44,6 +47,7 @@ impl BlockDecoder {
         let mut third = [0; 8];
         third[..7].copy_from_slice(&exponents[usize::from(THIRD)..RANKS]);
         BlockDecoder {
+            form: header.form,
             first: four(0, &planes),
             second: four(SECOND, &pairs),
             third,
@@ -53,27 +57,26 @@ impl BlockDecoder {
         }
     }
 
-    /// Decodes a coded block of `out.len() / 2` elements. `block` is all of its bytes. `out` has
-    /// whole elements, no more than a block's.
+    /// Decodes a coded block into `out`, which has whole elements, no more than a block's. `block` is all of its bytes.
     pub fn decode(&mut self, block: &[u8], out: &mut [u8]) -> Decoded<()> {
-        let elements = out.len() / 2;
-        let (fixed, fields) = match block.split_at_checked(fixed_bytes(elements)) {
+        let elements = out.len() / self.form.bytes();
+        let before = fixed_bytes(self.form, elements);
+        let (fixed, fields) = match block.split_at_checked(before) {
             Some(parts) => parts,
-            None => return Err(too_short(block, fixed_bytes(elements))),
+            None => return Err(too_short(block, before)),
         };
-        let (mantissas, rest) = fixed.split_at(mantissa_bytes(elements));
-        let (planes, counts) = rest.split_at(2 * PLANE);
+        let (rest, planes) = fixed.split_at(rest_bytes(self.form, elements));
+        let (planes, counts) = planes.split_at(2 * PLANE);
         let counts = u32::from_le_bytes(counts.try_into().unwrap_or_default());
         let counts = [counts as usize & 0xffff, counts as usize >> 16];
-        check_first(planes, counts[0], mantissas.len())?;
+        check_first(planes, counts[0], rest.len())?;
         let (second, third, bytes) = match split_fields(fields, counts) {
             Some(parts) => parts,
-            None => return Err(too_short(block, least_bytes(elements, counts))),
+            None => return Err(too_short(block, before + least_bytes(counts))),
         };
-        let fixed = fixed.len();
-        check_second(second, counts, fixed)?;
+        check_second(second, counts, before)?;
         let used = self.read_third(third, counts[1], bytes);
-        let least = least_bytes(elements, counts) + used;
+        let least = before + least_bytes(counts) + used;
         if whole_units(least) != block.len() {
             let expected = whole_units(least);
             let found = block.len();
@@ -84,7 +87,7 @@ impl BlockDecoder {
         }
         self.read_second(second, counts[0]);
         self.read_first(planes, elements, counts[0]);
-        join(mantissas, &self.exponents[..elements], out);
+        join(self.form, rest, &self.exponents[..], out);
         Ok(())
     }
 
@@ -157,9 +160,9 @@ fn too_short(block: &[u8], expected: usize) -> Damage {
     Damage { at: found, what }
 }
 
-/// Bytes of a block without its exponent bytes.
-fn least_bytes(elements: usize, counts: [usize; 2]) -> usize {
-    fixed_bytes(elements) + field_bytes(counts[0], 2) + field_bytes(counts[1], 3)
+/// Bytes of the second and the third fields.
+fn least_bytes(counts: [usize; 2]) -> usize {
+    field_bytes(counts[0], 2) + field_bytes(counts[1], 3)
 }
 
 type Fields<'a> = (&'a [u8], &'a [u8], &'a [u8]);
@@ -222,13 +225,4 @@ fn u128_of(bytes: &[u8]) -> u128 {
     let length = bytes.len().min(16);
     all[..length].copy_from_slice(&bytes[..length]);
     u128::from_le_bytes(all)
-}
-
-fn join(mantissas: &[u8], exponents: &[u8], out: &mut [u8]) {
-    let elements = out.as_chunks_mut::<2>().0.iter_mut();
-    for ((element, &mantissa), &exponent) in elements.zip(mantissas).zip(exponents) {
-        let (mantissa, exponent) = (u16::from(mantissa), u16::from(exponent));
-        let bits = (mantissa & 0x80) << 8 | exponent << 7 | mantissa & 0x7f;
-        *element = bits.to_le_bytes();
-    }
 }

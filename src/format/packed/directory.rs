@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::malformed;
 use super::decode::{BlockDecoder, Damage};
-use super::layout::{fixed_bytes, whole_units, PackedHeader, BLOCK_BYTES, PADDING, RAW, UNIT};
+use super::layout::{fixed_bytes, whole_units, PackedHeader, PADDING, RAW, UNIT};
 use crate::error::{Error, Result};
 
 /// A directory whose blocks cover the payload, each with a length that a block can have.
@@ -106,7 +106,8 @@ impl<'a> Directory<'a> {
     /// The raw bytes of these blocks in the array.
     pub fn raw_span(&self, blocks: Range<u32>) -> Result<Range<u64>> {
         self.span(blocks.clone())?;
-        let at = |block: u32| (u64::from(block) * BLOCK_BYTES as u64).min(self.header.bytes);
+        let full = self.header.full_block() as u64;
+        let at = |block: u32| (u64::from(block) * full).min(self.header.bytes);
         Ok(at(blocks.start)..at(blocks.end))
     }
 
@@ -123,7 +124,7 @@ impl<'a> Directory<'a> {
             });
         }
         let mut decoder = BlockDecoder::new(self.header);
-        for (index, out) in blocks.zip(out.chunks_mut(BLOCK_BYTES)) {
+        for (index, out) in blocks.zip(out.chunks_mut(self.header.full_block())) {
             self.decode_block(&mut decoder, index, span.start, piece, out)?;
         }
         Ok(())
@@ -189,13 +190,14 @@ impl<'a> Directory<'a> {
         let (bytes, found) = (self.header.block_bytes(number as u64), end - begin);
         let stored = whole_units(bytes) as u64;
         let raw = self.entries[number] & RAW != 0;
-        let least = whole_units(fixed_bytes(bytes / 2)) as u64;
+        let (form, element) = (self.header.form, self.header.form.bytes());
+        let least = whole_units(fixed_bytes(form, bytes / element)) as u64;
         let (least, most) = match raw {
             true => (stored, stored),
             // A block that gains nothing is stored raw, so a buffer of raw size holds any block.
             false => (least, stored - UNIT as u64),
         };
-        if (raw || bytes % 2 == 0) && (least..=most).contains(&found) {
+        if (raw || bytes.is_multiple_of(element)) && (least..=most).contains(&found) {
             return Ok(());
         }
         let kind = if raw { "raw" } else { "coded" };

@@ -1,12 +1,15 @@
 //! One block into bytes.
 
+use super::elements::split;
 use super::layout::{
-    field_bytes, fixed_bytes, mantissa_bytes, plane_offset, whole_units, PackedHeader,
-    BLOCK_ELEMENTS, LANE, PLANE, SECOND, THIRD,
+    field_bytes, fixed_bytes, plane_offset, rest_bytes, whole_units, PackedHeader, BLOCK_ELEMENTS,
+    LANE, PLANE, SECOND, THIRD,
 };
+use crate::figures::NumberForm;
 
 /// Codes blocks of one array. Its buffers are kept from block to block.
 pub(super) struct BlockEncoder {
+    form: NumberForm,
     /// Of each exponent: its rank, `RANKS` if it has none.
     ranks: [u8; 256],
     /// Of each exponent: its first field.
@@ -27,6 +30,7 @@ impl BlockEncoder {
             ranks[usize::from(exponent)] = rank as u8;
         }
         BlockEncoder {
+            form: header.form,
             ranks,
             first: ranks.map(|rank| rank.min(SECOND)),
             most_frequent: header.exponents[0],
@@ -36,15 +40,15 @@ impl BlockEncoder {
         }
     }
 
-    /// Appends the block of these raw bytes, at most `BLOCK_BYTES`, to `to`. Says whether it was
+    /// Appends the block of these raw bytes, at most a full block's, to `to`. Says whether it was
     /// coded; if not, it is stored raw.
     pub fn append(&mut self, raw: &[u8], to: &mut Vec<u8>) -> bool {
         let begin = to.len();
         let stored = whole_units(raw.len());
-        let (elements, half) = raw.as_chunks::<2>();
-        let may_gain = half.is_empty() && fixed_bytes(elements.len()) < stored;
+        let (elements, part) = (raw.len() / self.form.bytes(), raw.len() % self.form.bytes());
+        let may_gain = part == 0 && fixed_bytes(self.form, elements) < stored;
         if may_gain {
-            self.append_coded(elements, to);
+            self.append_coded(raw, elements, to);
         }
         let coded = may_gain && to.len() - begin < stored;
         if !coded {
@@ -55,17 +59,17 @@ impl BlockEncoder {
         coded
     }
 
-    fn append_coded(&mut self, elements: &[[u8; 2]], to: &mut Vec<u8>) {
+    fn append_coded(&mut self, raw: &[u8], elements: usize, to: &mut Vec<u8>) {
         let begin = to.len();
-        to.resize(begin + fixed_bytes(elements.len()), 0);
-        let (mantissas, rest) = to[begin..].split_at_mut(mantissa_bytes(elements.len()));
-        let (planes, counts) = rest.split_at_mut(2 * PLANE);
-        split(elements, mantissas, &mut self.exponents[..]);
-        let whole = elements.len().next_multiple_of(LANE);
+        to.resize(begin + fixed_bytes(self.form, elements), 0);
+        let (rest, planes) = to[begin..].split_at_mut(rest_bytes(self.form, elements));
+        let (planes, counts) = planes.split_at_mut(2 * PLANE);
+        split(self.form, raw, rest, &mut self.exponents[..]);
+        let whole = elements.next_multiple_of(LANE);
         // After the last element comes the exponent whose field is 0.
-        self.exponents[elements.len()..whole].fill(self.most_frequent);
+        self.exponents[elements..whole].fill(self.most_frequent);
         self.set_planes(&self.exponents[..whole], planes);
-        let exponents = &self.exponents[..elements.len()];
+        let exponents = &self.exponents[..elements];
         let count2 = compact(exponents, &self.ranks, SECOND, &mut self.after_first);
         let after_first = &self.after_first[..count2];
         let count3 = compact(after_first, &self.ranks, THIRD, &mut self.after_second);
@@ -93,15 +97,6 @@ impl BlockEncoder {
             low[at..at + 2].copy_from_slice(&gather(fields));
             high[at..at + 2].copy_from_slice(&gather(fields >> 1));
         }
-    }
-}
-
-/// Signs and mantissas, and exponents.
-fn split(elements: &[[u8; 2]], mantissas: &mut [u8], exponents: &mut [u8]) {
-    for ((element, mantissa), exponent) in elements.iter().zip(mantissas).zip(exponents) {
-        let bits = u16::from_le_bytes(*element);
-        *mantissa = (bits >> 8 & 0x80 | bits & 0x7f) as u8;
-        *exponent = (bits >> 7) as u8;
     }
 }
 

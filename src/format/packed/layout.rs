@@ -1,9 +1,11 @@
 //! Sizes and offsets of the code, and its header.
 
+use crate::figures::NumberForm;
+
 /// Elements of a block; the last block of an array may have fewer.
 pub const BLOCK_ELEMENTS: usize = 4096;
-/// Raw bytes of a full block.
-pub const BLOCK_BYTES: usize = 2 * BLOCK_ELEMENTS;
+/// Raw bytes of the largest full block. Those of each form divide it.
+pub(super) const MOST_BLOCK_BYTES: usize = 4 * BLOCK_ELEMENTS;
 /// Blocks begin at multiples of this many bytes. The directory counts in it.
 pub const UNIT: usize = 16;
 /// Bytes of zeros after the last block, for decoders that read windows of three u32.
@@ -34,6 +36,8 @@ pub(super) const COUNTS: usize = 4;
 /// What a decoder has to know of an array besides its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedHeader {
+    /// How its elements are made of bits.
+    pub form: NumberForm,
     /// Raw bytes of the array.
     pub bytes: u64,
     /// The exponents with short codes, most frequent first.
@@ -41,16 +45,21 @@ pub struct PackedHeader {
 }
 
 impl PackedHeader {
+    /// Raw bytes of a full block.
+    pub fn full_block(&self) -> usize {
+        BLOCK_ELEMENTS * self.form.bytes()
+    }
+
     /// Blocks of the array.
     pub fn blocks(&self) -> u64 {
-        self.bytes.div_ceil(BLOCK_BYTES as u64)
+        self.bytes.div_ceil(self.full_block() as u64)
     }
 
     /// Raw bytes of block `block`; 0 after the last one.
     pub fn block_bytes(&self, block: u64) -> usize {
-        let begin = block.saturating_mul(BLOCK_BYTES as u64);
-        let left = self.bytes.saturating_sub(begin);
-        left.min(BLOCK_BYTES as u64) as usize
+        let full = self.full_block() as u64;
+        let left = self.bytes.saturating_sub(block.saturating_mul(full));
+        left.min(full) as usize
     }
 }
 
@@ -59,14 +68,22 @@ pub(super) fn whole_units(bytes: usize) -> usize {
     bytes.next_multiple_of(UNIT)
 }
 
-/// Bytes of sign and mantissa in a coded block of so many elements.
-pub(super) fn mantissa_bytes(elements: usize) -> usize {
-    elements.next_multiple_of(GROUP)
+/// Sign and mantissa of an element, whose bits stay as they are: whole bytes, and bits above these.
+pub(super) const fn rest_of(mantissa_bits: u32) -> (usize, usize) {
+    let bits = 1 + mantissa_bits as usize;
+    (bits / 8, bits % 8)
+}
+
+/// Bytes of signs and mantissas in a coded block of so many elements.
+pub(super) fn rest_bytes(form: NumberForm, elements: usize) -> usize {
+    let (bytes, bits) = rest_of(form.mantissa_bits());
+    let whole = elements.next_multiple_of(GROUP);
+    whole * bytes + whole / 8 * bits
 }
 
 /// Bytes of a coded block up to its second fields.
-pub(super) fn fixed_bytes(elements: usize) -> usize {
-    mantissa_bytes(elements) + 2 * PLANE + COUNTS
+pub(super) fn fixed_bytes(form: NumberForm, elements: usize) -> usize {
+    rest_bytes(form, elements) + 2 * PLANE + COUNTS
 }
 
 /// Bytes that `count` fields of `bits` bits take: whole u32.

@@ -2,7 +2,7 @@
 //! are int32 of one dimension: a runtime that knows nothing of packed entries finds another dtype than the program's, and refuses them.
 //!
 //! ```text
-//! table         "WSPACKED" | u32 version, 1 | u32 count | entries
+//! table         "WSPACKED" | u32 version, 2 | u32 count | entries
 //! an entry      u32 bytes of its key | key | u8 scalar type | u8 dimensions | i64 sizes | u8 order of dimensions
 //!               u64 raw bytes | 13 exponents | u32 CRC-32 of the stored bytes
 //! stored bytes  payload | directory, u32 each
@@ -22,7 +22,7 @@ use crate::error::Result;
 pub const TABLE_KEY: &str = "weightstream_packed";
 
 const MAGIC: &[u8; 8] = b"WSPACKED";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What the table says of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub fn read_table(file: &str, at: u64, bytes: &[u8]) -> Result<BTreeMap<String, 
     let version = reader.u32()?;
     if version != VERSION {
         return Err(reader.bad(format!(
-            "packed entries of version {version}, and this runtime reads version {VERSION}"
+            "packed entries of version {version}, and this runtime reads version {VERSION}; pack the file again that it was made of"
         )));
     }
     let mut entries = BTreeMap::new();
@@ -182,7 +182,11 @@ impl<'a> Reader<'a> {
         let sizes = (0..dims).map(|_| self.array().map(i64::from_le_bytes));
         let sizes = sizes.collect::<Result<Vec<i64>>>()?;
         let dim_order = self.take(usize::from(dims))?.to_vec();
+        let form = dtype
+            .form()
+            .ok_or_else(|| self.bad(format!("'{key}': numbers of {dtype} are not packed")))?;
         let header = PackedHeader {
+            form,
             bytes: self.array().map(u64::from_le_bytes)?,
             exponents: self.array::<RANKS>()?,
         };
@@ -215,23 +219,31 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::super::RAW;
     use super::*;
+    use crate::figures::NumberForm;
 
     fn entries() -> BTreeMap<String, PackedEntry> {
-        let entry = |sizes: &[i64], crc32| PackedEntry {
+        let entry = |dtype: ScalarType, sizes: &[i64], crc32| PackedEntry {
             layout: EntryLayout {
-                dtype: ScalarType::BF16,
+                dtype,
                 sizes: sizes.to_vec(),
                 dim_order: (0..sizes.len() as u8).collect(),
             },
             header: PackedHeader {
-                bytes: 2 * sizes.iter().product::<i64>() as u64,
+                form: dtype.form().unwrap(),
+                bytes: dtype.itemsize() * sizes.iter().product::<i64>() as u64,
                 exponents: std::array::from_fn(|rank| 120 - rank as u8),
             },
             crc32,
         };
         [
-            ("a.weight".to_owned(), entry(&[4096, 3], 7)),
-            ("b.weight".to_owned(), entry(&[5], u32::MAX)),
+            (
+                "a.weight".to_owned(),
+                entry(ScalarType::BF16, &[4096, 3], 7),
+            ),
+            (
+                "b.weight".to_owned(),
+                entry(ScalarType::F8E4M3FN, &[5], u32::MAX),
+            ),
         ]
         .into()
     }
@@ -267,8 +279,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_without_a_form_are_refused_by_their_key() {
+        let mut entries = entries();
+        for entry in entries.values_mut() {
+            entry.layout.dtype = ScalarType::I8;
+        }
+        let error = read_table("model.ptd", 0, &write_table(&entries)).unwrap_err();
+        let expected = "'a.weight': numbers of int8 are not packed";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+
+    #[test]
     fn stored_bytes_are_a_payload_and_a_directory() {
         let header = PackedHeader {
+            form: NumberForm::Bf16,
             bytes: 20_000,
             exponents: [0; RANKS],
         };

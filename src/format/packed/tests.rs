@@ -1,7 +1,16 @@
 //! What is packed comes back bit for bit.
 
 use super::*;
+use crate::figures::NumberForm;
 use crate::Error;
+
+/// Raw bytes of a full block of bf16.
+pub(super) const BLOCK_BYTES: usize = 2 * BLOCK_ELEMENTS;
+
+/// Packs bf16 numbers.
+pub(super) fn encode(raw: &[u8]) -> crate::Result<PackedArray> {
+    super::encode(NumberForm::Bf16, raw)
+}
 
 /// Xorshift, the same on every machine.
 pub(super) struct Random(pub u64);
@@ -27,12 +36,25 @@ impl Random {
 
     /// Weights as training leaves them, rounded to the nearest bf16.
     pub fn weights(&mut self, elements: usize) -> Vec<u8> {
+        self.weights_of(NumberForm::Bf16, elements)
+    }
+
+    /// The same of any form; of fp8 as large as those that have a scale.
+    pub fn weights_of(&mut self, form: NumberForm, elements: usize) -> Vec<u8> {
+        let scale = if form.bytes() == 1 { 64.0 } else { 0.0156 };
+        let (mantissa, exponent) = (form.mantissa_bits(), form.exponent_bits());
         let weight = |_| {
-            let bits = (0.0156 * self.normal() as f32).to_bits();
-            let rounded = bits + 0x7fff + (bits >> 16 & 1);
-            (rounded >> 16) as u16
+            let bits = (scale * self.normal() as f32).to_bits();
+            let cut = 23 - mantissa;
+            // To the nearest, then to the exponent's own range: what is too small for it is 0.
+            let half =
+                (1u64 << cut >> 1).saturating_sub(1) + u64::from(cut > 0 && bits >> cut & 1 != 0);
+            let rounded = (u64::from(bits & 0x7fff_ffff) + half) >> cut;
+            let lowered = (127 - ((1u64 << (exponent - 1)) - 1)) << mantissa;
+            (bits >> 31) << (mantissa + exponent) | rounded.saturating_sub(lowered) as u32
         };
-        bytes((0..elements).map(weight))
+        let word = |word: u32| word.to_le_bytes().into_iter().take(form.bytes());
+        (0..elements).map(weight).flat_map(word).collect()
     }
 }
 
@@ -58,7 +80,11 @@ pub(super) fn decoded(
 
 /// Packs and unpacks; says how many bytes the packed form takes for one of the raw form.
 fn round_trip(raw: &[u8]) -> f64 {
-    let packed = encode(raw).unwrap();
+    round_trip_of(NumberForm::Bf16, raw)
+}
+
+fn round_trip_of(form: NumberForm, raw: &[u8]) -> f64 {
+    let packed = super::encode(form, raw).unwrap();
     let blocks = packed.header.blocks() as u32;
     assert_eq!(packed.header.bytes, raw.len() as u64);
     assert_eq!(packed.directory.len(), blocks as usize + 1);
@@ -78,20 +104,18 @@ fn round_trip(raw: &[u8]) -> f64 {
 /// A decoder that does element by element what the picture in `mod.rs` says.
 fn by_the_picture(packed: &PackedArray) -> Vec<u8> {
     let mut out = Vec::new();
+    let element = packed.header.form.bytes();
     for (index, entry) in packed.directory[..packed.directory.len() - 1]
         .iter()
         .enumerate()
     {
         let begin = (entry & 0x7fff_ffff) as usize * 16;
-        let left = (packed.header.bytes as usize - 8192 * index).min(8192);
+        let full = 4096 * element;
+        let left = (packed.header.bytes as usize - full * index).min(full);
         let block = &packed.payload[begin..];
         match entry >> 31 {
             1 => out.extend_from_slice(&block[..left]),
-            _ => out.extend(block_by_the_picture(
-                block,
-                left / 2,
-                &packed.header.exponents,
-            )),
+            _ => out.extend(block_by_the_picture(block, left / element, &packed.header)),
         }
     }
     let end = packed.directory.last().map_or(0, |&end| end as usize * 16);
@@ -99,10 +123,19 @@ fn by_the_picture(packed: &PackedArray) -> Vec<u8> {
     out
 }
 
-fn block_by_the_picture(block: &[u8], n: usize, exponents: &[u8]) -> Vec<u8> {
+fn block_by_the_picture(block: &[u8], n: usize, header: &PackedHeader) -> Vec<u8> {
+    let (whole_bytes, bits_above, mantissa, all) = match header.form {
+        NumberForm::Bf16 => (1, 0, 7, 16),
+        NumberForm::F16 => (1, 3, 10, 16),
+        NumberForm::F32 => (3, 0, 23, 32),
+        NumberForm::F8E4M3 => (0, 4, 3, 8),
+        NumberForm::F8E5M2 => (0, 3, 2, 8),
+    };
     let bit = |from: usize, bit: usize| usize::from(block[from + bit / 8] >> (bit % 8) & 1);
     let field = |from, at, bits| (0..bits).map(|i| bit(from, at + i) << i).sum::<usize>();
-    let planes = 512 * n.div_ceil(512);
+    let groups = n.div_ceil(512);
+    let above = 512 * groups * whole_bytes;
+    let planes = above + 64 * groups * bits_above;
     let [count2, count3] = [0, 2].map(|at| field(planes + 1024 + at, 0, 16));
     let second = planes + 1028;
     let third = second + 4 * (2 * count2).div_ceil(32);
@@ -126,14 +159,61 @@ fn block_by_the_picture(block: &[u8], n: usize, exponents: &[u8]) -> Vec<u8> {
                 used[2] += 1;
                 block[bytes + used[2] - 1]
             }
-            _ => exponents[rank],
+            _ => header.exponents[rank],
         };
-        let mantissa = u16::from(block[element]);
-        let value = (mantissa & 0x80) << 8 | u16::from(exponent) << 7 | mantissa & 0x7f;
-        out.extend_from_slice(&value.to_le_bytes());
+        let byte = |byte| usize::from(block[512 * groups * byte + element]) << (8 * byte);
+        let own = (0..whole_bytes).map(byte).sum::<usize>()
+            | field(above, bits_above * element, bits_above) << (8 * whole_bytes);
+        let sign = own >> mantissa << (all - 1);
+        let value = sign | usize::from(exponent) << mantissa | own & ((1 << mantissa) - 1);
+        out.extend_from_slice(&value.to_le_bytes()[..all / 8]);
     }
     assert_eq!(used[..2], [count2, count3]);
     out
+}
+
+/// The bytes of other forms, which have more mantissa for their exponent.
+#[test]
+fn weights_of_each_form_take_what_they_have() {
+    let expected = [0.667, 0.852, 0.833, 0.831, 0.706];
+    for (form, expected) in NumberForm::ALL.into_iter().zip(expected) {
+        let raw = Random(1).weights_of(form, 64 * BLOCK_ELEMENTS);
+        let ratio = round_trip_of(form, &raw);
+        assert!((ratio - expected).abs() < 0.01, "{form:?}: {ratio}");
+    }
+}
+
+/// Every number of bits up to 16, and many of 32, in blocks that are coded.
+#[test]
+fn every_number_of_each_form_comes_back() {
+    for form in NumberForm::ALL {
+        let mut random = Random(21);
+        let mut raw = random.weights_of(form, 17 * (1 << 16) + 5);
+        for (at, place) in raw.chunks_exact_mut(form.bytes() * 17).enumerate() {
+            let number = match form {
+                NumberForm::F32 => random.next() as u32,
+                _ => at as u32,
+            };
+            place[..form.bytes()].copy_from_slice(&number.to_le_bytes()[..form.bytes()]);
+        }
+        let ratio = round_trip_of(form, &raw);
+        assert!(ratio < 0.95, "{form:?}: {ratio}");
+        let packed = super::encode(form, &raw).unwrap();
+        let coded = packed.directory.iter().filter(|&entry| entry & RAW == 0);
+        assert!(coded.count() > packed.directory.len() / 2, "{form:?}");
+    }
+}
+
+#[test]
+fn any_number_of_bytes_of_each_form_comes_back() {
+    for form in NumberForm::ALL {
+        let raw = Random(22).weights_of(form, 2 * BLOCK_ELEMENTS);
+        let full = BLOCK_ELEMENTS * form.bytes();
+        let lengths = (0..130).chain(full - 5..full + 6);
+        for length in lengths.chain((0..raw.len()).step_by(509)) {
+            round_trip_of(form, &raw[..length]);
+        }
+    }
 }
 
 #[test]
@@ -259,8 +339,9 @@ fn pieces_of_any_length_make_the_same_array() {
     let raw = Random(7).weights(3 * BLOCK_ELEMENTS + 77);
     let whole = encode(&raw).unwrap();
     for length in [1, 3, 1000, 8191, 8192, 8193, 20_000] {
-        let mut histogram = Histogram::new();
-        raw.chunks(length).for_each(|piece| histogram.add(piece));
+        let mut histogram = Histogram::new(NumberForm::Bf16);
+        raw.chunks(2 * length)
+            .for_each(|piece| histogram.add(piece));
         assert_eq!(histogram.header(), whole.header, "pieces of {length}");
         let mut payload = Vec::new();
         let mut writer = PackedWriter::new("w", whole.header, &mut payload);
@@ -281,6 +362,7 @@ fn a_header_of_another_array_costs_bytes_and_nothing_else() {
     let raw = random.weights(2 * BLOCK_ELEMENTS);
     for exponents in [[0; 13], [121; 13], std::array::from_fn(|i| 115 + i as u8)] {
         let header = PackedHeader {
+            form: NumberForm::Bf16,
             bytes: raw.len() as u64,
             exponents,
         };
@@ -300,6 +382,7 @@ fn a_header_of_another_array_costs_bytes_and_nothing_else() {
 #[test]
 fn a_writer_wants_the_bytes_of_its_header() {
     let header = PackedHeader {
+        form: NumberForm::Bf16,
         bytes: 10,
         exponents: [0; 13],
     };
@@ -315,6 +398,7 @@ fn a_writer_wants_the_bytes_of_its_header() {
 #[test]
 fn a_device_that_is_full_is_named() {
     let header = PackedHeader {
+        form: NumberForm::Bf16,
         bytes: 10,
         exponents: [0; 13],
     };

@@ -8,14 +8,15 @@
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use super::histogram::Histogram;
-use super::layout::{PackedHeader, BLOCK_BYTES, PADDING, RAW, UNIT};
+use super::layout::{PackedHeader, MOST_BLOCK_BYTES, PADDING, RAW, UNIT};
 use super::writer::PackedWriter;
 use crate::error::{Error, Result};
+use crate::figures::NumberForm;
 
 /// Most raw bytes of a chunk.
-pub(super) const CHUNK_BYTES: usize = 512 * BLOCK_BYTES;
+pub(super) const CHUNK_BYTES: usize = 256 * MOST_BLOCK_BYTES;
 /// Fewest, but for the last chunk: less is done sooner than a thread starts.
-pub(super) const LEAST_CHUNK_BYTES: usize = 32 * BLOCK_BYTES;
+pub(super) const LEAST_CHUNK_BYTES: usize = 16 * MOST_BLOCK_BYTES;
 
 /// What the first pass over an array found.
 #[derive(Debug, Clone)]
@@ -35,12 +36,12 @@ pub struct Stored {
     pub crc32: u32,
 }
 
-/// Counts the exponents of `raw` and computes its CRC-32.
-pub fn count(name: &str, raw: &[u8], threads: usize) -> Result<Counted> {
-    let mut histogram = Histogram::new();
+/// Counts the exponents of the numbers in `raw` and computes its CRC-32.
+pub fn count(name: &str, form: NumberForm, raw: &[u8], threads: usize) -> Result<Counted> {
+    let mut histogram = Histogram::new(form);
     let mut crc32 = crc32fast::Hasher::new();
     let one = |chunk: &[u8]| {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::new(form);
         histogram.add(chunk);
         let mut crc32 = crc32fast::Hasher::new();
         crc32.update(chunk);
@@ -79,7 +80,7 @@ pub fn store(
 
 /// Whole blocks; small arrays are cut so that each thread gets some.
 fn chunk_bytes(raw: usize, threads: usize) -> usize {
-    let each = raw.div_ceil(threads).next_multiple_of(BLOCK_BYTES);
+    let each = raw.div_ceil(threads).next_multiple_of(MOST_BLOCK_BYTES);
     each.clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES)
 }
 
@@ -151,7 +152,7 @@ impl Chunk {
     fn code(name: &str, raw: &[u8], whole: &PackedHeader) -> Result<Chunk> {
         let header = PackedHeader {
             bytes: raw.len() as u64,
-            exponents: whole.exponents,
+            ..*whole
         };
         let mut payload = Vec::with_capacity(raw.len() / 10 * 7);
         let mut writer = PackedWriter::new(name, header, &mut payload);

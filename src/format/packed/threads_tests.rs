@@ -1,13 +1,14 @@
 //! Whatever the number of threads, the stored bytes are those of one writer.
 
-use super::tests::Random;
+use super::tests::{encode, Random, BLOCK_BYTES};
 use super::threads::{CHUNK_BYTES, LEAST_CHUNK_BYTES};
 use super::*;
+use crate::figures::NumberForm;
 use crate::Error;
 
 /// What `store` hands out.
 fn stored(raw: &[u8], threads: usize) -> Vec<u8> {
-    let counted = count("w", raw, threads).unwrap();
+    let counted = count("w", NumberForm::Bf16, raw, threads).unwrap();
     assert_eq!(counted.crc32, crc32fast::hash(raw));
     let (mut out, mut raw_bytes) = (Vec::new(), 0);
     let header = counted.histogram.header();
@@ -69,7 +70,10 @@ fn any_number_of_threads_stores_the_same_bytes() {
 #[test]
 fn what_is_handed_out_and_refused_ends_it() {
     let raw = Random(33).weights(BLOCK_ELEMENTS * 200);
-    let header = count("w", &raw, 2).unwrap().histogram.header();
+    let header = count("w", NumberForm::Bf16, &raw, 2)
+        .unwrap()
+        .histogram
+        .header();
     let mut pieces = 0;
     let ended = store("w", &raw, &header, 2, |_, _| {
         pieces += 1;
@@ -82,7 +86,7 @@ fn what_is_handed_out_and_refused_ends_it() {
 fn parts_of_a_histogram_are_the_whole() {
     let raw = Random(34).weights(3000);
     let of = |raw: &[u8]| {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::new(NumberForm::Bf16);
         histogram.add(raw);
         histogram
     };
@@ -104,7 +108,7 @@ fn a_histogram_bounds_the_packed_form_closely() {
             .chain([0, 1, 2, 8191, 8192, 8193])
         {
             let packed = encode(&raw[..length]).unwrap();
-            let mut histogram = Histogram::new();
+            let mut histogram = Histogram::new(NumberForm::Bf16);
             histogram.add(&raw[..length]);
             let most = histogram.most_bytes();
             assert!(
@@ -115,7 +119,7 @@ fn a_histogram_bounds_the_packed_form_closely() {
         }
     }
     let packed = encode(&weights).unwrap();
-    let mut histogram = Histogram::new();
+    let mut histogram = Histogram::new(NumberForm::Bf16);
     histogram.add(&weights);
     let over = histogram.most_bytes() as f64 / packed.bytes() as f64;
     assert!(over < 1.005, "{over}");

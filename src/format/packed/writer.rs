@@ -5,8 +5,9 @@ use std::io::Write;
 use super::decode::BlockDecoder;
 use super::encode::BlockEncoder;
 use super::histogram::Histogram;
-use super::layout::{PackedHeader, BLOCK_BYTES, PADDING, RAW, UNIT};
+use super::layout::{PackedHeader, PADDING, RAW, UNIT};
 use crate::error::{Error, Result};
+use crate::figures::NumberForm;
 
 /// An array in packed form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +28,9 @@ impl PackedArray {
     }
 }
 
-/// Packs an array that is in memory.
-pub fn encode(raw: &[u8]) -> Result<PackedArray> {
-    let mut histogram = Histogram::new();
+/// Packs an array of such numbers that is in memory.
+pub fn encode(form: NumberForm, raw: &[u8]) -> Result<PackedArray> {
+    let mut histogram = Histogram::new(form);
     histogram.add(raw);
     let header = histogram.header();
     let mut payload = Vec::with_capacity(raw.len() / 10 * 7);
@@ -59,7 +60,7 @@ pub struct PackedWriter<'a, W: Write> {
     /// Raw bytes of a block that is not full yet.
     pending: Vec<u8>,
     block: Vec<u8>,
-    again: Box<[u8; BLOCK_BYTES]>,
+    again: Vec<u8>,
 }
 
 impl<'a, W: Write> PackedWriter<'a, W> {
@@ -74,28 +75,27 @@ impl<'a, W: Write> PackedWriter<'a, W> {
             directory: Vec::new(),
             given: 0,
             units: 0,
-            pending: Vec::with_capacity(BLOCK_BYTES),
-            block: Vec::with_capacity(BLOCK_BYTES + UNIT),
-            again: Box::new([0; BLOCK_BYTES]),
+            pending: Vec::with_capacity(header.full_block()),
+            block: Vec::with_capacity(header.full_block() + UNIT),
+            again: vec![0; header.full_block()],
             header,
         }
     }
 
     /// Takes the next raw bytes of the array, of any length.
     pub fn write(&mut self, mut raw: &[u8]) -> Result<()> {
+        let full = self.header.full_block();
         self.given += raw.len() as u64;
         if !self.pending.is_empty() {
-            let missing = (BLOCK_BYTES - self.pending.len()).min(raw.len());
+            let missing = (full - self.pending.len()).min(raw.len());
             let (first, rest) = raw.split_at(missing);
             self.pending.extend_from_slice(first);
             raw = rest;
-            self.write_pending(BLOCK_BYTES)?;
+            self.write_pending(full)?;
         }
-        let (blocks, rest) = raw.as_chunks::<BLOCK_BYTES>();
-        blocks
-            .iter()
-            .try_for_each(|block| self.write_block(block))?;
-        self.pending.extend_from_slice(rest);
+        let mut blocks = raw.chunks_exact(full);
+        blocks.try_for_each(|block| self.write_block(block))?;
+        self.pending.extend_from_slice(blocks.remainder());
         Ok(())
     }
 
@@ -180,7 +180,8 @@ mod tests {
 
     fn header(exponent: u8) -> PackedHeader {
         PackedHeader {
-            bytes: BLOCK_BYTES as u64,
+            form: NumberForm::Bf16,
+            bytes: 8192,
             exponents: [exponent; 13],
         }
     }
@@ -189,7 +190,7 @@ mod tests {
     fn a_block_that_decodes_to_something_else_is_not_written() {
         let mut writer = PackedWriter::new("layers.0.q", header(7), Vec::new());
         writer.decoder = BlockDecoder::new(&header(8));
-        let sevens = [0x80, 3].repeat(BLOCK_BYTES / 2);
+        let sevens = [0x80, 3].repeat(4096);
         let error = writer.write(&sevens).unwrap_err();
         let expected = "layers.0.q: block 0 decodes to other bytes".to_owned();
         assert_eq!(error, Error::Internal(expected));
