@@ -14,19 +14,22 @@ use weightstream::store::{Methods, StoreOptions};
 
 const MB: u64 = 1 << 20;
 
-/// Weights of one block up to three pieces, of all forms, with ends inside of blocks; every other one is raw.
+/// Weights of few blocks up to three pieces, of all forms; every other one is raw. Packed ones end in a short block, coded or raw, the last
+/// inside of an element.
 fn weights() -> Packed {
     let sizes = [
-        16 << 10,
+        (16 << 10) + 5000,
         30 * MB + 8190,
-        40 * MB,
+        40 * MB + 6000,
         MB,
-        17 * MB + 2,
+        17 * MB + 10_404,
         5 * MB,
-        9000,
+        11_692,
         3 * MB,
-        24 * MB + 4098,
+        24 * MB + 3333,
         2 * MB,
+        5 * MB + 8191,
+        MB,
     ];
     let mut packed = Packed::of_forms(&sizes, &NumberForm::ALL);
     packed.model.constants.staging = staging_bytes("cuda", packed.codes());
@@ -155,24 +158,26 @@ fn raw_bytes_follow_kernels_to_the_same_memory() {
     let Some(_gpu) = gpu("raw_bytes_follow_kernels_to_the_same_memory") else {
         return;
     };
-    let packed = Packed::new(&[40 * MB, MB]);
+    // More pieces than slots: the last ones are decoded long after all of it was issued.
+    let packed = Packed::new(&[100 * MB, MB]);
     let mut device = CudaDevice::open(256 * MB);
     let (_source, parts) = registered(&packed, &mut device);
     let sources = packed.sources_of(parts);
     let staging = staging_bytes("cuda", packed.codes());
     let ring = device.alloc(staging).unwrap();
     device.decode_in(ring, staging, &sources).unwrap();
-    let at = device.alloc(40 * MB).unwrap();
+    let at = device.alloc(100 * MB).unwrap();
+    let last = at.offset(99 * MB);
     for round in 0..5 {
         device.bring(at, sources[0].clone()).unwrap();
-        device.bring(at, sources[1].clone()).unwrap();
+        device.bring(last, sources[1].clone()).unwrap();
         let copied = device.record_copy().unwrap();
         device.compute_wait(&copied).unwrap();
         let mut found = vec![0; MB as usize];
-        device.download(at, &mut found).unwrap();
+        device.download(last, &mut found).unwrap();
         assert!(found == packed.model.bytes[1], "round {round}");
     }
-    device.free(at, 40 * MB).unwrap();
+    device.free(at, 100 * MB).unwrap();
 }
 
 /// Whatever the stored bytes say, nothing is read or written outside: other weights are as they were. Under compute-sanitizer this says more.

@@ -485,7 +485,7 @@ fn a_file_of_which_nothing_can_be_packed_is_not_copied() {
         &[],
         &[
             "nothing of it can be packed",
-            "not of floating-point numbers",
+            "of a type that is not packed",
         ],
     );
 }

@@ -123,6 +123,9 @@ pub fn exercise_table(bytes: &[u8]) -> bool {
             .dtype
             .dense_bytes(entry.layout.sizes.iter().copied());
         assert_eq!(takes, Some(entry.header.bytes));
+        let bits = entry.header.form.exponent_bits();
+        let mut exponents = entry.header.exponents.iter();
+        assert!(exponents.all(|&one| u32::from(one) >> bits == 0));
         for stored in [0, bytes.len(), 16 << 20] {
             let parts = entry.header.parts(stored);
             assert!(parts.is_none_or(|parts| parts.directory.end == stored));
@@ -150,7 +153,7 @@ pub fn table(rng: &mut Rng) -> Vec<u8> {
                 .dtype
                 .dense_bytes(layout.sizes.iter().copied())
                 .unwrap(),
-            exponents: std::array::from_fn(|_| rng.next() as u8),
+            exponents: std::array::from_fn(|_| rng.next() as u8 & 15),
         };
         let entry = PackedEntry {
             layout,

@@ -15,7 +15,7 @@ pub struct Packed {
     pub stored: Vec<Option<(SharedBytes, Arc<PackedWeight>)>>,
 }
 
-/// Has these bytes be numbers as weights have them: exponents of a few values.
+/// Has these bytes be numbers as weights have them: exponents of a few values, and rarely any.
 fn weights(form: NumberForm, bytes: &mut [u8]) {
     let (mantissa, exponent) = (form.mantissa_bits(), form.exponent_bits());
     let largest = (1 << (exponent - 1)) - 2;
@@ -24,7 +24,11 @@ fn weights(form: NumberForm, bytes: &mut [u8]) {
         let mut word = [0; 4];
         word[..form.bytes()].copy_from_slice(number);
         let kept = u32::from_le_bytes(word) & !(((1 << exponent) - 1) << mantissa);
-        let word = kept | (largest - below.min(12).min(largest)) << mantissa;
+        let exponent = match at % 61 {
+            0 => (at as u32 / 61) & ((1 << exponent) - 1),
+            _ => largest - below.min(12).min(largest),
+        };
+        let word = kept | exponent << mantissa;
         number.copy_from_slice(&word.to_le_bytes()[..form.bytes()]);
     }
 }

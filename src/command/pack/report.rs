@@ -29,7 +29,7 @@ impl Reason {
         match self {
             Reason::Record(WhyRaw::Resident) => "loaded once and resident, or written to",
             Reason::Record(WhyRaw::Rows) => "tables of which kernels may read rows in place",
-            Reason::Record(WhyRaw::Type) => "not of floating-point numbers",
+            Reason::Record(WhyRaw::Type) => "of a type that is not packed",
             Reason::Large => "larger than a packed entry can be",
             Reason::Gain => "would gain less than 5 %",
             Reason::Small => "smaller than --least",

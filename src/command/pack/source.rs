@@ -218,3 +218,18 @@ fn checksums(records: &[Record]) -> BTreeMap<&str, Vec<Checksum<'_>>> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_with_the_same_bytes_are_coded_as_the_same_numbers_or_not_at_all() {
+        let (bf16, f16) = (Ok(NumberForm::Bf16), Ok(NumberForm::F16));
+        assert_eq!(together(bf16, bf16), bf16);
+        assert_eq!(together(bf16, f16), Err(Reason::Record(WhyRaw::Type)));
+        assert_eq!(together(bf16, Err(Reason::Large)), Err(Reason::Large));
+        let both = together(Err(Reason::Other), Err(Reason::Small));
+        assert_eq!(both, Err(Reason::Small));
+    }
+}

@@ -1,4 +1,4 @@
-//! RawSegment by segment, packed or as it is.
+//! Segment by segment, packed or as it is.
 
 use super::progress::PackProgress;
 use super::report::{refuse_nothing_packed, PackReport, Reason};

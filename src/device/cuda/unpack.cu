@@ -60,10 +60,12 @@ __device__ __forceinline__ void unpack(const uint8_t* __restrict__ payload, cons
   constexpr uint32_t BITS = 1 + MANTISSA + EXPONENT, BYTES = (1 + MANTISSA) / 8, ABOVE = (1 + MANTISSA) % 8;
   // Elements in 16 bytes.
   constexpr uint32_t SIXTEEN = 128 / BITS;
+  // Of a damaged block larger exponents would be seen in other elements.
+  constexpr uint32_t LARGEST = (1u << EXPONENT) - 1;
   // More registers would be spilt.
   constexpr int UNROLLED = BYTES == 1 && ABOVE == 0 ? 2 : 1;
   __shared__ uint32_t shifted[16];
-  if (threadIdx.x < 16) shifted[threadIdx.x] = uint32_t(exponents.of[threadIdx.x]) << MANTISSA;
+  if (threadIdx.x < 16) shifted[threadIdx.x] = (exponents.of[threadIdx.x] & LARGEST) << MANTISSA;
   __syncthreads();
   uint32_t lane = threadIdx.x & 31, warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, warps = (gridDim.x * blockDim.x) >> 5;
   uint32_t base = directory[0] & ~RAW;
@@ -125,7 +127,7 @@ __device__ __forceinline__ void unpack(const uint8_t* __restrict__ payload, cons
         thirds = furthest ? thirds >> 3 : thirds;
         rank = furthest ? 6 + field3 : (further ? 3 + field : code);
         uint32_t exponent = shifted[rank];
-        if (rank == 13) exponent = uint32_t(bytes[min(byte++, most)]) << MANTISSA;
+        if (rank == 13) exponent = (bytes[min(byte++, most)] & LARGEST) << MANTISSA;
         // Sign and mantissa.
         uint32_t own = ABOVE ? (uint32_t(above >> (ABOVE * i)) & ((1u << ABOVE) - 1)) << (8 * BYTES) : 0;
 #pragma unroll

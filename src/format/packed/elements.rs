@@ -51,13 +51,14 @@ macro_rules! loops {
             /// Bytes of the bits above of a lane.
             const ABOVE: usize = LANE / 8 * BITS;
             const MANTISSA: $Word = (1 << M) - 1;
+            const EXPONENT: u8 = ((1u32 << X) - 1) as u8;
 
             fn word(element: &[u8; E]) -> $Word {
                 <$Word>::from_le_bytes(*element)
             }
 
             fn exponent_of(word: $Word) -> u8 {
-                (word >> M & ((1 << X) - 1)) as u8
+                (word >> M) as u8 & EXPONENT
             }
 
             /// Sign and mantissa.
@@ -104,16 +105,17 @@ macro_rules! loops {
                             *rest = (bits << (8 * BYTES)) as $Word;
                         }
                     }
-                    for byte in 0..BYTES {
-                        let plane = &planes[whole * byte + LANE * index..][..LANE];
+                    for (byte, plane) in planes.chunks_exact(whole.max(1)).enumerate() {
+                        let plane = &plane[LANE * index..][..LANE];
                         for (rest, &part) in rests.iter_mut().zip(plane) {
                             *rest |= <$Word>::from(part) << (8 * byte);
                         }
                     }
                     let mut lane = [[0; E]; LANE];
                     for ((element, rest), &exponent) in lane.iter_mut().zip(rests).zip(exponents) {
-                        let word =
-                            rest >> M << (M + X) | <$Word>::from(exponent) << M | rest & MANTISSA;
+                        // A damaged block may have larger ones, which would be seen in the sign.
+                        let exponent = <$Word>::from(exponent & EXPONENT);
+                        let word = rest >> M << (M + X) | exponent << M | rest & MANTISSA;
                         *element = word.to_le_bytes();
                     }
                     lane

@@ -190,6 +190,16 @@ impl<'a> Reader<'a> {
             bytes: self.array().map(u64::from_le_bytes)?,
             exponents: self.array::<RANKS>()?,
         };
+        let largest = (1 << form.exponent_bits()) - 1;
+        if let Some(found) = header
+            .exponents
+            .iter()
+            .find(|&&one| u32::from(one) > largest)
+        {
+            return Err(self.bad(format!(
+                "'{key}': exponents of {dtype} are at most {largest}, found {found}"
+            )));
+        }
         let takes = dtype.dense_bytes(sizes.iter().copied());
         if takes != Some(header.bytes) {
             return Err(self.bad(format!(
@@ -231,7 +241,7 @@ mod tests {
             header: PackedHeader {
                 form: dtype.form().unwrap(),
                 bytes: dtype.itemsize() * sizes.iter().product::<i64>() as u64,
-                exponents: std::array::from_fn(|rank| 120 - rank as u8),
+                exponents: std::array::from_fn(|rank| 15 - rank as u8),
             },
             crc32,
         };
@@ -286,6 +296,17 @@ mod tests {
         }
         let error = read_table("model.ptd", 0, &write_table(&entries)).unwrap_err();
         let expected = "'a.weight': numbers of int8 are not packed";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+
+    /// Decoders put exponents between sign and mantissa: larger ones would be seen in these.
+    #[test]
+    fn exponents_that_a_type_has_not_are_refused() {
+        let mut entries = entries();
+        let fp8 = entries.get_mut("b.weight").unwrap();
+        fp8.header.exponents[12] = 16;
+        let error = read_table("model.ptd", 0, &write_table(&entries)).unwrap_err();
+        let expected = "'b.weight': exponents of float8_e4m3fn are at most 15, found 16";
         assert!(error.to_string().contains(expected), "{error}");
     }
 

@@ -199,8 +199,9 @@ fn every_number_of_each_form_comes_back() {
         let ratio = round_trip_of(form, &raw);
         assert!(ratio < 0.95, "{form:?}: {ratio}");
         let packed = super::encode(form, &raw).unwrap();
-        let coded = packed.directory.iter().filter(|&entry| entry & RAW == 0);
-        assert!(coded.count() > packed.directory.len() / 2, "{form:?}");
+        // The last block is short.
+        let mut full = packed.directory.iter().rev().skip(2);
+        assert!(full.all(|entry| entry & RAW == 0), "{form:?}");
     }
 }
 
