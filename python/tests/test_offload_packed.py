@@ -372,7 +372,7 @@ def test_what_cannot_be_packed_is_said():
     assert "floating-point numbers from 65,536 bytes on that gain 5 %" in said
     assert "leave packed out" in said
     module = nn.Linear(4, 4)
-    assert "found 'yes'" in error_of(lambda: ws.torch.offload(module, packed="yes", device=DEVICE))
+    assert "found 3" in error_of(lambda: ws.torch.offload(module, packed=3, device=DEVICE))
     assert isinstance(ws.torch.offload(module, device=DEVICE), ws.torch.Offloaded), "a refused module is as it was"
 
 

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use super::{PackedWeight, SharedBytes};
 use crate::error::{Error, Result};
 use crate::figures::NumberForm;
-use crate::format::packed::{Histogram, PackedWriter};
+use crate::format::packed::{Histogram, PackedHeader, PackedWriter};
+
+/// Bytes that are decoded and compared at a time.
+const PIECE: u64 = 1 << 20;
 
 /// The stored bytes of a weight, and how they become its bytes.
 #[derive(Debug, Clone)]
@@ -49,6 +52,54 @@ impl PackedCopy {
         }))
     }
 
+    /// A copy that was packed before, which errors call `name`: decoded on this thread, and compared with the weight's bytes.
+    ///
+    /// Errors: it is malformed, or one of other bytes.
+    pub fn read(
+        name: String,
+        header: PackedHeader,
+        stored: SharedBytes,
+        raw: &[u8],
+    ) -> Result<PackedCopy> {
+        if let Some(found) = header.impossible_exponent() {
+            return Err(Error::Mismatch {
+                name,
+                fact: "exponents",
+                expected: format!("those of {:?}", header.form),
+                found: found.to_string(),
+            });
+        }
+        if header.bytes != raw.len() as u64 {
+            return Err(Error::Mismatch {
+                name,
+                fact: "number of bytes that come of it",
+                expected: format!("{} (the weight's)", raw.len()),
+                found: header.bytes.to_string(),
+            });
+        }
+        let bytes = stored.as_slice();
+        let weight = PackedWeight::new(name.clone(), header, crc32fast::hash(bytes), &stored)?;
+        let mut piece = vec![0; PIECE as usize];
+        for (at, expected) in (0..).step_by(piece.len()).zip(raw.chunks(piece.len())) {
+            let piece = &mut piece[..expected.len()];
+            weight.decode(bytes, at, piece)?;
+            if piece != expected {
+                return Err(Error::Mismatch {
+                    name,
+                    fact: "bytes that come of it",
+                    expected: "those of the weight".to_owned(),
+                    found: format!(
+                        "others from byte {at} on: it was made of another weight, or is damaged"
+                    ),
+                });
+            }
+        }
+        Ok(PackedCopy {
+            stored,
+            weight: Arc::new(weight),
+        })
+    }
+
     /// The stored bytes. They stay where they are while this copy or a clone of it lives.
     pub fn stored(&self) -> &SharedBytes {
         &self.stored
@@ -81,6 +132,35 @@ mod tests {
             copy.weight().raw_crc32(stored).unwrap(),
             crc32fast::hash(&raw)
         );
+    }
+
+    #[test]
+    fn a_copy_that_was_packed_before_is_of_the_same_bytes() {
+        let raw: Vec<u8> = (0..1_500_000u32)
+            .flat_map(|at| ((at * 7919) as u16 & 0x80ff | 0x3f00).to_le_bytes())
+            .collect();
+        let copy = PackedCopy::of("w", NumberForm::Bf16, &raw)
+            .unwrap()
+            .unwrap();
+        let (stored, header) = (copy.stored().clone(), *copy.weight().header());
+        let read = |header, stored, raw: &[u8]| {
+            PackedCopy::read("f: 'w'".to_owned(), header, stored, raw)
+                .map_err(|error| error.to_string())
+        };
+        assert!(read(header, stored.clone(), &raw).is_ok());
+        // The last byte, after several pieces.
+        let mut other = raw.clone();
+        *other.last_mut().unwrap() ^= 1;
+        let error = read(header, stored.clone(), &other).unwrap_err();
+        assert!(
+            error.contains("f: 'w'") && error.contains("byte 2097152 on"),
+            "{error}"
+        );
+        let error = read(header, stored.clone(), &raw[..raw.len() - 2]).unwrap_err();
+        assert!(error.contains("2999998"), "{error}");
+        let mut header = header;
+        header.form = NumberForm::F16;
+        assert!(read(header, stored, &raw).is_err());
     }
 
     #[test]

@@ -100,6 +100,22 @@ TEST_F(Offload, PackedCopiesBecomeTheBytes) {
   weights_[0].nbytes -= 2;
   EXPECT_EQ(ws_offload_create(&recorded, &offload), WS_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("packed of 'w'"), std::string::npos) << last_error();
+
+  // What is kept of a copy becomes one again, of the same bytes only.
+  const void* stored = nullptr;
+  std::uint8_t exponents[13];
+  ASSERT_EQ(ws_packed_parts(copies[1], &stored, exponents), WS_OK) << last_error();
+  const std::uint64_t bytes = ws_packed_stored_bytes(copies[1]);
+  ws_packed* again = nullptr;
+  const ws_offload_weight& one = weights_[1];
+  ASSERT_EQ(ws_packed_read("w", kBfloat16, one.data, one.nbytes, stored, bytes, exponents, &again), WS_OK) << last_error();
+  EXPECT_EQ(ws_packed_stored_bytes(again), bytes);
+  ws_packed_destroy(again);
+  EXPECT_EQ(ws_packed_read("w", kBfloat16, weights_[2].data, one.nbytes, stored, bytes, exponents, &again), WS_MISMATCH);
+  EXPECT_NE(last_error().find("from byte 0 on"), std::string::npos) << last_error();
+  EXPECT_EQ(ws_packed_read("w", kBfloat16, one.data, one.nbytes, stored, bytes - 4, exponents, &again), WS_MISMATCH);
+  EXPECT_EQ(ws_packed_read("w", 1, one.data, one.nbytes, stored, bytes, exponents, &again), WS_INVALID_ARGUMENT);
+  EXPECT_EQ(ws_packed_read("w", kBfloat16, one.data, one.nbytes, stored, bytes, nullptr, &again), WS_INVALID_ARGUMENT);
   for (ws_packed* packed : copies) ws_packed_destroy(packed);
   ws_packed_destroy(nullptr);
   EXPECT_EQ(ws_packed_stored_bytes(nullptr), 0U);

@@ -931,6 +931,23 @@ typedef struct ws_packed ws_packed;
  */
 ws_status ws_packed_create(const char* name, int32_t dtype, const void* data, uint64_t nbytes, ws_packed** packed);
 
+/*
+ * A copy that was packed before, whose stored bytes and exponents were kept, in a file for example. It is decoded on
+ * this thread and compared with the weight: several threads may do so at once.
+ *
+ * Parameters:
+ *   name, dtype, data: as in ws_packed_create.
+ *   stored:    not copied: as long as the copy lives they must stay as they are.
+ *   exponents: 13 of them.
+ *   packed:    receives the copy.
+ * Returns: WS_OK; WS_INVALID_ARGUMENT; WS_MALFORMED, or WS_MISMATCH if other bytes than `data` come of it.
+ */
+ws_status ws_packed_read(const char* name, int32_t dtype, const void* data, uint64_t nbytes, const void* stored,
+                         uint64_t stored_nbytes, const uint8_t* exponents, ws_packed** packed);
+
+/* The stored bytes of a copy, ws_packed_stored_bytes of them, which stay as long as it lives; and its 13 exponents. */
+ws_status ws_packed_parts(const ws_packed* packed, const void** stored, uint8_t* exponents);
+
 /* Bytes of host memory that a copy takes; of NULL, 0. */
 uint64_t ws_packed_stored_bytes(const ws_packed* packed);
 

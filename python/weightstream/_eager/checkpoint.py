@@ -72,7 +72,7 @@ def tensors_of(weights: Any) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for path, expected in _paths(weights).items():
         file = Mapping.of(path)
-        here = _header(file)
+        here, _ = header_of(file)
         if absent := expected - here.keys():
             raise Error(
                 f"offload: the index beside {path} says that it has {_names(absent)}, and it has not; download the checkpoint again"
@@ -135,8 +135,8 @@ def _indexed(index: Path) -> dict[Path, set[str]]:
     return named
 
 
-def _header(file: Mapping) -> dict[str, Stored]:
-    """What the header of a file says, checked against its size."""
+def header_of(file: Mapping) -> tuple[dict[str, Stored], Any]:
+    """What the header of a file says, checked against its size: its tensors, and what else it has, unchecked."""
 
     def refuse(what: str) -> Error:
         return Error(f"offload: {file.path} {what}")
@@ -153,7 +153,7 @@ def _header(file: Mapping) -> dict[str, Stored]:
         raise refuse(f"is no safetensors file: its header is not read ({error})") from error
     if not isinstance(header, dict):
         raise refuse("is no safetensors file: its header is no JSON object")
-    header.pop("__metadata__", None)
+    beside = header.pop("__metadata__", None)
     found = {}
     for name, one in header.items():
         if not isinstance(one, dict) or not _are_numbers(one.get("shape")) or not _are_numbers(one.get("data_offsets"), 2):
@@ -173,7 +173,7 @@ def _header(file: Mapping) -> dict[str, Stored]:
         if last is not None and one.begin < last.begin + math.prod(last.shape) * last.dtype.itemsize:
             raise refuse(f"is malformed: tensors '{last.name}' and '{one.name}' have bytes in common")
         last = one
-    return found
+    return found, beside
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

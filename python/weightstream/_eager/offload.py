@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +35,7 @@ def offload(
     host: str = "auto",
     staging_mb: float | None = None,
     activations: str | None = None,
-    packed: bool = False,
+    packed: bool | str | os.PathLike = False,
 ) -> Offloaded:
     """Runs a module whose weights stay in host memory: ``device`` never holds more than ``budget`` bytes of them.
 
@@ -57,8 +59,9 @@ def offload(
     of the ring of ``"staged"``, as ``weight_offload_host`` and ``weight_offload_staging_mb`` do for programs.
 
     ``packed=True`` makes a packed copy of all floating-point weights in host memory, on all cores, at the end of the first pass: a lossless
-    code, of bfloat16 two thirds of the bytes. A GPU copies these and decodes them, with the same bits. The module, and its ``state_dict()``, have the raw bytes as without. A weight
-    that changes is raw from then on.
+    code, of bfloat16 two thirds of the bytes. A GPU copies these and decodes them, with the same bits. The module, and its ``state_dict()``,
+    have the raw bytes as without. A weight that changes is raw from then on. ``packed="FILE"`` keeps the copies in a file, which is mapped:
+    it is made if it is not there, and otherwise each copy is decoded and compared with its weight.
 
     Inference only::
 
@@ -75,7 +78,9 @@ def offload(
     if name is not None and not isinstance(name, str):
         raise Error(f"offload: name is a text, found {name!r}")
     if not isinstance(packed, bool):
-        raise Error(f"offload: packed is True or False, found {packed!r}")
+        if not isinstance(packed, (str, os.PathLike)):
+            raise Error(f"offload: packed is True, False or the path of a file, found {packed!r}")
+        packed = Path(packed)
     bytes = SHARED if shared else FLOOR if budget is None else whole("offload: budget", budget)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -84,8 +89,8 @@ def offload(
     memory = activations_of(activations, shared, device, called)
     of_files = _of_files(device, host, staging_mb)
     with _loaded(module, weights, convert):
-        if of_files and not any(is_of_file(one) for one in [*root.parameters(), *root.buffers()]):
-            raise Error("offload: host and staging_mb are about weights of files; give weights=")
+        if of_files and not isinstance(packed, Path) and not any(is_of_file(one) for one in [*root.parameters(), *root.buffers()]):
+            raise Error("offload: host and staging_mb are about weights of files; give weights=, or packed= a file")
         handle = Offloaded(module, Passes(root, bytes, priority, device, called, of_files, memory, packed))
         if example is not None:
             try:

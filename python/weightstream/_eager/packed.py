@@ -9,11 +9,14 @@ A copy is made once, for the first plan. It ends when its weight changes, moves 
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import os
 import time
 import weakref
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -21,6 +24,8 @@ from torch import nn
 from .._native import progress
 from .._native.bindings import last_error, library
 from .._native.errors import Error
+from .mapping import Mapping, files_of
+from .packed_file import FilePart, PackedFile
 from .weights import Shown, Weight, Weights
 
 #: Fewer bytes stay raw: decoding them costs more than their copy.
@@ -40,21 +45,42 @@ _SLOW, _EVERY = 1 << 30, 5.0
 
 
 class PackedCopy:
-    """The packed copy of one weight, in memory of the runtime."""
+    """The packed copy of one weight, in memory of the runtime or in a file."""
 
-    def __init__(self, weight: Weight, shown: list[Shown]):
-        self.bytes, handle = weight.bytes, ctypes.c_void_p()
-        dtype = _TYPES[shown[0].host.dtype]
-        if library().ws_packed_create(weight.name.encode(), dtype, weight.start, weight.bytes, ctypes.byref(handle)) != 0:
-            raise Error(f"offload: {last_error()}")
+    def __init__(self, weight: Weight, shown: list[Shown], handle: ctypes.c_void_p, file: Mapping | None = None):
         #: ``None``: it would gain less than 5 %.
-        self.handle = handle.value
+        self.bytes, self.handle, self.file = weight.bytes, handle.value, file
         self.stored = library().ws_packed_stored_bytes(handle)
         #: The tensors that show the weight, which nobody else's take the place of unseen. Their memory stays where it is, since the storage
         #: is held, unless its owner moves it.
         self._tensors = [one.tensor for one in shown]
         self._raw = [(storage := one.host.untyped_storage(), storage.data_ptr()) for one in shown]
-        weakref.finalize(self, library().ws_packed_destroy, handle)
+        weakref.finalize(self, _destroy, handle, file)
+
+    @staticmethod
+    def make(weight: Weight, shown: list[Shown]) -> PackedCopy:
+        handle, dtype = ctypes.c_void_p(), _TYPES[shown[0].host.dtype]
+        if library().ws_packed_create(weight.name.encode(), dtype, weight.start, weight.bytes, ctypes.byref(handle)) != 0:
+            raise Error(f"offload: {last_error()}")
+        return PackedCopy(weight, shown, handle)
+
+    @staticmethod
+    def read(weight: Weight, shown: list[Shown], file: PackedFile) -> PackedCopy:
+        handle, dtype = ctypes.c_void_p(), shown[0].host.dtype
+        part, called = file.part(weight.name, dtype, weight.bytes), f"the copy of '{weight.name}'".encode()
+        given = (called, _TYPES[dtype], weight.start, weight.bytes, *part, ctypes.byref(handle)) if part else None
+        if given and library().ws_packed_read(*given) != 0:
+            raise file.refused(last_error())
+        return PackedCopy(weight, shown, handle, file.mapping)
+
+    def part(self) -> FilePart | None:
+        """What a file keeps of it."""
+        if self.handle is None:
+            return None
+        stored, exponents = ctypes.c_void_p(), ctypes.create_string_buffer(13)
+        if library().ws_packed_parts(self.handle, ctypes.byref(stored), exponents) != 0:
+            raise Error(f"offload: {last_error()}")
+        return FilePart(stored.value or 0, self.stored, exponents.raw)
 
     def is_of(self, shown: list[Shown]) -> bool:
         """Whether these tensors are among those that the copy was made of, and their memory is where it was."""
@@ -65,43 +91,48 @@ class PackedCopy:
 class PackedCopies:
     """Those of a module, by where their weights are on the host."""
 
-    def __init__(self, wanted: bool):
+    def __init__(self, wanted: bool | Path):
         #: Whether they are still to be made.
-        self.wanted = wanted
+        self.wanted = bool(wanted)
+        self._file = PackedFile(wanted) if isinstance(wanted, Path) else None
         self._all: dict[tuple[int, int], PackedCopy] = {}
 
     def check(self, name: str, root: nn.Module, weights: Weights) -> None:
-        """Refuses a module of which nothing may be packed."""
-        if self.wanted and not _packable(root, weights):
+        """Refuses a module of which nothing may be packed, and a file that is none of its."""
+        if not self.wanted:
+            return
+        found = _packable(root, weights)
+        if not found:
             raise _none(name)
+        if self._file and self._file.look():
+            for index, shown in found.items():
+                self._file.part(weights.all[index].name, shown[0].host.dtype, weights.all[index].bytes)
 
     def make(self, name: str, root: nn.Module, weights: Weights, raw: Collection[int]) -> None:
         """Of all weights that gain by it, but for ``raw``, by index: once, for the first plan."""
         if not self.wanted:
             return
-        found = [(weights.all[index], shown) for index, shown in _packable(root, weights).items() if index not in raw]
-        whole, done = sum(weight.bytes for weight, _ in found), 0
-        begin = said = time.monotonic()
-        if whole >= _SLOW:
-            progress.note(f"{name}: packing {whole / (1 << 30):.1f} GB of weights ...")
-        # The largest first: none of them is the last one that all wait for.
-        found.sort(key=lambda one: -one[0].bytes)
-        threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "weightstream-pack")
-        try:
-            for weight, copy in threads.map(lambda one: (one[0], PackedCopy(*one)), found):
-                if copy.handle is not None:
-                    self._all[_key(weight)] = copy
-                done, now = done + weight.bytes, time.monotonic()
-                if whole >= _SLOW and now - said >= _EVERY:
-                    progress.note(f"{name}: packed {done / whole:.0%}")
-                    said = now
-        finally:
-            threads.shutdown(cancel_futures=True)
+        every = {index: (weights.all[index], shown) for index, shown in _packable(root, weights).items()}
+        found = [one for index, one in every.items() if index not in raw]
+        file = self._file
+        if file and not file.mapping:
+            # Of all: which rows are read where they are is known from passes, and these may be others the next time.
+            copies = _made(name, "packing", list(every.values()), lambda one: PackedCopy.make(*one))
+            parts = {weight.name: (shown[0].host.dtype, weight.bytes, copy.part()) for (weight, shown), copy in copies}
+            if not any(part for _, _, part in parts.values()):
+                raise _none(name)
+            file.write(parts, _mode([weight for weight, _ in every.values()]))
+            copies.clear()
+            file.look()
+        copies = (
+            _made(name, "comparing packed copies of", found, lambda one: PackedCopy.read(*one, file))
+            if file
+            else _made(name, "packing", found, lambda one: PackedCopy.make(*one))
+        )
+        self._all = {_key(weight): copy for (weight, _), copy in copies if copy.handle is not None}
         if not self:
             raise _none(name)
         self.wanted = False
-        if whole >= _SLOW:
-            progress.note(f"{name}: packed to {self.stored_bytes / self.raw_bytes:.1%} in {time.monotonic() - begin:.1f} s")
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -128,6 +159,45 @@ class PackedCopies:
         shown = _shown_of(weights)
         present = {_key(weights.all[index]): these for index, these in shown.items()}
         self._all = {key: copy for key, copy in self._all.items() if key in present and copy.is_of(present[key])}
+
+
+Found = tuple[Weight, list[Shown]]
+
+
+def _made(name: str, doing: str, found: list[Found], one_of: Callable[[Found], PackedCopy]) -> list[tuple[Found, PackedCopy]]:
+    """The copy of each weight, one on each core."""
+    whole, done, copies = sum(weight.bytes for weight, _ in found), 0, []
+    begin = said = time.monotonic()
+    if whole >= _SLOW:
+        progress.note(f"{name}: {doing} {whole / (1 << 30):.1f} GB of weights ...")
+    # The largest first: none of them is the last one that all wait for.
+    found = sorted(found, key=lambda one: -one[0].bytes)
+    threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "weightstream-pack")
+    try:
+        for one, copy in zip(found, threads.map(one_of, found)):
+            copies.append((one, copy))
+            done, now = done + copy.bytes, time.monotonic()
+            if whole >= _SLOW and now - said >= _EVERY:
+                progress.note(f"{name}: {doing} weights: {done / whole:.0%}")
+                said = now
+    finally:
+        threads.shutdown(cancel_futures=True)
+    if whole >= _SLOW:
+        packed = [copy for _, copy in copies if copy.handle is not None]
+        ratio = sum(copy.stored for copy in packed) / max(1, sum(copy.bytes for copy in packed))
+        progress.note(f"{name}: packed to {ratio:.1%} in {time.monotonic() - begin:.1f} s")
+    return copies
+
+
+def _mode(weights: list[Weight]) -> int:
+    """Who may read the files of the weights may read their copies."""
+    modes = [os.stat(file.path).st_mode & 0o666 for file in files_of(weight.start for weight in weights)]
+    return functools.reduce(operator.and_, modes, 0o666)
+
+
+def _destroy(handle: ctypes.c_void_p, file: Mapping | None) -> None:
+    """``file``: the copy's bytes, which are there until its end."""
+    library().ws_packed_destroy(handle)
 
 
 def _none(name: str) -> Error:

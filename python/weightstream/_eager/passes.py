@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Passes(ModuleState):
         name: str,
         of_files: dict[str, Any],
         activations: Activations | None = None,
-        packed: bool = False,
+        packed: bool | Path = False,
     ):
         self.budget, self.priority = budget, priority
         #: How weights of files are held on the host.

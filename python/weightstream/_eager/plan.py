@@ -238,6 +238,7 @@ class Plan:
         self.generation, self.is_resident = -1, False
         files = files_of(one.start for one in weights.all)
         copies = [packed.of(one) for one in weights.all]
+        files += dict.fromkeys(copy.file for copy in copies if copy and copy.file)
         self.handle = self._create(native, first, options, of_files, files, copies)
         # A weight that a pass writes shows other memory than its file's from then on, and the plan has the file until its end.
         hosts = [*(one.host for one in weights.shown.values()), *files, *copies]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ from .weights import Shown, Weights
 class ModuleState:
     """Modules, weights, buffers and entries below ``root``, and the plan that was made of them."""
 
-    def __init__(self, root: nn.Module, device: torch.device, name: str, packed: bool = False):
+    def __init__(self, root: nn.Module, device: torch.device, name: str, packed: bool | Path = False):
         self.root, self.device, self.name = root, device, name
         self.tree = Tree(root, device)
         self.entries: dict[nn.Module, Entry] = {}

@@ -45,6 +45,12 @@ pub struct PackedHeader {
 }
 
 impl PackedHeader {
+    /// One that is too large for the form; decoders put exponents between sign and mantissa.
+    pub fn impossible_exponent(&self) -> Option<u8> {
+        let too_large = |one: &u8| u32::from(*one) >> self.form.exponent_bits() != 0;
+        self.exponents.iter().copied().find(too_large)
+    }
+
     /// Raw bytes of a full block.
     pub fn full_block(&self) -> usize {
         BLOCK_ELEMENTS * self.form.bytes()

@@ -190,14 +190,9 @@ impl<'a> Reader<'a> {
             bytes: self.array().map(u64::from_le_bytes)?,
             exponents: self.array::<RANKS>()?,
         };
-        let largest = (1 << form.exponent_bits()) - 1;
-        if let Some(found) = header
-            .exponents
-            .iter()
-            .find(|&&one| u32::from(one) > largest)
-        {
+        if let Some(found) = header.impossible_exponent() {
             return Err(self.bad(format!(
-                "'{key}': exponents of {dtype} are at most {largest}, found {found}"
+                "'{key}': no number of {dtype} has the exponent {found}"
             )));
         }
         let takes = dtype.dense_bytes(sizes.iter().copied());
@@ -306,7 +301,7 @@ mod tests {
         let fp8 = entries.get_mut("b.weight").unwrap();
         fp8.header.exponents[12] = 16;
         let error = read_table("model.ptd", 0, &write_table(&entries)).unwrap_err();
-        let expected = "'b.weight': exponents of float8_e4m3fn are at most 15, found 16";
+        let expected = "'b.weight': no number of float8_e4m3fn has the exponent 16";
         assert!(error.to_string().contains(expected), "{error}");
     }
 
