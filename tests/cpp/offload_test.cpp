@@ -108,10 +108,12 @@ TEST_F(Offload, PackedCopiesBecomeTheBytes) {
   const std::uint64_t bytes = ws_packed_stored_bytes(copies[1]);
   ws_packed* again = nullptr;
   const ws_offload_weight& one = weights_[1];
-  ASSERT_EQ(ws_packed_read("w", kBfloat16, one.data, one.nbytes, stored, bytes, exponents, &again), WS_OK) << last_error();
+  ASSERT_EQ(ws_packed_read("w", kBfloat16, one.data, one.nbytes, stored, bytes, exponents, &again), WS_OK)
+      << last_error();
   EXPECT_EQ(ws_packed_stored_bytes(again), bytes);
   ws_packed_destroy(again);
-  EXPECT_EQ(ws_packed_read("w", kBfloat16, weights_[2].data, one.nbytes, stored, bytes, exponents, &again), WS_MISMATCH);
+  EXPECT_EQ(ws_packed_read("w", kBfloat16, weights_[2].data, one.nbytes, stored, bytes, exponents, &again),
+            WS_MISMATCH);
   EXPECT_NE(last_error().find("from byte 0 on"), std::string::npos) << last_error();
   EXPECT_EQ(ws_packed_read("w", kBfloat16, one.data, one.nbytes, stored, bytes - 4, exponents, &again), WS_MISMATCH);
   EXPECT_EQ(ws_packed_read("w", 1, one.data, one.nbytes, stored, bytes, exponents, &again), WS_INVALID_ARGUMENT);
