@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 import safetensors
@@ -19,6 +20,9 @@ from packed_types import RATIOS, WIDTH, Typed
 from support import error_of
 from test_offload import DEVICE, everything, expected
 from torch import nn
+from weightstream._eager import packed, packed_file
+from weightstream._eager.weights import Weight
+from weightstream._native import rows as cutting
 
 pytestmark = pytest.mark.no_export
 LAYERS = 6
@@ -122,7 +126,7 @@ def refused(module: nn.Module, path) -> str:
 
     said = error_of(offloaded)
     gc.collect()
-    assert str(path) in said
+    assert str(path) in said or repr(str(path)) in said
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
     wanted = expected(module, given())
     with ws.torch.offload(module, device=DEVICE):
@@ -138,14 +142,11 @@ def test_copies_of_other_weights_are_refused_by_name(kept):
     assert "others from byte 0 on: it was made of another weight, or is damaged; name another file, or remove this one" in said
 
 
-def test_copies_of_another_module_are_refused_before_a_pass(kept):
-    for module, name in (
-        (stack(layers=LAYERS + 1), "'6.weight' is 524288 bytes of bfloat16, and it has none"),
-        (stack().half(), "it has another one"),
-    ):
-        said = error_of(lambda module=module: ws.torch.offload(module, packed=kept, device=DEVICE))
-        assert f"{kept} is of another module: " in said
-        assert name in said
+def test_copies_of_another_module_are_refused(kept):
+    said = refused(stack(layers=LAYERS + 1), kept)
+    assert f"{kept} is of another module: '6.weight' is 524288 bytes of bfloat16, and it has none" in said
+    said = error_of(lambda: ws.torch.offload(stack().half(), packed=kept, device=DEVICE))
+    assert f"{kept} is of another module: it has none of the 6 weights that may be packed" in said
 
 
 def damaged(path, change) -> None:
@@ -176,7 +177,7 @@ def other_weights(change):
 def test_damage_is_found_before_a_byte_is_used(kept):
     whole = kept.read_bytes()
     start = 8 + int.from_bytes(whole[:8], "little")
-    for at in (start + 3, start + 4200, start + 5121, start + 5200, len(whole) - 1, len(whole) - 40_000):
+    for at in (start + 3, start + 4200, start + 5121, start + 5200, len(whole) - 5000, len(whole) - 40_000):
         kept.write_bytes(whole)
         damaged(kept, lambda data, at=at: data.__setitem__(at, data[at] ^ 4))
         said = refused(stack(), kept)
@@ -198,7 +199,9 @@ def test_damage_is_found_before_a_byte_is_used(kept):
             other_weights(lambda one: one["weights"].__setitem__("1.weight", 7)),
             "'1.weight' is 524288 bytes of bfloat16, and it has another one",
         ),
-        (other_weights(lambda one: one["weights"]["1.weight"].__setitem__(2, "07" * 13)), "'1.weight'"),
+        (other_weights(lambda one: one["weights"]["1.weight"].__setitem__(3, "07" * 13)), "'1.weight'"),
+        (other_weights(lambda one: one["weights"]["1.weight"].__setitem__(2, 1e400)), "does not say what the copy of '1.weight' is"),
+        (other_weights(lambda one: one["weights"]["1.weight"].__setitem__(2, 1 << 40)), "does not say what the copy of '1.weight' is"),
     ],
 )
 def test_what_the_file_says_is_checked(kept, change, words):
@@ -217,7 +220,7 @@ def test_a_file_of_something_else_is_left_as_it_is(tmp_path):
 
 
 def test_places_where_no_file_can_be(tmp_path):
-    assert "there is no folder" in refused(stack(), tmp_path / "no" / "stack.packed")
+    assert "no file can be made in" in refused(stack(), tmp_path / "no" / "stack.packed")
     assert "this is no file" in refused(stack(), tmp_path)
     assert "found 3" in error_of(lambda: ws.torch.offload(stack(), packed=3, device=DEVICE))
 
@@ -228,7 +231,7 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     said = refused(stack(), tmp_path / "stack.packed")
-    assert "cannot write packed copies of " in said
+    assert "bytes of packed copies to" in said
     assert "No space left on device" in said
     assert os.listdir(tmp_path) == []
 
@@ -242,3 +245,102 @@ def test_who_may_not_read_the_weights_may_not_read_their_copies(tmp_path):
     with ws.torch.offload(module, weights=files, packed=path, device=DEVICE):
         module(given())
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_appears_before_the_end_of_the_first_pass_stays(tmp_path):
+    path, module = tmp_path / "stack.packed", stack()
+    handle = ws.torch.offload(module, packed=path, device=DEVICE)
+    safetensors.torch.save_file(stack(1).state_dict(), path)
+    before = path.read_bytes()
+    assert "is no file of packed copies, and is left as it is" in error_of(lambda: module(given()))
+    assert path.read_bytes() == before
+    handle.remove()
+
+
+def test_two_that_make_a_file_share_it(tmp_path):
+    path, modules = tmp_path / "stack.packed", [stack(), stack()]
+    wanted = expected(stack(), given())
+    handles = [ws.torch.offload(one, packed=path, device=DEVICE) for one in modules]
+    assert torch.equal(modules[0](given()), wanted)
+    facts = path.stat()
+    # As if the second one had written its own meanwhile.
+    other = tmp_path / "other"
+    other.write_bytes(b"")
+    packed_file._publish(other, path)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (facts.st_ino, facts.st_mtime_ns)
+    assert torch.equal(modules[1](given()), wanted)
+    for one in handles:
+        one.set_budget(one.stats()["floor_bytes"] + (1 << 20))
+    assert all(torch.equal(one(given()), wanted) for one in modules)
+    for one in handles:
+        one.remove()
+
+
+def test_a_file_that_goes_while_it_is_in_use_is_named(kept):
+    module = stack()
+    with ws.torch.offload(module, packed=kept, device=DEVICE):
+        module(given())
+        kept.unlink()
+        module[0].weight.mul_(2)
+        said = error_of(lambda: module(given()))
+        assert f"{kept} is gone or has changed since it was mapped; offload the module again" in said
+
+
+class Head(nn.Module):
+    """A giant that is cut into pieces, or not, as the first pass uses it."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.whole = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 8 * WIDTH, bias=False), whole
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.body(x)
+        return x @ self.head.weight.t() if self.whole else self.head(x)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_giants_are_kept_as_passes_use_them(whole, tmp_path, monkeypatch):
+    for name, value in {"_LARGE": 1 << 20, "_LEAST_PIECE": 1 << 17, "_TILE": 1}.items():
+        monkeypatch.setattr(cutting, name, value)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        module = Head(whole).eval().bfloat16()
+        with ws.torch.offload(module, packed=tmp_path / "head.packed", device=DEVICE) as handle:
+            outputs += [module(given()) for _ in range(3)]
+            assert handle.stats()["packed_bytes"] == 2 * WIDTH * (WIDTH + 8 * WIDTH)
+    assert all(torch.equal(one, outputs[0]) for one in outputs)
+
+
+def test_names_that_files_cannot_have_and_equal_ones(tmp_path):
+    for _ in range(2):
+        module = stack(layers=1)
+        module[0].register_parameter("__metadata__", nn.Parameter(module[0].weight.clone() / 3))
+        module[0].register_forward_pre_hook(lambda m, x: (x[0] @ m.get_parameter("__metadata__"),))
+        stats = run(module, tmp_path / "names.packed")
+        assert stats["packed_bytes"] == 4 * WIDTH * WIDTH
+    equal = SimpleNamespace(all=[Weight("a", at, 2) for at in range(3)])
+    assert [one.key for one in packed._keyed({at: [] for at in range(3)}, equal)] == ["a", "a (2)", "a (3)"]
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "x" * 250, "nul\0"])
+def test_paths_that_no_system_takes(path, tmp_path):
+    refused(stack(), tmp_path / path)
+
+
+def test_paths_of_bytes_are_no_paths():
+    assert "found b'x'" in error_of(lambda: ws.torch.offload(stack(), packed=b"x", device=DEVICE))
+    assert "found ''" in error_of(lambda: ws.torch.offload(stack(), packed="", device=DEVICE))
+
+
+def test_tensors_of_another_shape_are_malformed(kept):
+    data = kept.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    begin, _ = header["1.weight"]["data_offsets"]
+    header["1.weight"] |= {"shape": [], "data_offsets": [begin, begin + 1]}
+    del header["0.weight"]
+    text = json.dumps(header).encode()
+    kept.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    said = refused(stack(), kept)
+    assert "does not say what the copy of '0.weight' is" in said or "does not say what the copy of '1.weight' is" in said

@@ -80,7 +80,9 @@ class Mapping(mmap.mmap):
         except FileNotFoundError:
             now = ()
         if now != self._facts:
-            raise Error(f"offload: {self.path} is gone or has changed since it was mapped; load the checkpoint again")
+            raise Error(
+                f"offload: {self.path} is gone or has changed since it was mapped; offload the module again, over files that stay as they are"
+            )
 
 
 def _facts(found: os.stat_result) -> tuple[int, ...]:

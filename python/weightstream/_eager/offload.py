@@ -78,9 +78,9 @@ def offload(
     if name is not None and not isinstance(name, str):
         raise Error(f"offload: name is a text, found {name!r}")
     if not isinstance(packed, bool):
-        if not isinstance(packed, (str, os.PathLike)):
+        if not isinstance(packed, (str, os.PathLike)) or not isinstance(os.fspath(packed), str) or not os.fspath(packed):
             raise Error(f"offload: packed is True, False or the path of a file, found {packed!r}")
-        packed = Path(packed)
+        packed = Path(packed).absolute()
     bytes = SHARED if shared else FLOOR if budget is None else whole("offload: budget", budget)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"

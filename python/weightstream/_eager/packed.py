@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import os
 import time
@@ -17,6 +18,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -25,7 +27,7 @@ from .._native import progress
 from .._native.bindings import last_error, library
 from .._native.errors import Error
 from .mapping import Mapping, files_of
-from .packed_file import FilePart, PackedFile
+from .packed_file import FilePart, FileWeight, PackedFile
 from .weights import Shown, Weight, Weights
 
 #: Fewer bytes stay raw: decoding them costs more than their copy.
@@ -65,9 +67,11 @@ class PackedCopy:
         return PackedCopy(weight, shown, handle)
 
     @staticmethod
-    def read(weight: Weight, shown: list[Shown], file: PackedFile) -> PackedCopy:
+    def read(weight: Weight, shown: list[Shown], key: str, file: PackedFile) -> PackedCopy:
+        """The copy that a file has by a key. Whoever changes the weight from now on is seen, as with one that is made."""
         handle, dtype = ctypes.c_void_p(), shown[0].host.dtype
-        part, called = file.part(weight.name, dtype, weight.bytes), f"the copy of '{weight.name}'".encode()
+        part = file.part(key, FileWeight(dtype, weight.bytes))
+        called = f"the copy of '{key}'".encode(errors="replace")
         given = (called, _TYPES[dtype], weight.start, weight.bytes, *part, ctypes.byref(handle)) if part else None
         if given and library().ws_packed_read(*given) != 0:
             raise file.refused(last_error())
@@ -105,31 +109,25 @@ class PackedCopies:
         if not found:
             raise _none(name)
         if self._file and self._file.look():
-            for index, shown in found.items():
-                self._file.part(weights.all[index].name, shown[0].host.dtype, weights.all[index].bytes)
+            # Giants may be whole or in pieces, which the first pass tells: then each is looked for.
+            self._file.check_some({key: FileWeight(shown[0].host.dtype, weight.bytes) for _, weight, shown, key in _keyed(found, weights)})
 
     def make(self, name: str, root: nn.Module, weights: Weights, raw: Collection[int]) -> None:
         """Of all weights that gain by it, but for ``raw``, by index: once, for the first plan."""
         if not self.wanted:
             return
-        every = {index: (weights.all[index], shown) for index, shown in _packable(root, weights).items()}
-        found = [one for index, one in every.items() if index not in raw]
-        file = self._file
-        if file and not file.mapping:
+        every, file = _keyed(_packable(root, weights), weights), self._file
+        found = [one for one in every if one.index not in raw]
+        if file and not file.mapping and not file.look():
             # Of all: which rows are read where they are is known from passes, and these may be others the next time.
-            copies = _made(name, "packing", list(every.values()), lambda one: PackedCopy.make(*one))
-            parts = {weight.name: (shown[0].host.dtype, weight.bytes, copy.part()) for (weight, shown), copy in copies}
-            if not any(part for _, _, part in parts.values()):
-                raise _none(name)
-            file.write(parts, _mode([weight for weight, _ in every.values()]))
-            copies.clear()
-            file.look()
-        copies = (
-            _made(name, "comparing packed copies of", found, lambda one: PackedCopy.read(*one, file))
-            if file
-            else _made(name, "packing", found, lambda one: PackedCopy.make(*one))
-        )
-        self._all = {_key(weight): copy for (weight, _), copy in copies if copy.handle is not None}
+            _write(name, every, file)
+            if not file.look():
+                raise Error(f"offload: {file.path} is gone; name a file that stays")
+        if file:
+            copies = _made(name, "comparing packed copies of", found, lambda one: PackedCopy.read(one.weight, one.shown, one.key, file))
+        else:
+            copies = _made(name, "packing", found, lambda one: PackedCopy.make(one.weight, one.shown))
+        self._all = {_key(one.weight): copy for one, copy in copies if copy.handle is not None}
         if not self:
             raise _none(name)
         self.wanted = False
@@ -161,17 +159,37 @@ class PackedCopies:
         self._all = {key: copy for key, copy in self._all.items() if key in present and copy.is_of(present[key])}
 
 
-Found = tuple[Weight, list[Shown]]
+class Packable(NamedTuple):
+    """A weight that may be packed, what shows it, and what files call it."""
+
+    index: int
+    weight: Weight
+    shown: list[Shown]
+    key: str
 
 
-def _made(name: str, doing: str, found: list[Found], one_of: Callable[[Found], PackedCopy]) -> list[tuple[Found, PackedCopy]]:
+def _keyed(found: dict[int, list[Shown]], weights: Weights) -> list[Packable]:
+    """No two have the same key: names are attributes of tensors too, and those of different ones may be equal."""
+    keys, all = {"__metadata__"}, []
+    for index in sorted(found):
+        name = key = weights.all[index].name
+        for number in itertools.count(2):
+            if key not in keys:
+                break
+            key = f"{name} ({number})"
+        keys.add(key)
+        all.append(Packable(index, weights.all[index], found[index], key))
+    return all
+
+
+def _made(name: str, doing: str, found: list[Packable], one_of: Callable[[Packable], PackedCopy]) -> list[tuple[Packable, PackedCopy]]:
     """The copy of each weight, one on each core."""
-    whole, done, copies = sum(weight.bytes for weight, _ in found), 0, []
+    whole, done, copies = sum(one.weight.bytes for one in found), 0, []
     begin = said = time.monotonic()
     if whole >= _SLOW:
         progress.note(f"{name}: {doing} {whole / (1 << 30):.1f} GB of weights ...")
     # The largest first: none of them is the last one that all wait for.
-    found = sorted(found, key=lambda one: -one[0].bytes)
+    found = sorted(found, key=lambda one: -one.weight.bytes)
     threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "weightstream-pack")
     try:
         for one, copy in zip(found, threads.map(one_of, found)):
@@ -185,14 +203,25 @@ def _made(name: str, doing: str, found: list[Found], one_of: Callable[[Found], P
     if whole >= _SLOW:
         packed = [copy for _, copy in copies if copy.handle is not None]
         ratio = sum(copy.stored for copy in packed) / max(1, sum(copy.bytes for copy in packed))
-        progress.note(f"{name}: packed to {ratio:.1%} in {time.monotonic() - begin:.1f} s")
+        progress.note(f"{name}: packed copies have {ratio:.1%} of the bytes; this took {time.monotonic() - begin:.1f} s")
     return copies
+
+
+def _write(name: str, every: list[Packable], file: PackedFile) -> None:
+    """Makes a file of the copies of all weights. The copies in memory are needed no more."""
+    copies = _made(name, "packing", every, lambda one: PackedCopy.make(one.weight, one.shown))
+    kept = {one.key: FileWeight(one.shown[0].host.dtype, one.weight.bytes, copy.part()) for one, copy in copies}
+    if not any(weight.part for weight in kept.values()):
+        raise _none(name)
+    file.write(kept, _mode([one.weight for one in every]))
 
 
 def _mode(weights: list[Weight]) -> int:
     """Who may read the files of the weights may read their copies."""
-    modes = [os.stat(file.path).st_mode & 0o666 for file in files_of(weight.start for weight in weights)]
-    return functools.reduce(operator.and_, modes, 0o666)
+    files = files_of(weight.start for weight in weights)
+    for file in files:
+        file.check_unchanged()
+    return functools.reduce(operator.and_, (os.stat(file.path).st_mode & 0o666 for file in files), 0o666)
 
 
 def _destroy(handle: ctypes.c_void_p, file: Mapping | None) -> None:

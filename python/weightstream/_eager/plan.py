@@ -282,6 +282,13 @@ class Plan:
         handle = ctypes.c_void_p()
         if native.ws_offload_create(ctypes.byref(recorded), ctypes.byref(handle)) != 0:
             raise Error(self.said())
+        try:
+            # It has opened them by their paths.
+            for file in files:
+                file.check_unchanged()
+        except BaseException:
+            native.ws_offload_destroy(handle)
+            raise
         return handle
 
     def join(self, entry: PlannedEntry) -> None:
