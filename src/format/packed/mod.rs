@@ -86,6 +86,8 @@ pub use writer::{encode, PackedArray, PackedWriter};
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
+mod form_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod threads_tests;
