@@ -21,6 +21,7 @@ from support import error_of
 from test_offload import DEVICE, everything, expected
 from torch import nn
 from weightstream._eager import packed, packed_file
+from weightstream._eager.mapping import Mapping
 from weightstream._eager.weights import Weight
 from weightstream._native import rows as cutting
 
@@ -344,3 +345,23 @@ def test_tensors_of_another_shape_are_malformed(kept):
     kept.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
     said = refused(stack(), kept)
     assert "does not say what the copy of '0.weight' is" in said or "does not say what the copy of '1.weight' is" in said
+
+
+def test_a_file_that_is_replaced_while_the_runtime_opens_it_is_refused(kept, tmp_path, monkeypatch):
+    module, other = stack(), tmp_path / "other.packed"
+    run(stack(1), other)
+    assert other.stat().st_size == kept.stat().st_size
+    check = Mapping.check_unchanged
+    asked = []
+
+    def replaced_after_the_first_time(file: Mapping) -> None:
+        check(file)
+        if not asked:
+            os.replace(other, kept)
+        asked.append(file)
+
+    handle = ws.torch.offload(module, packed=kept, device=DEVICE)
+    monkeypatch.setattr(Mapping, "check_unchanged", replaced_after_the_first_time)
+    assert f"{kept} is gone or has changed since it was mapped" in error_of(lambda: module(given()))
+    assert len(asked) == 1
+    handle.remove()
