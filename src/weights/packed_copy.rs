@@ -72,7 +72,7 @@ impl PackedCopy {
         if header.bytes != raw.len() as u64 {
             return Err(Error::Mismatch {
                 name,
-                fact: "number of bytes that come of it",
+                fact: "number of bytes of its packed copy",
                 expected: format!("{} (the weight's)", raw.len()),
                 found: header.bytes.to_string(),
             });
@@ -86,7 +86,7 @@ impl PackedCopy {
             if piece != expected {
                 return Err(Error::Mismatch {
                     name,
-                    fact: "bytes that come of it",
+                    fact: "bytes of its packed copy",
                     expected: "those of the weight".to_owned(),
                     found: format!(
                         "others from byte {at} on: it was made of another weight, or is damaged"
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_copy_that_was_packed_before_is_of_the_same_bytes() {
         let raw: Vec<u8> = (0..1_500_000u32)
-            .flat_map(|at| ((at * 7919) as u16 & 0x80ff | 0x3f00).to_le_bytes())
+            .flat_map(|at| (at.wrapping_mul(7919) as u16 & 0x80ff | 0x3f00).to_le_bytes())
             .collect();
         let copy = PackedCopy::of("w", NumberForm::Bf16, &raw)
             .unwrap()

@@ -71,7 +71,7 @@ class PackedCopy:
         """The copy that a file has by a key. Whoever changes the weight from now on is seen, as with one that is made."""
         handle, dtype = ctypes.c_void_p(), shown[0].host.dtype
         part = file.part(key, FileWeight(dtype, weight.bytes))
-        called = f"the copy of '{key}'".encode(errors="replace")
+        called = key.encode(errors="replace")
         given = (called, _TYPES[dtype], weight.start, weight.bytes, *part, ctypes.byref(handle)) if part else None
         if given and library().ws_packed_read(*given) != 0:
             raise file.refused(last_error())
@@ -231,7 +231,7 @@ def _destroy(handle: ctypes.c_void_p, file: Mapping | None) -> None:
 
 def _none(name: str) -> Error:
     return Error(
-        f"offload: packed=True packs weights of floating-point numbers from {_LEAST:,} bytes on that gain 5 %, and {name} has none; "
+        f"offload: packed=True packs weights of bfloat16, float16, float32 and float8 from {_LEAST:,} bytes on that gain 5 %, and {name} has none; "
         "leave packed out"
     )
 

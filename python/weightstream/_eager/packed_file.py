@@ -141,7 +141,7 @@ class PackedFile:
         finally:
             if made:
                 new.unlink(missing_ok=True)
-        progress.note(f"{whole / (1 << 30):.1f} GB of packed copies are in {self.path}")
+        progress.note(f"{whole / (1 << 20):,.1f} MB of packed copies are in {self.path}")
 
 
 def _publish(new: Path, path: Path) -> None:
